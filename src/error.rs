@@ -1,0 +1,78 @@
+//! The one error type of commands, and every reply text that more than one place needs.
+//!
+//! The texts equal Redis's to the byte. An error is what a client did wrong or what it must be told; a broken
+//! invariant is an assertion instead.
+
+use std::borrow::Cow;
+
+/// Result of anything a command does.
+pub type Result<T = (), E = Error> = std::result::Result<T, E>;
+
+/// Why a command fails. [`Error::text`] is what the client reads after the `-`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// The key holds another type than the command works on.
+    WrongType,
+    /// An option is unknown or stands in the wrong place.
+    Syntax,
+    /// An argument or value is no 64-bit integer.
+    NotInteger,
+    /// An argument or value is no float.
+    NotFloat,
+    /// An argument lies outside its range, without more to say.
+    OutOfRange,
+    /// Too few or too many arguments; the full name of the command, in lower case (`client|kill`).
+    Arity(Cow<'static, str>),
+    /// A value would pass the 512 MB limit of strings.
+    TooBig,
+    /// An expiry time of zero, below zero, or too far away; the command's name.
+    InvalidExpire(&'static str),
+    /// The key must exist for this command.
+    NoSuchKey,
+    /// An increment would overflow.
+    Overflow,
+    /// Any other text, its code word included (`ERR …`).
+    Text(Cow<'static, str>),
+    /// The log or the store cannot take writes; why.
+    Misconf(Cow<'static, str>),
+    /// Not for the client: the command needs the disk and this thread must not wait for it. The command left
+    /// nothing behind and is run again on the shard's own thread.
+    Cold,
+    /// The store answered with an I/O error or a corrupt record; why.
+    Storage(Cow<'static, str>),
+}
+
+impl Error {
+    /// An `ERR` with a fixed text.
+    pub const fn err(text: &'static str) -> Self {
+        Error::Text(Cow::Borrowed(text))
+    }
+
+    /// The line a client reads, without `-` and line end.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Error::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value".into(),
+            Error::Syntax => "ERR syntax error".into(),
+            Error::NotInteger => "ERR value is not an integer or out of range".into(),
+            Error::NotFloat => "ERR value is not a valid float".into(),
+            Error::OutOfRange => "ERR value is out of range".into(),
+            Error::Arity(name) => format!("ERR wrong number of arguments for '{name}' command").into(),
+            Error::TooBig => "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into(),
+            Error::InvalidExpire(name) => format!("ERR invalid expire time in '{name}' command").into(),
+            Error::NoSuchKey => "ERR no such key".into(),
+            Error::Overflow => "ERR increment or decrement would overflow".into(),
+            Error::Text(text) => Cow::Borrowed(text),
+            Error::Misconf(why) => format!("MISCONF Errors writing to the AOF file: {why}").into(),
+            Error::Cold => "ERR internal: cold read not retried".into(),
+            Error::Storage(why) => format!("ERR storage: {why}").into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl std::error::Error for Error {}

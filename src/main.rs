@@ -1,0 +1,3 @@
+//! The `tarn` binary.
+
+fn main() {}
