@@ -7,6 +7,7 @@
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`resp`] | requests in (an incremental parser), replies out in RESP2 and RESP3 |
 //! | [`command`] | the table: one row per command, routing, dispatch |
+//! | [`handler`] | the contract between table and functions: row, context, session |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
 //! | [`types`] | one file a data type: command functions and their rows |
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
@@ -20,6 +21,7 @@ pub mod codec;
 pub mod command;
 pub mod config;
 pub mod error;
+pub mod handler;
 pub mod log;
 pub mod net;
 pub mod resp;
