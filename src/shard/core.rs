@@ -173,6 +173,22 @@ impl Core {
         Ok(index)
     }
 
+    /// The object whose key stands so in records, and its user key.
+    pub fn fault_stored(&mut self, router: &super::engine::Router, ns: NsId, stored: &[u8]) -> Result<Option<(Vec<u8>, Index)>> {
+        let mut key = stored.to_vec();
+        if codec::is_long_form(stored) {
+            let mut disk_key = Vec::new();
+            codec::meta_key_of_stored(ns, stored, &mut disk_key);
+            let Some(value) = self.partition.get(&disk_key).map_err(|e| storage(stored, e))? else { return Ok(None) };
+            match Meta::decode(&value).map_err(|e| storage(stored, e))?.1 {
+                Some(long_key) => key = long_key.to_vec(),
+                None => return Ok(None),
+            }
+        }
+        let found = self.fault(router.hash(&key), ns, &key, true)?;
+        Ok(found.map(|index| (key, index)))
+    }
+
     /// Adds a key that [`Core::fault`] did not find; it counts from now on.
     pub fn create(&mut self, hash: u64, ns: NsId, key: &[u8], capacity: usize) -> Index {
         let mut bytes = Vec::with_capacity(key.len() + capacity);
@@ -322,7 +338,7 @@ impl Core {
 
 fn order_key(object: &Object) -> (NsId, Box<[u8]>) {
     let mut stored = Vec::new();
-    codec::stored_key(object.key(), &mut stored);
+    codec::push_stored(object.key(), &mut stored);
     (object.ns, stored.into())
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
-use crate::codec::{self, NsId};
+use crate::codec::{self, NamespaceMap, NsId};
 use crate::error::Result;
 use crate::log::{self, Io, Log};
 use crate::store::{DataDir, Store, StoreOptions};
@@ -515,13 +515,11 @@ pub enum FlushError {
 fn load_names(store: &Store, databases: u32) -> Result<Names, OpenError> {
     let mut key = Vec::new();
     codec::names_key(&mut key);
-    Ok(match store.partition(0).get(&key)? {
-        None => Names::new(databases),
-        Some(value) => {
-            let (ids, next) = codec::decode_names(&value).map_err(|e| OpenError::Record(e.to_string()))?;
-            Names::from_parts(ids, next).with_databases(databases)
-        }
-    })
+    let map = match store.partition(0).get(&key)? {
+        None => NamespaceMap::default(),
+        Some(value) => NamespaceMap::decode(&value).map_err(|e| OpenError::Record(e.to_string()))?,
+    };
+    Ok(Names::new(map, databases))
 }
 
 fn open_core(

@@ -123,7 +123,8 @@ impl Gather {
                 if let Some(body) = &object.body {
                     meta.version = body.version;
                     meta.size = body.size;
-                    meta.extra = body.extra.clone();
+                    meta.extra = body.extra;
+                    meta.encoding = body.encoding;
                 }
                 self.flight.push_with(&self.key, |out| meta.encode(long_key, object.value(), out));
             }
@@ -182,7 +183,7 @@ impl Gather {
         for ns in std::mem::take(&mut core.dirty_counts) {
             self.key.clear();
             codec::count_key(ns, &mut self.key);
-            self.flight.push(&self.key, Some(&core.count(ns).to_be_bytes()));
+            self.flight.push(&self.key, Some(&codec::count_value(core.count(ns))));
             self.flight.counts.push(ns);
         }
         self.flight

@@ -10,17 +10,45 @@
 
 use std::collections::VecDeque;
 
-use crate::codec::NsId;
+use crate::codec::{self, KeyRange, NsId};
 
 /// One dead version of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dead {
     /// Namespace.
     pub ns: NsId,
-    /// The key as it stands in records (long keys by digest).
-    pub stored_key: Vec<u8>,
-    /// Version of the dead elements.
-    pub version: u64,
+    /// What the keys of all its elements begin with.
+    pub owner: Vec<u8>,
+}
+
+impl Dead {
+    /// A version of a user's key.
+    pub fn new(ns: NsId, key: &[u8], version: u64) -> Self {
+        let mut owner = Vec::new();
+        codec::element_prefix(ns, key, version, &mut owner);
+        Dead { ns, owner }
+    }
+
+    /// From the key of a garbage record.
+    pub fn from_record(ns: NsId, record_key: &[u8]) -> Self {
+        let mut owner = record_key.to_vec();
+        if let Some(tag) = owner.first_mut() {
+            *tag = codec::tag::ELEMENT;
+        }
+        Dead { ns, owner }
+    }
+
+    /// The key of its garbage record.
+    pub fn record_key(&self) -> Vec<u8> {
+        let mut key = Vec::new();
+        codec::garbage_of_owner(&self.owner, &mut key);
+        key
+    }
+
+    /// Where its elements are.
+    pub fn range(&self) -> KeyRange {
+        KeyRange::of_prefix(self.owner.clone())
+    }
 }
 
 /// Where the work on an entry stands.

@@ -118,6 +118,8 @@ pub const ELEMENT_OVERHEAD: usize = 72;
 pub struct Body {
     /// Stands in every element key; 0 until the commit that creates the object has its LSN.
     pub version: u64,
+    /// Encode-version: 0 exact, 1 blind (hash, set) or index (sorted set).
+    pub encoding: u8,
     /// Elements; for a big string, bytes.
     pub size: u64,
     /// What only one type needs.
@@ -135,6 +137,7 @@ impl Body {
     pub fn new() -> Self {
         Body {
             version: 0,
+            encoding: 0,
             size: 0,
             extra: Extra::None,
             overlay: Overlay { elements: BTreeMap::new(), complete: true },

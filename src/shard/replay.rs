@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::codec::{self, DiskKey, Meta, NsId, redo::Op};
+use crate::codec::{self, DiskKey, Meta, NamespaceMap, NsId, redo::Op};
 use crate::error::Result;
 use crate::log::{Lsn, Replay};
 
@@ -25,23 +25,19 @@ fn bad(what: impl std::fmt::Display) -> OpenError {
 
 /// Reads counts, garbage queue and dead namespaces from a shard's partition.
 pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
-    let (lower, upper) = codec::count_range();
     let partition = core.partition.clone();
-    for item in partition.range(lower, upper) {
+    for item in partition.range(codec::tag_range(codec::tag::COUNT)) {
         let (key, value) = item?;
         if let DiskKey::Count { ns } = codec::decode_key(&key).map_err(bad)?
             && core.names.is_live(ns)
         {
-            let count = value[..].try_into().map(u64::from_be_bytes).map_err(|_| bad("damaged key count"))?;
-            core.counts.insert(ns, count);
+            core.counts.insert(ns, codec::decode_count(&value).map_err(bad)?);
         }
     }
-    let (lower, upper) = codec::garbage_range();
-    for item in partition.range(lower, upper) {
+    for item in partition.range(codec::tag_range(codec::tag::GARBAGE)) {
         let (key, _) = item?;
-        if let DiskKey::Garbage { ns, stored_key, version } = codec::decode_key(&key).map_err(bad)? {
-            let dead = Dead { ns, stored_key: stored_key.to_vec(), version };
-            core.garbage.push_back((dead, Stage::Queued(0)));
+        if let DiskKey::Garbage { ns, .. } = codec::decode_key(&key).map_err(bad)? {
+            core.garbage.push_back((Dead::from_record(ns, &key), Stage::Queued(0)));
         }
     }
     Ok(())
@@ -82,10 +78,14 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
         run(&mut core, hash).map_err(|e| e.to_string())
     };
     match *op {
-        Op::Put { ns, key, ref meta, value } => with_key(ns, key, &mut |core, hash| {
-            put(core, hash, lsn, ns, key, meta, value);
-            Ok(())
-        }),
+        Op::Put { ns, key, header, value } => {
+            let mut meta = Meta::decode(header).map_err(|e| e.to_string())?.0;
+            meta.resolve_version(lsn);
+            with_key(ns, key, &mut |core, hash| {
+                put(core, hash, lsn, (ns, key), &meta, value);
+                Ok(())
+            })
+        }
         Op::Delete { ns, key } => with_key(ns, key, &mut |core, hash| {
             delete(core, hash, lsn, ns, key);
             Ok(())
@@ -103,15 +103,15 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
             }
             Ok(())
         }),
-        Op::ElemPut { ns, key, version, element, value } => with_key(ns, key, &mut |core, hash| {
+        Op::ElemPut { ns, key, version, elem, value } => with_key(ns, key, &mut |core, hash| {
             let new = |_: Option<&Element>| Some(value.to_vec());
-            change_element(core, hash, lsn, (ns, key, version), element, new)
+            change_element(core, hash, lsn, (ns, key, version), elem, new)
         }),
-        Op::ElemDelete { ns, key, version, element } => with_key(ns, key, &mut |core, hash| {
-            change_element(core, hash, lsn, (ns, key, version), element, |_| None)
+        Op::ElemDelete { ns, key, version, elem } => with_key(ns, key, &mut |core, hash| {
+            change_element(core, hash, lsn, (ns, key, version), elem, |_| None)
         }),
-        Op::ElemPatch { ns, key, version, element, offset, bytes } => with_key(ns, key, &mut |core, hash| {
-            change_element(core, hash, lsn, (ns, key, version), element, |old| {
+        Op::ElemPatch { ns, key, version, elem, offset, bytes } => with_key(ns, key, &mut |core, hash| {
+            change_element(core, hash, lsn, (ns, key, version), elem, |old| {
                 let mut value = old.and_then(|e| e.value.clone()).unwrap_or_default();
                 let end = offset as usize + bytes.len();
                 value.resize(value.len().max(end), 0);
@@ -125,8 +125,9 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
             }
         }),
         Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, |core| raw(core, key, value)),
-        Op::Names { ref ids, next } => {
-            let names = Arc::new(Names::from_parts(ids.clone(), next));
+        Op::Names(map) => {
+            let map = NamespaceMap::decode(map).map_err(|e| e.to_string())?;
+            let names = Arc::new(Names::from_map(map));
             for shard in &engine.shards {
                 rename(&mut shard.core(), names.clone());
             }
@@ -150,7 +151,7 @@ fn rename(core: &mut Core, names: Arc<Names>) {
     if core.shard == 0 {
         let (mut key, mut record) = (Vec::new(), Vec::new());
         codec::names_key(&mut key);
-        codec::encode_names(&names.ids, names.next, &mut record);
+        names.map().encode(&mut record);
         core.raw.insert(key, Some(record));
     }
     core.names = names;
@@ -159,8 +160,8 @@ fn rename(core: &mut Core, names: Arc<Names>) {
 fn raw(core: &mut Core, key: &[u8], value: Option<&[u8]>) {
     core.dirty_bytes += key.len() + ELEMENT_OVERHEAD;
     core.raw.insert(key.to_vec(), value.map(<[u8]>::to_vec));
-    if let Ok(DiskKey::Garbage { ns, stored_key, version }) = codec::decode_key(key) {
-        let dead = Dead { ns, stored_key: stored_key.to_vec(), version };
+    if let Ok(DiskKey::Garbage { ns, .. }) = codec::decode_key(key) {
+        let dead = Dead::from_record(ns, key);
         core.garbage.retain(|(d, _)| *d != dead);
         if value.is_some() {
             core.garbage.push_back((dead, Stage::Queued(core.gathers + 1)));
@@ -186,7 +187,7 @@ fn stamp(core: &mut Core, index: Index, lsn: Lsn) {
     core.table.at_mut(index).lsn = lsn;
 }
 
-fn put(core: &mut Core, hash: u64, lsn: Lsn, ns: NsId, key: &[u8], meta: &Meta, value: &[u8]) {
+fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Meta, value: &[u8]) {
     let index = claim(core, hash, ns, key);
     let object = core.table.at_mut(index);
     let before = object.mem_bytes();
@@ -194,9 +195,8 @@ fn put(core: &mut Core, hash: u64, lsn: Lsn, ns: NsId, key: &[u8], meta: &Meta, 
     object.kind = Kind::from(meta.kind);
     object.bytes.truncate(object.key_len as usize);
     object.bytes.extend_from_slice(value);
-    let has_body = meta.has_body();
-    if has_body {
-        let version = if meta.version == 0 { lsn } else { meta.version };
+    if meta.has_version() {
+        let version = meta.version;
         let fresh = version == lsn;
         let body = object.body.get_or_insert_with(Default::default);
         if body.version != version {
@@ -205,7 +205,8 @@ fn put(core: &mut Core, hash: u64, lsn: Lsn, ns: NsId, key: &[u8], meta: &Meta, 
             body.maybe_stored = true;
         }
         body.size = meta.size;
-        body.extra = meta.extra.clone();
+        body.extra = meta.extra;
+        body.encoding = meta.encoding;
     } else {
         object.body = None;
     }

@@ -112,10 +112,10 @@ impl<'a> Timer<'a> {
             return Ok(());
         }
         loop {
-            let (lower, upper) = codec::expiry_range(from, now_ms + 1);
+            let range = codec::expiry_range(from, now_ms);
             let mut due = Vec::with_capacity(SWEEP_SLICE);
             let mut resume = from;
-            for item in partition.range(lower, upper).take(SWEEP_SLICE * 8) {
+            for item in partition.range(range).take(SWEEP_SLICE * 8) {
                 let (key, _) = item.map_err(|e| crate::Error::Storage(e.to_string().into()))?;
                 if let Ok(DiskKey::Expiry { expire_ms, .. }) = codec::decode_key(&key) {
                     resume = expire_ms;
@@ -144,15 +144,14 @@ impl<'a> Timer<'a> {
     /// Walks all records of one millisecond, however many.
     fn expire_millisecond(&mut self, now_ms: u64, at_ms: u64) -> Result {
         let partition = self.engine.shards[self.id as usize].core().partition.clone();
-        let (mut lower, upper) = codec::expiry_range(at_ms, at_ms + 1);
+        let mut range = codec::expiry_range(at_ms, at_ms);
         loop {
             let mut due = Vec::with_capacity(SWEEP_SLICE);
-            for item in partition.range(lower.clone(), upper.clone()).take(SWEEP_SLICE) {
+            for item in partition.range(range.clone()).take(SWEEP_SLICE) {
                 due.push(item.map_err(|e| crate::Error::Storage(e.to_string().into()))?.0.to_vec());
             }
             let Some(last) = due.last() else { break };
-            lower.clone_from(last);
-            lower.push(0);
+            range.lower = codec::successor(last);
             self.transact(now_ms, |txn| due.iter().try_for_each(|key| expire_record(txn, key)))?;
         }
         let mut core = self.engine.shards[self.id as usize].core();
@@ -163,8 +162,7 @@ impl<'a> Timer<'a> {
     /// Looks where fjall's index begins to be of interest again, so that idle turns cost nothing.
     fn expire_next_stored(&mut self, now_ms: u64) -> Result {
         let partition = self.engine.shards[self.id as usize].core().partition.clone();
-        let (lower, upper) = codec::expiry_range(now_ms + 1, u64::MAX);
-        let first = partition.range(lower, upper).next();
+        let first = partition.range(codec::expiry_range(now_ms + 1, u64::MAX)).next();
         let mut core = self.engine.shards[self.id as usize].core();
         let next = match first {
             None => u64::MAX,
@@ -193,17 +191,14 @@ impl<'a> Timer<'a> {
             }
             match stage {
                 Stage::Queued(flush) if flush <= settled => {
-                    let (lower, _) = codec::version_range(dead.ns, &dead.stored_key, dead.version);
                     if let Some(front) = core.garbage.front_mut() {
-                        front.1 = Stage::Scanning(lower);
+                        front.1 = Stage::Scanning(dead.range().lower);
                     }
                 }
                 Stage::Removed(flush) if flush <= settled => {
                     drop(core);
-                    let mut key = Vec::new();
-                    codec::garbage_key(dead.ns, &dead.stored_key, dead.version, &mut key);
                     self.transact(now_ms, |txn| {
-                        txn.put_raw(0, key, None);
+                        txn.put_raw(0, dead.record_key(), None);
                         txn.lease[0].garbage.pop_front();
                         Ok(())
                     })?;
@@ -211,15 +206,15 @@ impl<'a> Timer<'a> {
                 Stage::Scanning(from) => {
                     let partition = core.partition.clone();
                     drop(core);
-                    let (_, upper) = codec::version_range(dead.ns, &dead.stored_key, dead.version);
                     let mut keys = Vec::new();
-                    for item in partition.range(from, upper).take(GARBAGE_SLICE) {
+                    let range = codec::KeyRange { lower: from, ..dead.range() };
+                    for item in partition.range(range).take(GARBAGE_SLICE) {
                         keys.push(item.map_err(|e| crate::Error::Storage(e.to_string().into()))?.0.to_vec());
                     }
                     let mut core = shard.core();
                     let after_flush = core.gathers + 1;
                     let next = match keys.last() {
-                        Some(last) if keys.len() == GARBAGE_SLICE => Stage::Scanning([&last[..], &[0]].concat()),
+                        Some(last) if keys.len() == GARBAGE_SLICE => Stage::Scanning(codec::successor(last)),
                         _ => Stage::Removed(after_flush),
                     };
                     for key in keys {
@@ -286,7 +281,7 @@ fn expire_slice(txn: &mut Txn<'_, '_>, now_ms: u64) -> bool {
 
 /// Removes a key that fjall's expiry index lists as due, if that is still so.
 fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
-    let Ok(DiskKey::Expiry { expire_ms, ns, stored_key, .. }) = codec::decode_key(record) else { return Ok(()) };
+    let Ok(DiskKey::Expiry { expire_ms, ns, key: stored_key, .. }) = codec::decode_key(record) else { return Ok(()) };
     let core = &mut *txn.lease[0];
     if !core.names.is_live(ns) {
         return Ok(());

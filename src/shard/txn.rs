@@ -82,7 +82,7 @@ pub struct WriteSet {
 }
 
 /// A point in a transaction to which it can return.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Mark {
     redo: usize,
     undo: usize,
@@ -264,23 +264,17 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     fn queue_garbage(&mut self, at: Found, version: u64) {
         let object = self.object(at);
-        let ns = object.ns;
-        let mut stored_key = Vec::new();
-        codec::stored_key(object.key(), &mut stored_key);
-        let mut record = Vec::new();
-        codec::garbage_key(ns, &stored_key, version, &mut record);
-        self.put_raw(at.at, record, Some(Vec::new()));
+        let dead = super::garbage::Dead::new(object.ns, object.key(), version);
+        self.put_raw(at.at, dead.record_key(), Some(Vec::new()));
         let core = &mut self.lease[at.at as usize];
-        let flush = core.gathers + 1;
-        let dead = super::garbage::Dead { ns, stored_key, version };
-        core.garbage.push_back((dead, super::garbage::Stage::Queued(flush)));
+        core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
         self.set.undo.push(Undo::Garbage { at: at.at });
     }
 
     /// Puts or removes a record that belongs to no key.
     pub fn put_raw(&mut self, at: u16, key: Vec<u8>, value: Option<Vec<u8>>) {
         let core = &mut self.lease[at as usize];
-        redo::raw(core.shard, &key, value.as_deref(), &mut self.set.redo);
+        redo::encode_raw(core.shard, &key, value.as_deref(), &mut self.set.redo);
         core.dirty_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
         let old = core.raw.insert(key.clone(), value);
         self.set.undo.push(Undo::Raw { at, key, old });
@@ -302,7 +296,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             core.table_bytes = core.table_bytes + object.mem_bytes() - before;
             let object = core.table.at(at.index);
             let meta = Meta { expire_ms, ..Meta::new(codec::Kind::String) };
-            redo::put(ns, object.key(), &meta, value, &mut self.set.redo);
+            push_put(ns, object.key(), &meta, value, &mut self.set.redo);
         }
         self.touch(at);
         self.lease[at.at as usize].make_room();
@@ -350,11 +344,11 @@ impl<'a, 'e> Txn<'a, 'e> {
         let (ns, expire_ms) = (object.ns, object.expire_ms);
         let meta = big_meta(expire_ms, 0, body.size);
         let key = object.key().to_vec();
-        redo::put(ns, &key, &meta, b"", &mut self.set.redo);
+        push_put(ns, &key, &meta, b"", &mut self.set.redo);
         let mut dirty = 0;
         for (number, chunk) in value.chunks(CHUNK).enumerate() {
-            let element = codec::chunk_element(number as u32);
-            redo::elem_put(ns, &key, 0, &element, chunk, &mut self.set.redo);
+            let element = chunk_element(number as u32);
+            redo::encode_elem_put(ns, &key, 0, &element, chunk, &mut self.set.redo);
             body.bytes += element.len() + chunk.len() + ELEMENT_OVERHEAD;
             dirty += element.len() + chunk.len() + ELEMENT_OVERHEAD;
             let element = Box::from(&element[..]);
@@ -387,7 +381,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             return false;
         }
         let (live, ns) = (object.is_live(self.now_ms), object.ns);
-        redo::delete(ns, object.key(), &mut self.set.redo);
+        redo::encode_delete(ns, object.key(), &mut self.set.redo);
         self.note_header(at);
         self.strip(at);
         let core = &mut *self.lease[at.at as usize];
@@ -399,12 +393,17 @@ impl<'a, 'e> Txn<'a, 'e> {
         live
     }
 
+    /// Removes an object of the core at this place of the lease.
+    pub fn delete_at(&mut self, at: u16, index: Index) -> bool {
+        self.delete_found(Found { at, index })
+    }
+
     /// Sets or, with 0, removes the time of a live key.
     pub fn set_expiry(&mut self, at: Found, expire_ms: u64) {
         self.note_header(at);
         self.lease[at.at as usize].set_expire(at.index, expire_ms);
         let object = self.lease[at.at as usize].table.at(at.index);
-        redo::expire(object.ns, object.key(), expire_ms, &mut self.set.redo);
+        redo::encode_expire(object.ns, object.key(), expire_ms, &mut self.set.redo);
         self.touch(at);
     }
 
@@ -438,7 +437,7 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// The bytes of a chunk, empty if it is absent: absent chunks read as zeros.
     pub fn chunk(&mut self, at: Found, number: u32) -> Result<&[u8]> {
-        let key = codec::chunk_element(number);
+        let key = chunk_element(number);
         self.load_element(at, &key)?;
         let body = self.object(at).body.as_deref();
         let element = body.and_then(|b| b.overlay.elements.get(&key[..]));
@@ -490,7 +489,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.note_header(at);
         let core = &mut *self.lease[at.at as usize];
         let object = core.table.at_mut(at.index);
-        redo::patch(object.ns, object.key(), offset as u64, bytes, &mut self.set.redo);
+        redo::encode_patch(object.ns, object.key(), offset as u64, bytes, &mut self.set.redo);
         let before = object.mem_bytes();
         let key_len = object.key_len as usize;
         let (from, covered) = cover(&mut self.set.arena, &object.bytes[key_len..], offset, bytes.len());
@@ -537,17 +536,17 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Size { at, size: old });
         let object = self.lease[at.at as usize].table.at(at.index);
         let meta = big_meta(object.expire_ms, version, size);
-        redo::put(object.ns, object.key(), &meta, b"", &mut self.set.redo);
+        push_put(object.ns, object.key(), &meta, b"", &mut self.set.redo);
     }
 
     fn splice_chunk(&mut self, at: Found, number: u32, offset: usize, bytes: &[u8]) -> Result {
-        let key = codec::chunk_element(number);
+        let key = chunk_element(number);
         self.load_element(at, &key)?;
         let core = &mut *self.lease[at.at as usize];
         let object = core.table.at_mut(at.index);
         let key_len = object.key_len as usize;
         let Some(body) = &mut object.body else { return Ok(()) };
-        redo::elem_patch(
+        redo::encode_elem_patch(
             object.ns,
             &object.bytes[..key_len],
             body.version,
@@ -592,7 +591,9 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
     pub fn replace_names(&mut self, names: std::sync::Arc<super::names::Names>, dead: &[NsId]) {
         assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
-        redo::names(&names.ids, names.next, &mut self.set.redo);
+        let mut record = Vec::new();
+        names.map().encode(&mut record);
+        redo::encode_names(&record, &mut self.set.redo);
         for at in 0..self.lease.len() as u16 {
             for &ns in dead {
                 let mut key = Vec::new();
@@ -602,12 +603,10 @@ impl<'a, 'e> Txn<'a, 'e> {
             let core = &mut *self.lease[at as usize];
             core.names = names.clone();
             if at == 0 {
-                let mut record = Vec::new();
-                codec::encode_names(&names.ids, names.next, &mut record);
                 let mut key = Vec::new();
                 codec::names_key(&mut key);
                 core.dirty_bytes += record.len();
-                core.raw.insert(key, Some(record));
+                core.raw.insert(key, Some(record.clone()));
             }
             if !dead.is_empty() {
                 core.reap_from = Some(0);
@@ -759,7 +758,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
         for (at, ns) in self.set.counts.drain(..) {
             let core = &self.lease[at as usize];
-            redo::count(core.shard, ns, core.count(ns), &mut self.set.redo);
+            redo::encode_count(core.shard, ns, core.count(ns), &mut self.set.redo);
         }
         let redo = &self.set.redo;
         let lsn = log.append(|_, out| out.extend_from_slice(redo));
@@ -808,9 +807,20 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 }
 
-/// Metadata of a string in chunks.
-pub fn big_meta(expire_ms: u64, version: u64, size: u64) -> Meta {
-    // Version 0 stands for the record's own LSN; the flag that a version follows is set by the size.
+/// The element of a big string's chunk.
+fn chunk_element(number: u32) -> [u8; 5] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [codec::element::Group::StringChunk.tag(), a, b, c, d]
+}
+
+fn push_put(ns: NsId, key: &[u8], meta: &Meta, value: &[u8], redo: &mut Vec<u8>) {
+    let mut header = SmallVec::<[u8; 64]>::new();
+    meta.encode_header(&mut header);
+    redo::encode_put(ns, key, &header, value, redo);
+}
+
+/// Metadata of a string in chunks; version 0 stands for the LSN of the log record at hand.
+fn big_meta(expire_ms: u64, version: u64, size: u64) -> Meta {
     Meta { expire_ms, version, size, ..Meta::new(codec::Kind::String) }
 }
 

@@ -122,13 +122,13 @@ struct Stored<'a> {
 
 impl<'a> Stored<'a> {
     fn open(core: &'a Core, span: Span<'_>) -> Result<Self> {
-        let (mut lower, upper) = codec::meta_prefix_range(span.ns, span.prefix);
+        let mut range = codec::meta_prefix_range(span.ns, span.prefix);
         if let Some(after) = span.after.filter(|after| *after >= span.prefix) {
-            lower.clear();
-            codec::meta_key_stored(span.ns, after, &mut lower);
-            lower.push(0);
+            range.lower.clear();
+            codec::meta_key_of_stored(span.ns, after, &mut range.lower);
+            range.lower.push(0);
         }
-        let mut stored = Stored { range: Box::new(core.partition.range(lower, upper)), next: None };
+        let mut stored = Stored { range: Box::new(core.partition.range(range)), next: None };
         stored.advance()?;
         Ok(stored)
     }
@@ -140,7 +140,10 @@ impl<'a> Stored<'a> {
         };
         let (disk_key, value) = item.map_err(|e| Error::Storage(e.to_string().into()))?;
         let (meta, long_key, _) = codec::Meta::decode(&value).map_err(|e| storage(&disk_key, e))?;
-        let stored_key = codec::stored_key_of_meta(&disk_key).map_err(|e| storage(&disk_key, e))?.to_vec();
+        let codec::DiskKey::Meta { key, .. } = codec::decode_key(&disk_key).map_err(|e| storage(&disk_key, e))? else {
+            return Err(storage(&disk_key, "no metadata record"));
+        };
+        let stored_key = key.to_vec();
         let key = long_key.map_or_else(|| stored_key.clone(), <[u8]>::to_vec);
         self.next = Some(StoredKey { key, stored_key, kind: Kind::from(meta.kind), expire_ms: meta.expire_ms });
         Ok(())
