@@ -115,7 +115,8 @@ fn check(
     container: &Command,
     args: Args<'_>,
 ) -> Result<(), Error> {
-    if !session.authenticated && !command.has(flags::NO_AUTH) && runner.server.password_required.load(Ordering::Relaxed) {
+    if !session.authenticated && !command.has(flags::NO_AUTH) && runner.server.password_required.load(Ordering::Relaxed)
+    {
         return Err(Error::err("NOAUTH Authentication required."));
     }
     if !command.accepts(args.len()) {
@@ -330,8 +331,7 @@ impl Request {
         let may_block = may_block || lease.len() != 1;
         let mut reply = Reply::new(self.proto);
         let mut set = WriteSet::default();
-        let call =
-            Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
+        let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let server = self.server.clone();
         let (lease, result) =
             under_lease(&server, &mut self.session, self.row, call, lease, &mut set, &mut reply, may_block);

@@ -35,8 +35,8 @@ use crate::handler::server::bump;
 use crate::handler::session::{Client, ReplyMode};
 use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
 use crate::log::Lsn;
-use crate::shard::engine::gate;
 use crate::resp::{Limits, Parser, Span};
+use crate::shard::engine::gate;
 use crate::util::time::now_ms;
 
 /// Commands parsed ahead.
@@ -328,7 +328,7 @@ impl Connection {
                 break stop;
             }
             if let Err(error) = parsed {
-                state.out.raw_error(&error.text());
+                state.out.error_text(&error.text());
                 state.replies += 1;
                 state.closing = true;
                 done = input.len();
@@ -474,7 +474,7 @@ impl Connection {
         let state = &mut *state;
         state.session = Some(finished.session);
         let begin = state.out.len();
-        state.out.append(&finished.reply);
+        state.out.raw(finished.reply.as_slice());
         state.replies += 1;
         self.need.set(self.need.get().max(finished.need));
         let _ = self.after(state, begin);

@@ -154,11 +154,7 @@ fn full(server: &Server) -> bool {
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 const PROTECTED: &[u8] = b"-DENIED Tarn is running in protected mode because protected mode is enabled and no password is set for the default user. In this mode connections are only accepted from the loopback interface. To connect from elsewhere, set a password (requirepass), or turn protected mode off (CONFIG SET protected-mode no from the loopback interface, or protected-mode no in the configuration file).\r\n";
 
-fn admit_tcp(
-    server: &Server,
-    socket: tokio::net::TcpStream,
-    peer: SocketAddr,
-) -> std::io::Result<Option<Accepted>> {
+fn admit_tcp(server: &Server, socket: tokio::net::TcpStream, peer: SocketAddr) -> std::io::Result<Option<Accepted>> {
     let mut socket = socket.into_std()?;
     if full(server) {
         // The socket closes at once; whether the peer reads the reason is up to it.
@@ -166,7 +162,9 @@ fn admit_tcp(
         return Ok(None);
     }
     let settings = server.config.settings();
-    if settings.protected_mode && !server.password_required.load(Ordering::Relaxed) && !peer.ip().to_canonical().is_loopback()
+    if settings.protected_mode
+        && !server.password_required.load(Ordering::Relaxed)
+        && !peer.ip().to_canonical().is_loopback()
     {
         let _ = socket.write(PROTECTED);
         return Ok(None);

@@ -15,8 +15,8 @@ use tokio::sync::{Notify, mpsc};
 use super::connection::{Connection, Socket};
 use crate::command::run::Runner;
 use crate::handler::server::{Server, ThreadStats};
-use crate::shard::engine::gate;
 use crate::log::WaiterId;
+use crate::shard::engine::gate;
 
 /// What the connections of a thread share.
 pub struct Worker {

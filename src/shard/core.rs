@@ -115,7 +115,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn fault_missing(&mut self, hash: u32, ns: NsId, key: &[u8], may_block: bool) -> Result<Option<Index>> {
-        if self.partition.is_empty() {
+        if self.partition.disk_bytes() == 0 {
             return Ok(None);
         }
         match self.cold.take(ns, key) {
@@ -130,7 +130,7 @@ impl Core {
             return Err(Error::Cold);
         }
         let mut disk_key = Vec::with_capacity(key.len() + 16);
-        codec::meta_key(ns, key, &mut disk_key);
+        codec::key::meta_key(ns, key, &mut disk_key);
         self.stats.stored_reads += 1;
         match self.partition.get(&disk_key).map_err(|e| storage(key, e))? {
             Some(value) => self.admit(hash, ns, key, &value).map(Some),
@@ -174,11 +174,16 @@ impl Core {
     }
 
     /// The object whose key stands so in records, and its user key.
-    pub fn fault_stored(&mut self, router: &super::engine::Router, ns: NsId, stored: &[u8]) -> Result<Option<(Vec<u8>, Index)>> {
+    pub fn fault_stored(
+        &mut self,
+        router: &super::engine::Router,
+        ns: NsId,
+        stored: &[u8],
+    ) -> Result<Option<(Vec<u8>, Index)>> {
         let mut key = stored.to_vec();
         if codec::is_long_form(stored) {
             let mut disk_key = Vec::new();
-            codec::meta_key_of_stored(ns, stored, &mut disk_key);
+            codec::key::meta_key_of_stored(ns, stored, &mut disk_key);
             let Some(value) = self.partition.get(&disk_key).map_err(|e| storage(stored, e))? else { return Ok(None) };
             match Meta::decode(&value).map_err(|e| storage(stored, e))?.1 {
                 Some(long_key) => key = long_key.to_vec(),
@@ -340,6 +345,12 @@ fn order_key(object: &Object) -> (NsId, Box<[u8]>) {
     let mut stored = Vec::new();
     codec::push_stored(object.key(), &mut stored);
     (object.ns, stored.into())
+}
+
+/// A storage error that names no key.
+pub fn unreadable(cause: impl std::fmt::Display) -> Error {
+    tracing::error!(%cause, "cannot read the store");
+    Error::Storage(cause.to_string().into())
 }
 
 /// A storage error that names the key.

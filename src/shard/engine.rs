@@ -19,13 +19,13 @@ use siphasher::sip::SipHasher13;
 use crate::codec::{self, NamespaceMap, NsId};
 use crate::error::Result;
 use crate::log::{self, Io, Log};
-use crate::store::{DataDir, Store, StoreOptions};
+use crate::store::{Store, StoreOptions};
 
 use super::actor::{Job, Shard, ShardSet};
 use super::cold::ColdCache;
 use super::core::{Core, ShardId};
 use super::names::Names;
-use super::txn::{Lease, Txn, WriteSet};
+use super::txn::{Lease, Mark, Txn, WriteSet};
 
 /// Bits of [`Engine::gate`]: reasons for a command to stop and look. All clear on the fast path.
 pub mod gate {
@@ -50,8 +50,8 @@ pub struct Router {
 
 impl Router {
     /// A router for this hash key and number of shards, both from the superblock.
-    pub fn new(key: (u64, u64), shards: u16) -> Self {
-        Router { hasher: SipHasher13::new_with_keys(key.0, key.1), shards: u64::from(shards) }
+    pub fn new(key: [u64; 2], shards: u16) -> Self {
+        Router { hasher: SipHasher13::new_with_keys(key[0], key[1]), shards: u64::from(shards) }
     }
 
     /// Hash of the whole key.
@@ -99,8 +99,6 @@ pub struct EngineOptions {
     pub dir: PathBuf,
     /// Shards for a new data directory; `None` accepts what an existing one has.
     pub shards: Option<u16>,
-    /// Shards for a new data directory if none are asked for.
-    pub default_shards: u16,
     /// Numbered databases.
     pub databases: u32,
     /// When the log is synced.
@@ -117,8 +115,6 @@ pub struct EngineOptions {
     pub log_limit: u64,
     /// Nice value of background threads.
     pub nice: i32,
-    /// Compaction threads of the store.
-    pub workers: usize,
     /// Runs timers and flushes on threads of their own. Tests that step by hand turn it off.
     pub background: bool,
 }
@@ -170,7 +166,8 @@ pub struct Engine {
     thread_work: parking_lot::Mutex<Vec<crossbeam_channel::Receiver<(ShardSet, Job)>>>,
     replay: parking_lot::Mutex<Option<log::Replay>>,
     first_names: Arc<Names>,
-    _dir: DataDir,
+    /// For commits whose end nobody waits for.
+    waiter: log::WaiterId,
 }
 
 /// Why the engine does not open.
@@ -190,23 +187,18 @@ pub enum OpenError {
 impl Engine {
     /// Opens a data directory, creating it if need be. Commands may run after [`Engine::replay`].
     pub fn open(io: Arc<dyn Io>, options: EngineOptions) -> Result<Arc<Engine>, OpenError> {
-        let dir = DataDir::open(&options.dir, options.shards, options.default_shards)?;
-        let shards = dir.superblock().shards;
-        let router = Router::new(dir.superblock().hash_key, shards);
-        let store = Store::open(
-            &options.dir,
-            StoreOptions {
-                shards,
-                cache_bytes: options.block_cache as u64,
-                workers: options.workers,
-                nice: options.nice,
-            },
-        )?;
-        let store = Arc::new(store);
-        let (log, replay) = Log::open(
-            io.clone(),
-            log::Options { dir: options.dir.join("log"), fsync: options.fsync, ..log::Options::default() },
-        )?;
+        let store = StoreOptions {
+            shards: options.shards,
+            cache_bytes: options.block_cache as u64,
+            nice: Some(options.nice),
+            ..StoreOptions::default()
+        };
+        let store = Arc::new(Store::open(&options.dir, store)?);
+        let shards = store.superblock().shards;
+        let router = Router::new(store.superblock().hash_key, shards);
+        let (log, replay) =
+            Log::open(io.clone(), &log::Options::new(options.dir.join(crate::store::LOG_FOLDER), options.fsync))?;
+        let waiter = log.register(Box::new(|| ()));
         let names = Arc::new(load_names(&store, options.databases)?);
         let mut list = Vec::with_capacity(shards as usize);
         let mut work = Vec::with_capacity(shards as usize);
@@ -220,6 +212,7 @@ impl Engine {
             router,
             shards: list,
             log: Arc::new(log),
+            waiter,
             store,
             io,
             gate: AtomicU32::new(gate::LOADING),
@@ -236,7 +229,6 @@ impl Engine {
             thread_work: parking_lot::Mutex::new(work),
             replay: parking_lot::Mutex::new(Some(replay)),
             options,
-            _dir: dir,
         }))
     }
 
@@ -331,7 +323,12 @@ impl Engine {
     }
 
     /// Runs a transaction on the calling thread, which may wait.
-    pub fn transact<R>(&self, shards: &[ShardId], now_ms: u64, run: impl FnOnce(&mut Txn<'_, '_>) -> Result<R>) -> Result<R> {
+    pub fn transact<R>(
+        &self,
+        shards: &[ShardId],
+        now_ms: u64,
+        run: impl FnOnce(&mut Txn<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
         let mut set = WriteSet::default();
         let lease = self.lease(shards);
         let mut txn = Txn::new(lease, &self.router, &mut set, now_ms, true);
@@ -340,14 +337,13 @@ impl Engine {
             Ok(_) => {
                 txn.commit(&self.log);
             }
-            Err(_) => {
-                let start = super::txn::Mark::default();
-                txn.rollback_to(start);
-            }
+            Err(_) => txn.rollback_to(Mark::default()),
         }
+        let need = txn.need;
         let lease = std::mem::take(&mut txn.lease);
         drop(txn);
         self.release(lease);
+        self.write_out(need);
         result
     }
 
@@ -378,7 +374,7 @@ impl Engine {
                 std::mem::take(&mut *asked)
             };
             self.set_gates();
-            let poisoned = self.log.is_poisoned();
+            let poisoned = self.log.needs_flush();
             let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
             let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
             if !(asked || full || long || poisoned) {
@@ -387,6 +383,11 @@ impl Engine {
             if let Err(error) = self.flush() {
                 self.stats.flush_errors.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(%error, "flush failed, will be repeated");
+                if self.store.health().is_err()
+                    && let Err(error) = self.store.reopen()
+                {
+                    tracing::error!(%error, "cannot reopen the store");
+                }
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
@@ -415,9 +416,7 @@ impl Engine {
         self.io.step("flush.begin")?;
         let boundary = self.log.rotate()?;
         self.io.step("flush.rotated")?;
-        for shard in &self.shards {
-            self.flush_shard(shard)?;
-        }
+        self.store_tables()?;
         self.io.step("flush.stored")?;
         self.log.delete_before(boundary)?;
         self.io.step("flush.deleted")?;
@@ -425,6 +424,18 @@ impl Engine {
         self.stats.flush_us.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.stats.last_flush_ms.store(crate::util::time::now_ms(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Brings everything dirty to fjall. During replay this is the whole flush: the log must stay as it is.
+    pub fn store_tables(&self) -> Result<(), FlushError> {
+        self.shards.iter().try_for_each(|shard| self.flush_shard(shard))
+    }
+
+    /// Has the log write what was appended, for commits that no connection waits for.
+    pub fn write_out(&self, lsn: log::Lsn) {
+        if lsn > self.log.written() {
+            self.log.commit(lsn, self.waiter);
+        }
     }
 
     fn flush_shard(&self, shard: &Shard) -> Result<(), FlushError> {
@@ -464,7 +475,7 @@ impl Engine {
         flight.sort();
         let highest = flight.highest;
         partition.ingest_with(flight.records(), || {
-            self.log.sync_for_flush(highest)?;
+            self.log.sync_to(highest)?;
             self.io.step("flush.synced")
         })?;
         self.io.step("flush.ingested")?;
@@ -473,7 +484,7 @@ impl Engine {
 
     /// Whether a read of the store may have to wait for the disk.
     fn store_is_cold(&self) -> bool {
-        self.store.disk_bytes() > self.options.block_cache as u64 / 2
+        store_bytes(&self.store) > self.options.block_cache as u64 / 2
     }
 
     /// Keys of a namespace, over all shards under lease.
@@ -496,8 +507,9 @@ impl Engine {
         if flush && let Err(error) = self.flush() {
             tracing::error!(%error, "last flush failed; the log holds everything");
         }
-        self.log.close();
-        self.store.close();
+        if let Err(error) = self.log.close() {
+            tracing::error!(%error, "the end of the log may be lost");
+        }
     }
 }
 
@@ -512,9 +524,14 @@ pub enum FlushError {
     Store(#[from] crate::store::StoreError),
 }
 
+/// Bytes of all tables of the store.
+fn store_bytes(store: &Store) -> u64 {
+    store.partitions().iter().map(|p| p.disk_bytes()).sum()
+}
+
 fn load_names(store: &Store, databases: u32) -> Result<Names, OpenError> {
     let mut key = Vec::new();
-    codec::names_key(&mut key);
+    codec::key::names_key(&mut key);
     let map = match store.partition(0).get(&key)? {
         None => NamespaceMap::default(),
         Some(value) => NamespaceMap::decode(&value).map_err(|e| OpenError::Record(e.to_string()))?,
@@ -529,7 +546,7 @@ fn open_core(
     names: Arc<Names>,
     shards: u16,
 ) -> Result<Core, OpenError> {
-    let partition = store.partition(shard);
+    let partition = store.partition(shard).clone();
     let mut core = Core {
         shard,
         table: Default::default(),
@@ -555,7 +572,7 @@ fn open_core(
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),
-        store_is_cold: store.disk_bytes() > options.block_cache as u64 / 2,
+        store_is_cold: store_bytes(store) > options.block_cache as u64 / 2,
         partition,
     };
     super::replay::load_small_records(&mut core)?;

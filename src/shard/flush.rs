@@ -113,7 +113,7 @@ impl Gather {
     fn metadata(&mut self, core: &mut Core, index: Index) {
         let object = core.table.at(index);
         self.key.clear();
-        codec::meta_key(object.ns, object.key(), &mut self.key);
+        codec::key::meta_key(object.ns, object.key(), &mut self.key);
         let kind = object.kind.stored();
         match kind {
             None => self.flight.push(&self.key, None),
@@ -140,13 +140,13 @@ impl Gather {
         let old = core.stored_ttl.get(&index).copied().unwrap_or(0);
         if old != now && old != 0 {
             self.key.clear();
-            codec::expiry_key(old, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
+            codec::key::expiry_key(old, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
             self.flight.push(&self.key, None);
             core.stored_ttl.remove(&index);
         }
         if now != 0 {
             self.key.clear();
-            codec::expiry_key(now, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
+            codec::key::expiry_key(now, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
             self.flight.push(&self.key, Some(b""));
             core.stored_ttl.insert(index, now);
             core.sweep_from_ms = core.sweep_from_ms.min(now);
@@ -162,7 +162,7 @@ impl Gather {
         for (key, element) in body.overlay.elements.iter_mut().filter(|(_, e)| e.state & state::DIRTY != 0) {
             element.state = element.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
             self.key.clear();
-            codec::element_key(ns, &object.bytes[..key_len], body.version, key, &mut self.key);
+            codec::key::element_key(ns, &object.bytes[..key_len], body.version, key, &mut self.key);
             self.flight.push(&self.key, element.value.as_deref());
             self.flight.elements.push(ElementEntry { index, version: body.version, key: key.clone() });
         }
@@ -182,8 +182,8 @@ impl Gather {
         }
         for ns in std::mem::take(&mut core.dirty_counts) {
             self.key.clear();
-            codec::count_key(ns, &mut self.key);
-            self.flight.push(&self.key, Some(&codec::count_value(core.count(ns))));
+            codec::key::count_key(ns, &mut self.key);
+            self.flight.push(&self.key, Some(&codec::key::count_value(core.count(ns))));
             self.flight.counts.push(ns);
         }
         self.flight

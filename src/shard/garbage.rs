@@ -25,7 +25,7 @@ impl Dead {
     /// A version of a user's key.
     pub fn new(ns: NsId, key: &[u8], version: u64) -> Self {
         let mut owner = Vec::new();
-        codec::element_prefix(ns, key, version, &mut owner);
+        codec::key::element_prefix(ns, key, version, &mut owner);
         Dead { ns, owner }
     }
 
@@ -33,7 +33,7 @@ impl Dead {
     pub fn from_record(ns: NsId, record_key: &[u8]) -> Self {
         let mut owner = record_key.to_vec();
         if let Some(tag) = owner.first_mut() {
-            *tag = codec::tag::ELEMENT;
+            *tag = codec::key::tag::ELEMENT;
         }
         Dead { ns, owner }
     }
@@ -41,7 +41,7 @@ impl Dead {
     /// The key of its garbage record.
     pub fn record_key(&self) -> Vec<u8> {
         let mut key = Vec::new();
-        codec::garbage_of_owner(&self.owner, &mut key);
+        codec::key::garbage_of_owner(&self.owner, &mut key);
         key
     }
 

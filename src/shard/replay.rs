@@ -26,17 +26,19 @@ fn bad(what: impl std::fmt::Display) -> OpenError {
 /// Reads counts, garbage queue and dead namespaces from a shard's partition.
 pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
     let partition = core.partition.clone();
-    for item in partition.range(codec::tag_range(codec::tag::COUNT)) {
+    let range = codec::key::tag_range(codec::key::tag::COUNT);
+    for item in partition.range(&range.lower, &range.upper)? {
         let (key, value) = item?;
-        if let DiskKey::Count { ns } = codec::decode_key(&key).map_err(bad)?
+        if let DiskKey::Count { ns } = codec::key::decode_key(&key).map_err(bad)?
             && core.names.is_live(ns)
         {
-            core.counts.insert(ns, codec::decode_count(&value).map_err(bad)?);
+            core.counts.insert(ns, codec::key::decode_count(&value).map_err(bad)?);
         }
     }
-    for item in partition.range(codec::tag_range(codec::tag::GARBAGE)) {
+    let range = codec::key::tag_range(codec::key::tag::GARBAGE);
+    for item in partition.range(&range.lower, &range.upper)? {
         let (key, _) = item?;
-        if let DiskKey::Garbage { ns, .. } = codec::decode_key(&key).map_err(bad)? {
+        if let DiskKey::Garbage { ns, .. } = codec::key::decode_key(&key).map_err(bad)? {
             core.garbage.push_back((Dead::from_record(ns, &key), Stage::Queued(0)));
         }
     }
@@ -46,8 +48,8 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
 /// Applies every record of the log.
 pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     let mut records = 0u64;
-    while let Some((lsn, payload)) = replay.next()? {
-        for op in codec::redo::ops(payload) {
+    while let Some((lsn, payload)) = replay.next_record()? {
+        for op in codec::redo::Ops::new(payload) {
             apply(engine, lsn, &op.map_err(bad)?).map_err(bad)?;
         }
         records += 1;
@@ -107,9 +109,9 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
             let new = |_: Option<&Element>| Some(value.to_vec());
             change_element(core, hash, lsn, (ns, key, version), elem, new)
         }),
-        Op::ElemDelete { ns, key, version, elem } => with_key(ns, key, &mut |core, hash| {
-            change_element(core, hash, lsn, (ns, key, version), elem, |_| None)
-        }),
+        Op::ElemDelete { ns, key, version, elem } => {
+            with_key(ns, key, &mut |core, hash| change_element(core, hash, lsn, (ns, key, version), elem, |_| None))
+        }
         Op::ElemPatch { ns, key, version, elem, offset, bytes } => with_key(ns, key, &mut |core, hash| {
             change_element(core, hash, lsn, (ns, key, version), elem, |old| {
                 let mut value = old.and_then(|e| e.value.clone()).unwrap_or_default();
@@ -150,7 +152,7 @@ fn rename(core: &mut Core, names: Arc<Names>) {
     core.reap_from = Some(0);
     if core.shard == 0 {
         let (mut key, mut record) = (Vec::new(), Vec::new());
-        codec::names_key(&mut key);
+        codec::key::names_key(&mut key);
         names.map().encode(&mut record);
         core.raw.insert(key, Some(record));
     }
@@ -160,7 +162,7 @@ fn rename(core: &mut Core, names: Arc<Names>) {
 fn raw(core: &mut Core, key: &[u8], value: Option<&[u8]>) {
     core.dirty_bytes += key.len() + ELEMENT_OVERHEAD;
     core.raw.insert(key.to_vec(), value.map(<[u8]>::to_vec));
-    if let Ok(DiskKey::Garbage { ns, .. }) = codec::decode_key(key) {
+    if let Ok(DiskKey::Garbage { ns, .. }) = codec::key::decode_key(key) {
         let dead = Dead::from_record(ns, key);
         core.garbage.retain(|(d, _)| *d != dead);
         if value.is_some() {
@@ -265,7 +267,7 @@ fn change_element(
     let Some(body) = object.body.as_mut().filter(|b| b.version == version) else { return Ok(()) };
     if !body.overlay.complete && !body.overlay.elements.contains_key(element) {
         let mut disk_key = Vec::new();
-        codec::element_key(ns, &object.bytes[..key_len], version, element, &mut disk_key);
+        codec::key::element_key(ns, &object.bytes[..key_len], version, element, &mut disk_key);
         if let Some(value) = partition.get(&disk_key).map_err(|e| super::core::storage(key, e))? {
             let old = Element { value: Some(value.to_vec()), state: state::MAYBE_STORED };
             body.bytes += element.len() + value.len() + ELEMENT_OVERHEAD;
@@ -274,9 +276,8 @@ fn change_element(
         }
     }
     let old = body.overlay.elements.get(element);
-    let size = |e: Option<&Element>| {
-        e.map_or(0, |e| element.len() + e.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD)
-    };
+    let size =
+        |e: Option<&Element>| e.map_or(0, |e| element.len() + e.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD);
     let removed = size(old);
     let new = Element { value: change(old), state: state::DIRTY | state::MAYBE_STORED };
     let added = size(Some(&new));

@@ -15,7 +15,7 @@ use crate::codec::{self, DiskKey};
 use crate::error::Result;
 
 use super::actor::{Job, ShardSet};
-use super::core::{Core, ShardId};
+use super::core::{Core, ShardId, unreadable};
 use super::engine::Engine;
 use super::garbage::Stage;
 use super::object::{Kind, state};
@@ -85,9 +85,7 @@ impl<'a> Timer<'a> {
         let lease = std::mem::take(&mut txn.lease);
         drop(txn);
         self.engine.release(lease);
-        if need > self.engine.log.written() {
-            self.engine.log.write_out();
-        }
+        self.engine.write_out(need);
         result
     }
 
@@ -108,16 +106,16 @@ impl<'a> Timer<'a> {
         }
         let (mut from, partition) = (core.sweep_from_ms, core.partition.clone());
         drop(core);
-        if !self.active() || partition.is_empty() || from > now_ms {
+        if !self.active() || partition.disk_bytes() == 0 || from > now_ms {
             return Ok(());
         }
         loop {
-            let range = codec::expiry_range(from, now_ms);
+            let range = codec::key::expiry_range(from, now_ms);
             let mut due = Vec::with_capacity(SWEEP_SLICE);
             let mut resume = from;
-            for item in partition.range(range).take(SWEEP_SLICE * 8) {
-                let (key, _) = item.map_err(|e| crate::Error::Storage(e.to_string().into()))?;
-                if let Ok(DiskKey::Expiry { expire_ms, .. }) = codec::decode_key(&key) {
+            for item in partition.range(&range.lower, &range.upper).map_err(unreadable)?.take(SWEEP_SLICE * 8) {
+                let (key, _) = item.map_err(unreadable)?;
+                if let Ok(DiskKey::Expiry { expire_ms, .. }) = codec::key::decode_key(&key) {
                     resume = expire_ms;
                 }
                 due.push(key.to_vec());
@@ -144,14 +142,14 @@ impl<'a> Timer<'a> {
     /// Walks all records of one millisecond, however many.
     fn expire_millisecond(&mut self, now_ms: u64, at_ms: u64) -> Result {
         let partition = self.engine.shards[self.id as usize].core().partition.clone();
-        let mut range = codec::expiry_range(at_ms, at_ms);
+        let mut range = codec::key::expiry_range(at_ms, at_ms);
         loop {
             let mut due = Vec::with_capacity(SWEEP_SLICE);
-            for item in partition.range(range.clone()).take(SWEEP_SLICE) {
-                due.push(item.map_err(|e| crate::Error::Storage(e.to_string().into()))?.0.to_vec());
+            for item in partition.range(&range.lower, &range.upper).map_err(unreadable)?.take(SWEEP_SLICE) {
+                due.push(item.map_err(unreadable)?.0.to_vec());
             }
             let Some(last) = due.last() else { break };
-            range.lower = codec::successor(last);
+            range.lower = codec::key::successor(last);
             self.transact(now_ms, |txn| due.iter().try_for_each(|key| expire_record(txn, key)))?;
         }
         let mut core = self.engine.shards[self.id as usize].core();
@@ -162,11 +160,12 @@ impl<'a> Timer<'a> {
     /// Looks where fjall's index begins to be of interest again, so that idle turns cost nothing.
     fn expire_next_stored(&mut self, now_ms: u64) -> Result {
         let partition = self.engine.shards[self.id as usize].core().partition.clone();
-        let first = partition.range(codec::expiry_range(now_ms + 1, u64::MAX)).next();
+        let range = codec::key::expiry_range(now_ms + 1, u64::MAX);
+        let first = partition.range(&range.lower, &range.upper).map_err(unreadable)?.next();
         let mut core = self.engine.shards[self.id as usize].core();
         let next = match first {
             None => u64::MAX,
-            Some(item) => match codec::decode_key(&item.map_err(|e| crate::Error::Storage(e.to_string().into()))?.0) {
+            Some(item) => match codec::key::decode_key(&item.map_err(unreadable)?.0) {
                 Ok(DiskKey::Expiry { expire_ms, .. }) => expire_ms,
                 _ => now_ms + 1,
             },
@@ -207,14 +206,14 @@ impl<'a> Timer<'a> {
                     let partition = core.partition.clone();
                     drop(core);
                     let mut keys = Vec::new();
-                    let range = codec::KeyRange { lower: from, ..dead.range() };
-                    for item in partition.range(range).take(GARBAGE_SLICE) {
-                        keys.push(item.map_err(|e| crate::Error::Storage(e.to_string().into()))?.0.to_vec());
+                    let range = partition.range(&from, &dead.range().upper).map_err(unreadable)?;
+                    for item in range.take(GARBAGE_SLICE) {
+                        keys.push(item.map_err(unreadable)?.0.to_vec());
                     }
                     let mut core = shard.core();
                     let after_flush = core.gathers + 1;
                     let next = match keys.last() {
-                        Some(last) if keys.len() == GARBAGE_SLICE => Stage::Scanning(codec::successor(last)),
+                        Some(last) if keys.len() == GARBAGE_SLICE => Stage::Scanning(codec::key::successor(last)),
                         _ => Stage::Removed(after_flush),
                     };
                     for key in keys {
@@ -254,8 +253,7 @@ impl<'a> Timer<'a> {
             let partition = core.partition.clone();
             shard.release(core);
             if done {
-                partition.request_compaction();
-                return Ok(());
+                return partition.major_compact().map_err(unreadable);
             }
         }
     }
@@ -281,7 +279,9 @@ fn expire_slice(txn: &mut Txn<'_, '_>, now_ms: u64) -> bool {
 
 /// Removes a key that fjall's expiry index lists as due, if that is still so.
 fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
-    let Ok(DiskKey::Expiry { expire_ms, ns, key: stored_key, .. }) = codec::decode_key(record) else { return Ok(()) };
+    let Ok(DiskKey::Expiry { expire_ms, ns, key: stored_key, .. }) = codec::key::decode_key(record) else {
+        return Ok(());
+    };
     let core = &mut *txn.lease[0];
     if !core.names.is_live(ns) {
         return Ok(());

@@ -75,6 +75,7 @@ enum Undo {
 #[derive(Default)]
 pub struct WriteSet {
     redo: Vec<u8>,
+    header: Vec<u8>,
     undo: Vec<Undo>,
     arena: Vec<u8>,
     touched: Vec<Found>,
@@ -117,18 +118,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     pub fn new(lease: Lease<'e>, router: &'a Router, set: &'a mut WriteSet, now_ms: u64, may_block: bool) -> Self {
         debug_assert!(set.redo.is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
         let routed = lease.len() == 1;
-        Txn {
-            lease,
-            router,
-            set,
-            now_ms,
-            may_block,
-            count_hits: false,
-            no_touch: false,
-            need: 0,
-            hint: None,
-            routed,
-        }
+        Txn { lease, router, set, now_ms, may_block, count_hits: false, no_touch: false, need: 0, hint: None, routed }
     }
 
     /// Tells the hash of the key that begins at this address; spares hashing it again.
@@ -266,7 +256,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let object = self.object(at);
         let dead = super::garbage::Dead::new(object.ns, object.key(), version);
         self.put_raw(at.at, dead.record_key(), Some(Vec::new()));
-        let core = &mut self.lease[at.at as usize];
+        let core = &mut *self.lease[at.at as usize];
         core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
         self.set.undo.push(Undo::Garbage { at: at.at });
     }
@@ -296,7 +286,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             core.table_bytes = core.table_bytes + object.mem_bytes() - before;
             let object = core.table.at(at.index);
             let meta = Meta { expire_ms, ..Meta::new(codec::Kind::String) };
-            push_put(ns, object.key(), &meta, value, &mut self.set.redo);
+            self.set.push_put(ns, object.key(), &meta, value);
         }
         self.touch(at);
         self.lease[at.at as usize].make_room();
@@ -344,7 +334,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let (ns, expire_ms) = (object.ns, object.expire_ms);
         let meta = big_meta(expire_ms, 0, body.size);
         let key = object.key().to_vec();
-        push_put(ns, &key, &meta, b"", &mut self.set.redo);
+        self.set.push_put(ns, &key, &meta, b"");
         let mut dirty = 0;
         for (number, chunk) in value.chunks(CHUNK).enumerate() {
             let element = chunk_element(number as u32);
@@ -375,8 +365,8 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// Removes a found object. False if it was not live.
     pub fn delete_found(&mut self, at: Found) -> bool {
-        let object = self.object(at);
-        self.need = self.need.max(object.lsn);
+        self.need = self.need.max(self.object(at).lsn);
+        let object = self.lease[at.at as usize].table.at(at.index);
         if object.kind == Kind::Absent {
             return false;
         }
@@ -457,7 +447,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             return Err(crate::Error::Cold);
         }
         let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
-        codec::element_key(object.ns, object.key(), body.version, key, &mut disk_key);
+        codec::key::element_key(object.ns, object.key(), body.version, key, &mut disk_key);
         let value = core.partition.get(&disk_key).map_err(|e| super::core::storage(object.key(), e))?;
         if let Some(value) = value {
             let bytes = key.len() + value.len() + ELEMENT_OVERHEAD;
@@ -536,7 +526,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Size { at, size: old });
         let object = self.lease[at.at as usize].table.at(at.index);
         let meta = big_meta(object.expire_ms, version, size);
-        push_put(object.ns, object.key(), &meta, b"", &mut self.set.redo);
+        self.set.push_put(object.ns, object.key(), &meta, b"");
     }
 
     fn splice_chunk(&mut self, at: Found, number: u32, offset: usize, bytes: &[u8]) -> Result {
@@ -565,8 +555,7 @@ impl<'a, 'e> Txn<'a, 'e> {
                 let grown = value.len() - old_len;
                 body.bytes += grown;
                 core.table_bytes += grown;
-                core.dirty_bytes +=
-                    if *state & state::DIRTY == 0 { value.len() + ELEMENT_OVERHEAD } else { grown };
+                core.dirty_bytes += if *state & state::DIRTY == 0 { value.len() + ELEMENT_OVERHEAD } else { grown };
                 let old_state = std::mem::replace(state, *state | state::DIRTY);
                 Undo::ElementSplice { at, key: boxed, offset, from, len, old_len, state: old_state }
             }
@@ -574,10 +563,8 @@ impl<'a, 'e> Txn<'a, 'e> {
                 let mut value = vec![0; offset + bytes.len()];
                 value[offset..].copy_from_slice(bytes);
                 let size = key.len() + value.len() + ELEMENT_OVERHEAD;
-                let old = body
-                    .overlay
-                    .elements
-                    .insert(boxed.clone(), Element { value: Some(value), state: state::DIRTY });
+                let old =
+                    body.overlay.elements.insert(boxed.clone(), Element { value: Some(value), state: state::DIRTY });
                 body.bytes += size;
                 core.table_bytes += size;
                 core.dirty_bytes += size;
@@ -597,14 +584,14 @@ impl<'a, 'e> Txn<'a, 'e> {
         for at in 0..self.lease.len() as u16 {
             for &ns in dead {
                 let mut key = Vec::new();
-                codec::dead_ns_key(ns, &mut key);
+                codec::key::dead_ns_key(ns, &mut key);
                 self.put_raw(at, key, Some(Vec::new()));
             }
             let core = &mut *self.lease[at as usize];
             core.names = names.clone();
             if at == 0 {
                 let mut key = Vec::new();
-                codec::names_key(&mut key);
+                codec::key::names_key(&mut key);
                 core.dirty_bytes += record.len();
                 core.raw.insert(key, Some(record.clone()));
             }
@@ -620,12 +607,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// Where the transaction stands.
     pub fn mark(&self) -> Mark {
         let set = &self.set;
-        Mark {
-            redo: set.redo.len(),
-            undo: set.undo.len(),
-            touched: set.touched.len(),
-            counts: set.counts.len(),
-        }
+        Mark { redo: set.redo.len(), undo: set.undo.len(), touched: set.touched.len(), counts: set.counts.len() }
     }
 
     /// Whether anything was written.
@@ -813,10 +795,12 @@ fn chunk_element(number: u32) -> [u8; 5] {
     [codec::element::Group::StringChunk.tag(), a, b, c, d]
 }
 
-fn push_put(ns: NsId, key: &[u8], meta: &Meta, value: &[u8], redo: &mut Vec<u8>) {
-    let mut header = SmallVec::<[u8; 64]>::new();
-    meta.encode_header(&mut header);
-    redo::encode_put(ns, key, &header, value, redo);
+impl WriteSet {
+    fn push_put(&mut self, ns: NsId, key: &[u8], meta: &Meta, value: &[u8]) {
+        self.header.clear();
+        meta.encode_header(&mut self.header);
+        redo::encode_put(ns, key, &self.header, value, &mut self.redo);
+    }
 }
 
 /// Metadata of a string in chunks; version 0 stands for the LSN of the log record at hand.

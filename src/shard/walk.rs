@@ -6,9 +6,9 @@
 use std::ops::Bound;
 
 use crate::codec::{self, NsId};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
-use super::core::{Core, Order, storage};
+use super::core::{Core, Order, storage, unreadable};
 use super::engine::Router;
 use super::object::Kind;
 use super::table::table_hash;
@@ -115,20 +115,21 @@ impl StoredKey {
     }
 }
 
-struct Stored<'a> {
-    range: Box<dyn Iterator<Item = Result<(fjall::UserKey, fjall::UserValue), crate::store::StoreError>> + 'a>,
+struct Stored {
+    range: crate::store::Range,
     next: Option<StoredKey>,
 }
 
-impl<'a> Stored<'a> {
-    fn open(core: &'a Core, span: Span<'_>) -> Result<Self> {
-        let mut range = codec::meta_prefix_range(span.ns, span.prefix);
+impl Stored {
+    fn open(core: &Core, span: Span<'_>) -> Result<Self> {
+        let mut range = codec::key::meta_prefix_range(span.ns, span.prefix);
         if let Some(after) = span.after.filter(|after| *after >= span.prefix) {
             range.lower.clear();
-            codec::meta_key_of_stored(span.ns, after, &mut range.lower);
+            codec::key::meta_key_of_stored(span.ns, after, &mut range.lower);
             range.lower.push(0);
         }
-        let mut stored = Stored { range: Box::new(core.partition.range(range)), next: None };
+        let range = core.partition.range(&range.lower, &range.upper).map_err(unreadable)?;
+        let mut stored = Stored { range, next: None };
         stored.advance()?;
         Ok(stored)
     }
@@ -138,9 +139,10 @@ impl<'a> Stored<'a> {
             self.next = None;
             return Ok(());
         };
-        let (disk_key, value) = item.map_err(|e| Error::Storage(e.to_string().into()))?;
+        let (disk_key, value) = item.map_err(unreadable)?;
         let (meta, long_key, _) = codec::Meta::decode(&value).map_err(|e| storage(&disk_key, e))?;
-        let codec::DiskKey::Meta { key, .. } = codec::decode_key(&disk_key).map_err(|e| storage(&disk_key, e))? else {
+        let codec::DiskKey::Meta { key, .. } = codec::key::decode_key(&disk_key).map_err(|e| storage(&disk_key, e))?
+        else {
             return Err(storage(&disk_key, "no metadata record"));
         };
         let stored_key = key.to_vec();
