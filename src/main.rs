@@ -17,6 +17,9 @@ fn main() {
         tcp_backlog: 511,
         maxclients: 10000,
         tcp_keepalive: 300,
+        databases: 16,
+        namespaces: std::env::var_os("TARN_NAMESPACES").is_some(),
+        max_namespaces: 4,
         ..Default::default()
     });
     let engine = Engine::open(

@@ -3,6 +3,9 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Settings {
     pub busy_poll: u64,
+    pub databases: u32,
+    pub namespaces: bool,
+    pub max_namespaces: usize,
     pub timeout: u32,
     pub proto_max_bulk_len: u64,
     pub client_query_buffer_limit: u64,
