@@ -21,9 +21,9 @@ const NO_SUCH_DATABASE: Error = Error::err("ERR DB index is out of range");
 fn name_of<'a>(server: &Server, arg: &'a [u8]) -> Result<&'a [u8]> {
     let settings = server.config.settings();
     match parse_i64(arg) {
-        Some(number) if i32::try_from(number).is_err() => Err(Error::err(
-            "ERR value is out of range, value must between -2147483648 and 2147483647",
-        )),
+        Some(number) if i32::try_from(number).is_err() => {
+            Err(Error::err("ERR value is out of range, value must between -2147483648 and 2147483647"))
+        }
         Some(number) if (0..i64::from(settings.databases)).contains(&number) => Ok(arg),
         Some(_) => Err(NO_SUCH_DATABASE),
         None if !settings.namespaces => Err(Error::NotInteger),
