@@ -82,6 +82,9 @@ impl Extra {
     }
 }
 
+/// A decoded metadata value: header, the user's key if it is a long one, a string's value.
+pub type Parts<'a> = (Meta, Option<&'a [u8]>, &'a [u8]);
+
 /// The metadata of one key, without a string's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
@@ -199,7 +202,7 @@ impl Meta {
 
     /// Splits a metadata value into header, the user's key if it is a long one, and a string's value.
     #[inline]
-    pub fn decode(bytes: &[u8]) -> Result<(Meta, Option<&[u8]>, &[u8]), CodecError> {
+    pub fn decode(bytes: &[u8]) -> Result<Parts<'_>, CodecError> {
         let mut cursor = Cursor::new(bytes);
         let [kind, flags] = cursor.array()?;
         let mut meta = Meta::new(Kind::from_tag(kind)?);
