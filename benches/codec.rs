@@ -1,5 +1,7 @@
 //! What the codec costs a command: the key, the metadata and the log operation of a SET, and their elements' like.
 
+#![expect(missing_docs, reason = "criterion's macro makes a public function")]
+
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tarn::codec::key::{self, decode_key};
