@@ -1,4 +1,4 @@
-//! fjall, behind an interface that names neither files nor fjall's types beyond a byte string.
+//! fjall, behind an interface that names neither files nor fjall; its byte string is exported as [`UserValue`].
 //!
 //! | file | owns |
 //! |---|---|
@@ -36,6 +36,9 @@ pub use lock::DirLock;
 pub use options::{Compression, StoreOptions, default_shards};
 pub use partition::{Partition, Range};
 pub use superblock::Superblock;
+
+/// A byte string as the store takes and gives it: cheap to clone, short ones without an allocation.
+pub use fjall::{UserKey, UserValue};
 
 use filter::DeadFilterFactory;
 use fjall::{Database, Keyspace, PersistMode};

@@ -26,7 +26,7 @@ fn tombstone(key: &str) -> Item {
     (key.into(), None)
 }
 
-fn texts(range: impl Iterator<Item = Result<(fjall::UserKey, fjall::UserValue)>>) -> Vec<String> {
+fn texts(range: impl Iterator<Item = Result<(UserKey, UserValue)>>) -> Vec<String> {
     range
         .map(|record| {
             let (key, value) = record.unwrap();
@@ -149,6 +149,41 @@ fn a_range_in_use_keeps_the_store_from_reopening() {
     assert_eq!(texts(range), ["a=1"]);
     store.reopen().unwrap();
     assert!(store.partition(0).get(b"a").unwrap().is_some());
+}
+
+#[test]
+fn reads_and_ingestions_wait_for_a_reopening() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    partition.ingest([put("a", "0")]).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let running = || !done.load(std::sync::atomic::Ordering::Acquire);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while running() {
+                assert!(partition.get(b"a").unwrap().is_some());
+                let _ = store.health();
+            }
+        });
+        let writer = scope.spawn(|| {
+            let mut rounds = 0;
+            while running() {
+                rounds += 1;
+                // What is ingested is read from the partition itself, while somebody waits to close it.
+                let items = (0..2).map(|n| (vec![b'a' + n], partition.get(b"a").unwrap()));
+                partition.ingest(items).unwrap();
+            }
+            rounds
+        });
+        for _ in 0..8 {
+            store.reopen().unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Release);
+        reader.join().unwrap();
+        assert!(writer.join().unwrap() > 0);
+    });
+    assert_eq!(texts(partition.range(b"a", b"z").unwrap()), ["a=0", "b=0"]);
 }
 
 #[test]
