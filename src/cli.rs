@@ -75,6 +75,7 @@ impl From<LoadError> for Stop {
     name = "tarn",
     version,
     args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
     override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR"
 )]
 struct Cli {
@@ -83,7 +84,8 @@ struct Cli {
 
     /// A file in redis.conf's form, or - for standard input; then directives, as --port 7000 --appendfsync always.
     /// Every directive of the file may be given; the command line wins.
-    #[arg(value_name = "CONFIG | --DIRECTIVE VALUE", num_args = 0.., trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CONFIG | --DIRECTIVE VALUE")]
+    #[arg(num_args = 0.., trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
 

@@ -1,8 +1,8 @@
 //! Reads directives at start: a file in redis.conf's form, the files it includes, standard input, the command line.
 //!
-//! A line is empty, a comment (`#` first), or a directive and its words (see `split`). Later lines win; the command line
-//! comes last. `include` takes a path, relative to the working directory, whose last part may be a glob; matches are
-//! read in the order of their names, and none is no error. Names are taken in any case.
+//! A line is empty, a comment (`#` first), or a directive and its words (see `split`). Later lines win; the command
+//! line comes last. `include` takes a path, relative to the working directory, whose last part may be a glob; matches
+//! are read in the order of their names, and none is no error. Names are taken in any case.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(shown(&config, "save"), "10 1 20 2");
         assert_eq!(shown(&config, "bind"), "127.0.0.1 ::1");
         assert!(shown(&config, "client-output-buffer-limit").ends_with("pubsub 1 2 3"));
-        assert_eq!(config.settings().requirepass, b"a \"b\0");
+        assert_eq!(config.settings().requirepass.0, b"a \"b\0");
         assert_eq!(config.file(), None);
     }
 

@@ -26,7 +26,7 @@ pub struct Settings {
     /// Without a password, let in only clients of this machine.
     pub protected_mode: bool,
     /// Password of the default user; empty for none.
-    pub requirepass: Vec<u8>,
+    pub requirepass: Secret,
     /// Connections at the same time.
     pub maxclients: usize,
     /// Idle time after which a connection is closed.
@@ -105,6 +105,16 @@ impl Settings {
     /// Whether [`Settings::maxmemory_policy`] is one that keeps access frequencies.
     pub fn policy_is_lfu(&self) -> bool {
         self.maxmemory_policy.ends_with("-lfu")
+    }
+}
+
+/// A text that must not reach the server's log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub Vec<u8>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
     }
 }
 
@@ -266,7 +276,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             unixsocket: self.path("unixsocket"),
             unixsocketperm: Some(self.num("unixsocketperm")).filter(|bits| *bits != 0),
             protected_mode: self.yes("protected-mode"),
-            requirepass: self.text("requirepass").to_vec(),
+            requirepass: Secret(self.text("requirepass").to_vec()),
             maxclients: self.num("maxclients"),
             timeout: self.seconds("timeout"),
             tcp_keepalive: self.seconds("tcp-keepalive"),

@@ -131,6 +131,12 @@ pub(super) fn save_points(words: &Words<'_>) -> Checked {
     Ok(points.join(" ").into())
 }
 
+/// `oom-score-adj`: Redis takes `relative` for `yes`.
+pub(super) fn oom_mode(arg: &[u8]) -> Checked {
+    let mode = name(arg, &["no", "yes", "relative", "absolute"])?;
+    text(if mode == "relative" { b"yes" } else { mode.as_bytes() })
+}
+
 /// `oom-score-adj-values`: three numbers.
 pub(super) fn oom_scores(words: &Words<'_>) -> Checked {
     if words.args.len() != 3 {

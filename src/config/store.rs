@@ -16,7 +16,7 @@ use super::value::{Reason, Value};
 use crate::error::{Error, Result};
 
 /// A value for every directive, at the directive's index in the table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Values(Vec<Value>);
 
 impl Values {
@@ -45,7 +45,6 @@ impl Values {
 }
 
 /// The directives of a server, shared by its threads.
-#[derive(Debug)]
 pub struct Config {
     state: RwLock<State>,
     /// Held by who changes something, from reading the old values to publishing the new ones.
@@ -54,7 +53,6 @@ pub struct Config {
     file: Option<PathBuf>,
 }
 
-#[derive(Debug)]
 struct State {
     values: Values,
     settings: Arc<Settings>,
@@ -62,6 +60,13 @@ struct State {
 
 /// Why the server cannot act upon a changed directive: its name and the reason.
 pub type Refusal = (&'static str, Cow<'static, str>);
+
+impl std::fmt::Debug for Config {
+    /// Without the values, among which are passwords.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config").field("file", &self.file).finish_non_exhaustive()
+    }
+}
 
 impl Default for Config {
     /// Every directive at its default, without a file.

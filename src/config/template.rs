@@ -11,8 +11,8 @@ pub fn tarn_conf() -> String {
     let mut out = String::from(
         "# Configuration of Tarn, in the form of redis.conf.\n\
          #\n\
-         # A line is a directive and its arguments; words with blanks or escapes stand in \"quotes\". Sizes take k, kb,\n\
-         # m, mb, g, gb (1k is 1000, 1kb is 1024 bytes). Every directive can be given on the command line instead:\n\
+         # A line is a directive and its arguments; words with blanks stand in \"quotes\". Sizes take k, kb, m,\n\
+         # mb, g, gb (1k is 1000, 1kb is 1024 bytes). Every directive can be given on the command line instead:\n\
          #\n\
          #     tarn tarn.conf --port 7000 --appendfsync always\n\
          #\n\

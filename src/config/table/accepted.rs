@@ -3,7 +3,8 @@
 
 use super::super::special::{
     acl_file, append_dirname, append_filename, clamped_hz, cluster_enabled, db_filename, event_classes, hostname,
-    no_replication, oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_off, tls_port,
+    no_replication, oom_mode, oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_off,
+    tls_port,
 };
 use super::super::value::Kind::{Bool, Enum, Int, Mem, MemOrPercent, Text, Uint, Umem, Words};
 use super::{Section, accepted};
@@ -104,7 +105,7 @@ pub(super) const SECTIONS: &[Section] = &[
             accepted("crash-log-enabled", Bool, "yes", "A crash leaves a backtrace in the log, always."),
             accepted("crash-memcheck-enabled", Bool, "yes", "There is no memory test."),
             accepted("ignore-warnings", Text(text), "", "There are no such warnings."),
-            accepted("oom-score-adj", Enum(&["no", "yes", "relative", "absolute"]), "no",
+            accepted("oom-score-adj", Text(oom_mode), "no",
                 "The kernel's score is left as it is."),
             accepted("oom-score-adj-values", Words(oom_scores), "0 200 800", "The kernel's score is left as it is."),
             accepted("server-cpulist", Text(text), "",

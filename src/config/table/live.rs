@@ -38,7 +38,8 @@ pub(super) const SECTIONS: &[Section] = &[
             live("proto-max-bulk-len", Mem(MB, MAX), "512mb", "Longest argument and longest string."),
             live("client-query-buffer-limit", Umem(MB, MAX), "1gb",
                 "Most bytes of a request held before it is whole."),
-            live("client-output-buffer-limit", Words(output_limits), "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60",
+            live("client-output-buffer-limit", Words(output_limits),
+                "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60",
                 "Per class of clients: hard limit, soft limit and the seconds it may be passed, after which the \
                 connection is closed."),
         ],

@@ -1,7 +1,7 @@
 //! The table of directives: one row each, in sections. Parsing, `CONFIG GET/SET/REWRITE`, the template of
 //! `tarn.conf`, the list in COMPAT.md and `tarn --help` all come from it.
 //!
-//! [`live`] has what Tarn acts upon, [`accepted`] what it takes from a redis.conf and reads back.
+//! `live` has what Tarn acts upon, `accepted` what it takes from a redis.conf and reads back.
 //! A directive with an effect is a row in `live` and a field in [`super::settings::Settings`].
 
 mod accepted;
