@@ -179,7 +179,7 @@ impl Connection {
         let state = State {
             socket,
             parser: Parser::default(),
-            limits: Limits { max_bulk: settings.proto_max_bulk_len as usize, ..Limits::default() },
+            limits: Limits { max_bulk: settings.proto_max_bulk_len, ..Limits::default() },
             input: Vec::new(),
             out: Reply::new(2),
             replies: 0,
@@ -298,7 +298,7 @@ impl Connection {
             state.input = input;
             stop
         };
-        let limit = self.worker.server.config.settings().client_query_buffer_limit as usize;
+        let limit = self.worker.server.config.settings().client_query_buffer_limit;
         if state.input.len() > limit {
             tracing::warn!(client = self.client.id, "closing client that reached max query buffer length");
             return Poll::Ready(None);

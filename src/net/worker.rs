@@ -150,7 +150,7 @@ impl Worker {
 
     /// With `busy-poll`, keeps polling for a while after the last request instead of sleeping.
     async fn spinner(self: Rc<Self>) {
-        let spin = Duration::from_micros(self.server.config.settings().busy_poll);
+        let spin = self.server.config.settings().busy_poll;
         if spin.is_zero() {
             return;
         }
@@ -170,13 +170,10 @@ impl Worker {
     async fn idle_sweep(self: Rc<Self>) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let timeout_s = self.server.config.settings().timeout;
-            if timeout_s == 0 {
-                continue;
-            }
+            let Some(timeout) = self.server.config.settings().timeout else { continue };
             let now_ms = crate::util::time::now_ms();
             for client in self.server.clients.lock().values() {
-                if client.active_ms.load(Ordering::Relaxed) + u64::from(timeout_s) * 1000 < now_ms {
+                if client.active_ms.load(Ordering::Relaxed) + (timeout.as_millis() as u64) < now_ms {
                     crate::util::sys::shutdown_socket(client.fd);
                 }
             }
