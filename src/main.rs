@@ -9,7 +9,14 @@ fn main() {
     let port: u16 = std::env::args().nth(1).unwrap_or("7301".into()).parse().unwrap_or(7301);
     let dir = std::env::args().nth(2).unwrap_or("./data".into());
     let dirty: usize = std::env::args().nth(3).unwrap_or("256".into()).parse().unwrap_or(256);
-    let config = match Config::load(tarn::config::Source::Defaults, &[vec![b"port".to_vec(), port.to_string().into_bytes()]]) { Ok(c) => c, Err(e) => { eprintln!("{e}"); std::process::exit(1) } };
+    let config =
+        match Config::load(tarn::config::Source::Defaults, &[vec![b"port".to_vec(), port.to_string().into_bytes()]]) {
+            Ok(c) => c,
+            Err(e) => {
+                eprintln!("{e}");
+                std::process::exit(1)
+            }
+        };
     let engine = Engine::open(
         Arc::new(tarn::log::RealIo),
         EngineOptions {

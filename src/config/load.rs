@@ -10,11 +10,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::util::glob::matches;
 use super::split::{is_space, quote, split};
 use super::store::Values;
 use super::table;
 use super::value::Reason;
+use crate::util::glob::matches;
 
 /// Files that include each other in a circle end here.
 const MAX_INCLUDE_DEPTH: usize = 16;

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::util::glob::matches_nocase;
 use super::load::{self, LoadError, Source};
 use super::rewrite;
 use super::settings::{Reader, Settings};
 use super::table::{self, Change, Directive};
 use super::value::{Reason, Value};
 use crate::error::{Error, Result};
+use crate::util::glob::matches_nocase;
 
 /// A value for every directive, at the directive's index in the table.
 #[derive(Clone, PartialEq, Eq)]

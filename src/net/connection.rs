@@ -298,7 +298,7 @@ impl Connection {
             state.input = input;
             stop
         };
-        let limit = self.worker.server.config.settings().client_query_buffer_limit;
+        let limit = self.worker.setting(|s| s.client_query_buffer_limit);
         if state.input.len() > limit {
             tracing::warn!(client = self.client.id, "closing client that reached max query buffer length");
             return Poll::Ready(None);
