@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::disk::Io;
+use super::disk::{File, Io, read_full, write_all};
 use super::format::split_record;
-use super::read::{Found, SegmentReader, Walker, cut, list_segments};
+use super::read::{CHUNK, Found, SegmentReader, Walker, cut, list_segments};
 use super::segment::{self, Segment};
 use super::writer::{Core, Listed};
 use super::{Damage, Lsn, OpenError};
@@ -83,6 +83,7 @@ impl Replay {
             core.begin(segment, 0, vec![listed]);
             return Ok(());
         };
+        self.rewrite_unproven(io, &segments)?;
         sync_segments(io, &segments)?;
         io.sync_dir(dir).map_err(|source| OpenError::io(dir, source))?;
         step("log.start.synced")?;
@@ -106,6 +107,34 @@ impl Replay {
         core.begin(segment, self.walker.expected - 1, listed);
         Ok(())
     }
+
+    /// Writes again, in place, what no frame proves to be synced. If a sync failed in the process before, its
+    /// pages are in the system's memory only but count as clean: a sync alone would pass them by and answer well.
+    fn rewrite_unproven(&self, io: &dyn Io, segments: &[(Lsn, PathBuf)]) -> Result<(), OpenError> {
+        if self.walker.synced + 1 >= self.walker.expected {
+            return Ok(());
+        }
+        let (index, offset) = self.walker.place(self.walker.synced + 1);
+        for (i, (_, path)) in segments.iter().enumerate().skip(index) {
+            let from = if i == index { offset } else { 0 };
+            let rewritten = io.open(path).and_then(|file| rewrite(&*file, from));
+            rewritten.map_err(|source| OpenError::io(path, source))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a file from `offset` on and writes the same bytes where they were.
+fn rewrite(file: &dyn File, mut offset: u64) -> std::io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let read = read_full(file, &mut chunk, offset)?;
+        if read == 0 {
+            return Ok(());
+        }
+        write_all(file, &chunk[..read], offset)?;
+        offset += read as u64;
+    }
 }
 
 fn sync_segments(io: &dyn Io, segments: &[(Lsn, PathBuf)]) -> Result<(), OpenError> {
@@ -115,7 +144,8 @@ fn sync_segments(io: &dyn Io, segments: &[(Lsn, PathBuf)]) -> Result<(), OpenErr
     Ok(())
 }
 
-/// What a flush during the replay needs of the log: that what was read is on disk.
+/// What a flush during the replay needs of the log: that what was read is on disk. (Not that it survives a sync
+/// that failed before an earlier crash, too: which part that could concern is known only when all has been read.)
 #[derive(Default)]
 pub(super) struct ReplaySync(AtomicBool);
 
