@@ -1,6 +1,6 @@
 //! From files to a running log: the records are read once, the tail is cut, what was read is synced.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +23,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub(super) fn new(io: Arc<dyn Io>, dir: &std::path::Path) -> Result<Self, OpenError> {
+    pub(super) fn new(io: Arc<dyn Io>, dir: &Path) -> Result<Self, OpenError> {
         let walker = Walker::new(io, dir)?;
         Ok(Replay { walker, next: 0, at: 0, left: 0, tail: None, done: false })
     }
@@ -68,6 +68,7 @@ impl Replay {
         let (io, dir) = (&*core.io, &core.dir);
         let step = |name| io.step(name).map_err(|source| OpenError::io(dir, source));
         step("log.start")?;
+        sync_parent(io, dir).map_err(|source| OpenError::io(dir, source))?;
         if let Some(damage) = &self.tail {
             tracing::warn!(
                 path = %damage.path.display(), offset = damage.offset, lsn = damage.lsn,
@@ -121,6 +122,15 @@ impl Replay {
             rewritten.map_err(|source| OpenError::io(path, source))?;
         }
         Ok(())
+    }
+}
+
+/// The directory itself may be new; what is synced in it is worth as much as its own name.
+fn sync_parent(io: &dyn Io, dir: &Path) -> std::io::Result<()> {
+    match dir.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => io.sync_dir(Path::new(".")),
+        Some(parent) => io.sync_dir(parent),
+        None => Ok(()),
     }
 }
 
