@@ -58,11 +58,7 @@ fn rule_6_a_full_disk_resumes_by_itself_when_there_is_room() {
     assert!(replay.next_record().unwrap().is_none());
     log.start(replay).unwrap();
     let (sender, receiver) = crossbeam_channel::unbounded();
-<<<<<<< HEAD
-    let waiter = log.register(Box::new(move || _ = sender.send(())));
-=======
     let waiter = log.register(Box::new(move || sender.send(()).unwrap_or(())));
->>>>>>> log
     sim.set_capacity(Some(1000));
     let mut last = 0;
     while log.is_healthy() {
