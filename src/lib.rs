@@ -15,8 +15,10 @@
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
+//! | [`cli`] | the command line of the binary |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
 
+pub mod cli;
 pub mod codec;
 pub mod command;
 pub mod config;

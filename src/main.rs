@@ -1,6 +1,6 @@
 //! The `tarn` binary.
 use std::sync::Arc;
-use tarn::config::{Config, Settings};
+use tarn::config::Config;
 use tarn::handler::Server;
 use tarn::shard::engine::{Engine, EngineOptions};
 
@@ -9,19 +9,14 @@ fn main() {
     let port: u16 = std::env::args().nth(1).unwrap_or("7301".into()).parse().unwrap_or(7301);
     let dir = std::env::args().nth(2).unwrap_or("./data".into());
     let dirty: usize = std::env::args().nth(3).unwrap_or("256".into()).parse().unwrap_or(256);
-    let config = Config::new(Settings {
-        proto_max_bulk_len: 512 << 20,
-        client_query_buffer_limit: 1 << 30,
-        port,
-        bind: vec!["127.0.0.1".into()],
-        tcp_backlog: 511,
-        maxclients: 10000,
-        tcp_keepalive: 300,
-        databases: 16,
-        namespaces: std::env::var_os("TARN_NAMESPACES").is_some(),
-        max_namespaces: 4,
-        ..Default::default()
-    });
+    let config =
+        match Config::load(tarn::config::Source::Defaults, &[vec![b"port".to_vec(), port.to_string().into_bytes()]]) {
+            Ok(c) => c,
+            Err(e) => {
+                eprintln!("{e}");
+                std::process::exit(1)
+            }
+        };
     let engine = Engine::open(
         Arc::new(tarn::log::RealIo),
         EngineOptions {

@@ -1,29 +1,36 @@
-//! stub
-use std::sync::Arc;
-#[derive(Default)]
-pub struct Settings {
-    pub busy_poll: u64,
-    pub databases: u32,
-    pub namespaces: bool,
-    pub max_namespaces: usize,
-    pub timeout: u32,
-    pub proto_max_bulk_len: u64,
-    pub client_query_buffer_limit: u64,
-    pub port: u16,
-    pub bind: Vec<String>,
-    pub tcp_backlog: u32,
-    pub unixsocket: Option<String>,
-    pub unixsocketperm: Option<u32>,
-    pub maxclients: u32,
-    pub protected_mode: bool,
-    pub tcp_keepalive: u32,
-}
-pub struct Config(Arc<Settings>);
-impl Config {
-    pub fn new(s: Settings) -> Self {
-        Config(Arc::new(s))
-    }
-    pub fn settings(&self) -> Arc<Settings> {
-        self.0.clone()
-    }
-}
+//! Directives: their table, their file, `CONFIG GET/SET/REWRITE`, and the settings that the server reads.
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`table`] | one row per directive: kind, default, when it can change, what it does |
+//! | [`value`] | kinds: how words become values and values words |
+//! | `special` | directives that need a function of their own |
+//! | `split` | words of a line, quoted as in redis.conf |
+//! | [`load`] | file, `include`, standard input, command line |
+//! | [`settings`] | the typed snapshot |
+//! | [`budget`] | what is automatic: shards, threads, the division of memory |
+//! | `rewrite` | `CONFIG REWRITE` |
+//! | [`template`] | the text of `tarn.conf` and the table in COMPAT.md |
+//!
+//! Life of a value: words → [`value::Kind::parse`] → [`value::Value`] in the store → [`settings::Settings`].
+//!
+//! Invariants:
+//! - A value in the store has passed its kind's check, so that making [`settings::Settings`] of it cannot fail.
+//! - `CONFIG SET` changes all it names or nothing, and readers see all of it or nothing.
+//! - A file that `CONFIG REWRITE` wrote reads back as the values the server had.
+
+pub mod budget;
+pub mod load;
+mod rewrite;
+pub mod settings;
+mod special;
+mod split;
+mod store;
+pub mod table;
+pub mod template;
+pub mod value;
+
+pub use load::{LoadError, Source};
+pub use settings::Settings;
+pub(crate) use split::split;
+pub use store::{Config, Refusal};

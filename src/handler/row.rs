@@ -95,9 +95,23 @@ pub enum Begin {
 pub enum Find {
     /// Every `step`-th argument up to `last` (relative to the begin; from the end if negative); with `limit` only the
     /// first 1/limit of what is left.
-    Range { last: isize, step: usize, limit: usize },
+    Range {
+        /// Last key, relative to the begin; from the end if negative.
+        last: isize,
+        /// Arguments from key to key.
+        step: usize,
+        /// 0 or 1: none; n: only the first 1/n.
+        limit: usize,
+    },
     /// Argument `num` holds their number, the first stands at `first`, all relative to the begin.
-    KeyNum { num: usize, first: usize, step: usize },
+    KeyNum {
+        /// Where the number of keys stands.
+        num: usize,
+        /// Where the first key stands.
+        first: usize,
+        /// Arguments from key to key.
+        step: usize,
+    },
     /// Cannot be told.
     Unknown,
 }

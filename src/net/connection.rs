@@ -114,6 +114,10 @@ struct State {
     broken: bool,
     /// The writer has waited for what the last read brought.
     delayed: bool,
+    /// The last read filled the scratch buffer: there is more.
+    more: bool,
+    /// Nothing is read until the output has gone: whoever sends it wakes the task.
+    stalled: bool,
 }
 
 /// Commands parsed and not yet run.
@@ -177,7 +181,7 @@ impl Connection {
         let state = State {
             socket,
             parser: Parser::default(),
-            limits: Limits { max_bulk: settings.proto_max_bulk_len as usize, ..Limits::default() },
+            limits: Limits { max_bulk: settings.proto_max_bulk_len, ..Limits::default() },
             input: Vec::new(),
             out: Reply::new(2),
             replies: 0,
@@ -190,6 +194,8 @@ impl Connection {
             closing: false,
             broken: false,
             delayed: false,
+            more: false,
+            stalled: false,
         };
         Rc::new(Connection { worker, client, state: RefCell::new(state), queued: Cell::new(false), need: Cell::new(0) })
     }
@@ -245,7 +251,8 @@ impl Connection {
             if state.broken || state.closing && drained {
                 return Poll::Ready(Stop::Close);
             }
-            if state.closing || state.pending_bytes() > OUTPUT_HIGH {
+            state.stalled = state.closing || state.pending_bytes() > OUTPUT_HIGH;
+            if state.stalled {
                 return Poll::Pending;
             }
             if !state.input.is_empty() && state.parser.missing() == 0 {
@@ -263,6 +270,11 @@ impl Connection {
                 }
             }
             match self.read(state, cx) {
+                Poll::Ready(Some(Stop::Dry | Stop::Full)) if state.more => {
+                    // Others first, the tick among them: a peer that sends without end must not keep them waiting.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Ready(Some(Stop::Dry | Stop::Full)) => {}
                 Poll::Ready(Some(stop)) => return Poll::Ready(stop),
                 Poll::Ready(None) => return Poll::Ready(Stop::Close),
@@ -286,6 +298,7 @@ impl Connection {
         }
         self.worker.stay_awake();
         state.delayed = false;
+        state.more = data.len() == super::worker::READ;
         bump(&self.worker.runner.borrow().stats.bytes_in, data.len() as u64);
         bump(&self.client.totals[1], data.len() as u64);
         let stop = if state.input.is_empty() {
@@ -300,7 +313,7 @@ impl Connection {
             state.input = input;
             stop
         };
-        let limit = self.worker.server.config.settings().client_query_buffer_limit as usize;
+        let limit = self.worker.setting(|s| s.client_query_buffer_limit);
         if state.input.len() > limit {
             tracing::warn!(client = self.client.id, "closing client that reached max query buffer length");
             return Poll::Ready(None);
@@ -529,7 +542,7 @@ impl Connection {
         self.queued.set(false);
         let mut state = self.state.borrow_mut();
         state.send_now(&self.worker);
-        if (state.closing || state.broken || !state.sending.is_empty() || !state.input.is_empty())
+        if (state.stalled || state.broken || !state.sending.is_empty())
             && let Some(waker) = &state.waker
         {
             waker.wake_by_ref();

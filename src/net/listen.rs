@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 
 use super::worker::{Accepted, StdSocket, Worker};
+use crate::config::settings::BindHost;
 use crate::handler::Server;
 
 /// The network threads, as the listeners see them.
@@ -60,14 +61,10 @@ pub fn bind(server: &Server) -> std::io::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     if settings.port != 0 {
         for bind in &settings.bind {
-            let (name, optional) = match bind.strip_prefix('-') {
-                Some(name) => (name, true),
-                None => (&bind[..], false),
-            };
-            let name = match name {
-                "*" => "0.0.0.0",
-                "::*" => "::",
-                name => name,
+            let (name, optional) = match &bind.host {
+                BindHost::AnyV4 => ("0.0.0.0", bind.optional),
+                BindHost::AnyV6 => ("::", bind.optional),
+                BindHost::Named(name) => (&name[..], bind.optional),
             };
             match bind_tcp(name, settings.port, settings.tcp_backlog) {
                 Ok(listener) => listeners.push(Listener::Tcp(listener)),
@@ -81,12 +78,12 @@ pub fn bind(server: &Server) -> std::io::Result<Vec<Listener>> {
         server.port.store(u32::from(settings.port), Ordering::Relaxed);
     }
     if let Some(path) = &settings.unixsocket {
-        listeners.push(Listener::Unix(bind_unix(&PathBuf::from(path), settings.unixsocketperm)?));
+        listeners.push(Listener::Unix(bind_unix(path, settings.unixsocketperm)?));
     }
     Ok(listeners)
 }
 
-fn bind_tcp(name: &str, port: u16, backlog: u32) -> std::io::Result<tokio::net::TcpListener> {
+fn bind_tcp(name: &str, port: u16, backlog: i32) -> std::io::Result<tokio::net::TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let ip: std::net::IpAddr = match name.parse() {
         Ok(ip) => ip,
@@ -103,7 +100,7 @@ fn bind_tcp(name: &str, port: u16, backlog: u32) -> std::io::Result<tokio::net::
     }
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(backlog as i32)?;
+    socket.listen(backlog)?;
     socket.set_nonblocking(true)?;
     tokio::net::TcpListener::from_std(socket.into())
 }
@@ -144,7 +141,7 @@ pub async fn accept(server: Arc<Server>, listener: Listener, workers: Workers) {
 
 fn full(server: &Server) -> bool {
     server.accepted.fetch_add(1, Ordering::Relaxed);
-    let full = server.clients.lock().len() >= server.config.settings().maxclients as usize;
+    let full = server.clients.lock().len() >= server.config.settings().maxclients;
     if full {
         server.rejected.fetch_add(1, Ordering::Relaxed);
     }
@@ -170,8 +167,7 @@ fn admit_tcp(server: &Server, socket: tokio::net::TcpStream, peer: SocketAddr) -
         return Ok(None);
     }
     socket.set_nodelay(true)?;
-    if settings.tcp_keepalive > 0 {
-        let every = std::time::Duration::from_secs(u64::from(settings.tcp_keepalive));
+    if let Some(every) = settings.tcp_keepalive {
         let keepalive = socket2::TcpKeepalive::new().with_time(every).with_interval(every / 3);
         socket2::SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
     }
@@ -186,6 +182,6 @@ fn admit_unix(server: &Server, socket: tokio::net::UnixStream) -> std::io::Resul
         return Ok(None);
     }
     let path = server.config.settings().unixsocket.clone().unwrap_or_default();
-    let addr = format!("{path}:0");
+    let addr = format!("{}:0", path.display());
     Ok(Some(Accepted { socket: StdSocket::Unix(socket), addr: addr.clone(), laddr: addr }))
 }

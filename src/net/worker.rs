@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::connection::{Connection, Socket};
 use crate::command::run::Runner;
+use crate::config::Settings;
 use crate::handler::server::{Server, ThreadStats};
 use crate::log::WaiterId;
 use crate::shard::engine::gate;
@@ -30,6 +31,8 @@ pub struct Worker {
     waiting: RefCell<Vec<Rc<Connection>>>,
     tick: Arc<Notify>,
     waiter: WaiterId,
+    /// The directives, and the generation they are of.
+    settings: RefCell<(u64, Arc<Settings>)>,
     /// Something arrived since the spinner last looked.
     busy: Cell<bool>,
     spin: Notify,
@@ -77,6 +80,7 @@ impl Worker {
         let tick = Arc::new(Notify::new());
         let wake = tick.clone();
         let waiter = server.engine.log.register(Box::new(move || wake.notify_one()));
+        let settings = RefCell::new((server.config.generation(), server.config.settings()));
         let runner = Runner { server: server.clone(), stats, set: Default::default() };
         Rc::new(Worker {
             server,
@@ -85,9 +89,21 @@ impl Worker {
             waiting: RefCell::new(Vec::new()),
             tick,
             waiter,
+            settings,
             busy: Cell::new(false),
             spin: Notify::new(),
         })
+    }
+
+    /// A directive, without a lock as long as none has changed.
+    #[inline]
+    pub fn setting<T>(&self, read: impl FnOnce(&Settings) -> T) -> T {
+        let mut cached = self.settings.borrow_mut();
+        let generation = self.server.config.generation();
+        if cached.0 != generation {
+            *cached = (generation, self.server.config.settings());
+        }
+        read(&cached.1)
     }
 
     async fn accept(self: Rc<Self>, mut sockets: mpsc::UnboundedReceiver<Accepted>) {
@@ -150,7 +166,7 @@ impl Worker {
 
     /// With `busy-poll`, keeps polling for a while after the last request instead of sleeping.
     async fn spinner(self: Rc<Self>) {
-        let spin = Duration::from_micros(self.server.config.settings().busy_poll);
+        let spin = self.server.config.settings().busy_poll;
         if spin.is_zero() {
             return;
         }
@@ -170,13 +186,10 @@ impl Worker {
     async fn idle_sweep(self: Rc<Self>) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let timeout_s = self.server.config.settings().timeout;
-            if timeout_s == 0 {
-                continue;
-            }
+            let Some(timeout) = self.server.config.settings().timeout else { continue };
             let now_ms = crate::util::time::now_ms();
             for client in self.server.clients.lock().values() {
-                if client.active_ms.load(Ordering::Relaxed) + u64::from(timeout_s) * 1000 < now_ms {
+                if client.active_ms.load(Ordering::Relaxed) + (timeout.as_millis() as u64) < now_ms {
                     crate::util::sys::shutdown_socket(client.fd);
                 }
             }

@@ -16,8 +16,8 @@
 //! | `spans` | arguments already complete |
 //!
 //! Invariants:
-//! - The commands found do not depend on how the bytes arrive, and no byte is searched twice for a line end;
-//!   a header whose argument is still incomplete is read at most twice.
+//! - The commands found do not depend on how the bytes arrive, and an argument's bytes are never looked at. Lines are
+//!   searched for their end once; only a header's first ten bytes are looked at anew when more arrive.
 //! - Nothing is allocated on the word of a length prefix: memory held is at most 4/3 of the bytes received.
 //! - An error ends the connection: the parser must not be used after it.
 //!

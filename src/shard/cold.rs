@@ -23,6 +23,12 @@ pub struct ColdCache {
     entries: usize,
 }
 
+#[expect(clippy::borrowed_box, reason = "moka hands out its own key type")]
+fn weigh(key: &Box<[u8]>, value: &Cold) -> u32 {
+    let value = if let Cold::Meta(v) = value { v.len() } else { 0 };
+    ENTRY_OVERHEAD + (key.len() + value) as u32
+}
+
 /// Bytes moka spends on an entry beside key and value, as measured.
 const ENTRY_OVERHEAD: u32 = 280;
 
@@ -31,10 +37,7 @@ impl ColdCache {
     pub fn new(budget: usize) -> Self {
         let cache = moka::sync::Cache::builder()
             .max_capacity(budget as u64)
-            .weigher(|key: &Box<[u8]>, value: &Cold| {
-                let value = if let Cold::Meta(v) = value { v.len() } else { 0 };
-                ENTRY_OVERHEAD + (key.len() + value) as u32
-            })
+            .weigher(weigh)
             .build_with_hasher(foldhash::fast::RandomState::default());
         ColdCache { cache, entries: 0 }
     }

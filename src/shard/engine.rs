@@ -67,7 +67,7 @@ impl Router {
             Some(tag) => self.hasher.hash(tag),
             None => hash,
         };
-        ((hash >> 32) * self.shards >> 32) as ShardId
+        (((hash >> 32) * self.shards) >> 32) as ShardId
     }
 
     /// The shard of a key.
@@ -502,7 +502,8 @@ impl Engine {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake_flusher(false);
         for shard in &self.shards {
-            let _ = shard.thread.send((ShardSet::new(), Box::new(|lease| lease)));
+            // Wakes the thread; one that has ended needs no waking.
+            _ = shard.thread.send((ShardSet::new(), Box::new(|lease| lease)));
         }
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {

@@ -68,6 +68,12 @@ pub enum StoreError {
         /// The data directory.
         dir: PathBuf,
     },
+    /// The database has lost a partition.
+    #[error("partition of shard {shard} is gone from the database")]
+    NoPartition {
+        /// Its shard.
+        shard: u16,
+    },
     /// An ingestion got a key that fjall cannot take; it was given up as a whole.
     #[error("key of {0} bytes cannot be stored")]
     KeyLength(usize),

@@ -1,4 +1,4 @@
-//! fjall, behind an interface that names neither files nor fjall's types beyond a byte string.
+//! fjall, behind an interface that names neither files nor fjall; its byte string is exported as [`UserValue`].
 //!
 //! | file | owns |
 //! |---|---|
@@ -37,9 +37,12 @@ pub use options::{Compression, StoreOptions, default_shards};
 pub use partition::{Partition, Range};
 pub use superblock::Superblock;
 
+/// A byte string as the store takes and gives it: cheap to clone, short ones without an allocation.
+pub use fjall::{UserKey, UserValue};
+
 use filter::DeadFilterFactory;
 use fjall::{Database, Keyspace, PersistMode};
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use partition::Slot;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,6 +53,9 @@ pub const MAX_SHARDS: u16 = 1024;
 
 /// Folder of the database in the data directory.
 pub const STORE_FOLDER: &str = "store";
+
+/// Where the database is while it is made.
+const NEW_STORE_FOLDER: &str = "store.new";
 
 /// Folder of the redo log in the data directory.
 pub const LOG_FOLDER: &str = "log";
@@ -62,7 +68,8 @@ pub struct Store {
     superblock: Superblock,
     folder: PathBuf,
     options: StoreOptions,
-    db: Mutex<Option<Database>>,
+    /// Locked before any slot. Readers only try, so that one of them may hold a slot.
+    db: RwLock<Option<Database>>,
     partitions: Vec<Arc<Partition>>,
     /// Dropped last: the directory is free when nothing writes to it any more.
     _lock: DirLock,
@@ -80,7 +87,10 @@ impl Store {
         let superblock = Superblock::open(dir, options.shards, default_shards())?;
         let partitions = (0..superblock.shards).map(|_| Arc::new(Partition::new(Arc::new(Slot::default())))).collect();
         let folder = dir.join(STORE_FOLDER);
-        let store = Store { superblock, folder, options, db: Mutex::new(None), partitions, _lock: lock };
+        if !folder.exists() {
+            create_database(dir, superblock.shards, &options)?;
+        }
+        let store = Store { superblock, folder, options, db: RwLock::new(None), partitions, _lock: lock };
         store.reopen()?;
         Ok(store)
     }
@@ -109,7 +119,8 @@ impl Store {
         if self.partitions.iter().any(|partition| partition.failed()) {
             return Err(StoreError::NeedsReopen("an ingestion failed"));
         }
-        match &*self.db.lock() {
+        let Some(db) = self.db.try_read() else { return Err(StoreError::NeedsReopen("it is being reopened")) };
+        match &*db {
             None => Err(StoreError::Closed),
             // The journal is empty: this asks for nothing but whether a worker has failed.
             Some(db) => db.persist(PersistMode::Buffer).map_err(|_| StoreError::NeedsReopen("a compaction failed")),
@@ -122,7 +133,7 @@ impl Store {
     /// # Errors
     /// What opening answers. The store is closed then, and the next call tries again.
     pub fn reopen(&self) -> Result {
-        let mut db = self.db.lock();
+        let mut db = self.db.write();
         let mut slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
         // Ends fjall's workers. A filter that runs in one finds its slot closed, and keeps everything.
         *db = None;
@@ -140,12 +151,12 @@ impl Store {
 
     /// Bytes in the block cache.
     pub fn cache_used_bytes(&self) -> u64 {
-        self.db.lock().as_ref().map_or(0, Database::cache_size)
+        self.db.try_read().and_then(|db| db.as_ref().map(Database::cache_size)).unwrap_or_default()
     }
 
     /// Compactions that run now.
     pub fn active_compactions(&self) -> usize {
-        self.db.lock().as_ref().map_or(0, Database::active_compactions)
+        self.db.try_read().and_then(|db| db.as_ref().map(Database::active_compactions)).unwrap_or_default()
     }
 
     fn open_database(&self) -> Result<(Database, Vec<Keyspace>)> {
@@ -174,20 +185,43 @@ impl Store {
             .with_compaction_filter_factories(Arc::new(assign))
             .open()
             .map_err(StoreError::fjall("open the database"))?;
-        let compression = self.options.compression;
-        let keyspaces = (0..self.partitions.len())
-            .map(|shard| db.keyspace(&shard.to_string(), || options::partition_options(compression)))
-            .collect::<fjall::Result<_>>()
-            .map_err(StoreError::fjall("open a partition"))?;
+        let mut keyspaces = Vec::with_capacity(self.partitions.len());
+        for shard in 0..self.superblock.shards {
+            let name = shard.to_string();
+            // fjall would make it anew, and empty.
+            if !db.keyspace_exists(&name) {
+                return Err(StoreError::NoPartition { shard });
+            }
+            let keyspace = db.keyspace(&name, || options::partition_options(self.options.compression));
+            keyspaces.push(keyspace.map_err(StoreError::fjall("open a partition"))?);
+        }
         Ok((db, keyspaces))
     }
 }
 
+/// Makes the database with all its partitions, aside, and moves it into place: a crash while fjall makes one can leave
+/// what it refuses to open.
+fn create_database(dir: &Path, shards: u16, options: &StoreOptions) -> Result {
+    let temp = dir.join(NEW_STORE_FOLDER);
+    if temp.exists() {
+        std::fs::remove_dir_all(&temp).map_err(StoreError::io("remove", &temp))?;
+    }
+    let db = Database::builder(&temp).worker_threads(1).open().map_err(StoreError::fjall("create the database"))?;
+    for shard in 0..shards {
+        db.keyspace(&shard.to_string(), || options::partition_options(options.compression))
+            .map_err(StoreError::fjall("create a partition"))?;
+    }
+    drop(db);
+    superblock::sync_dir(&temp)?;
+    std::fs::rename(&temp, dir.join(STORE_FOLDER)).map_err(StoreError::io("rename", &temp))?;
+    superblock::sync_dir(dir)
+}
+
 impl Drop for Store {
     fn drop(&mut self) {
-        let slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
-        *self.db.lock() = None;
-        drop(slots);
+        let mut db = self.db.write();
+        let _slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
+        *db = None;
     }
 }
 

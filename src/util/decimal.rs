@@ -196,6 +196,9 @@ pub(super) fn round_hexadecimal(number: Digits<'_>, format: Format) -> Rounded {
 
 /// `significand × 2^exponent`, plus less than one unit more if `inexact`, which takes more bits than the format has.
 pub(super) fn round(significand: u128, exponent: i64, inexact: bool, format: Format) -> Rounded {
+    if significand == 0 {
+        return Rounded::Finite(0, 0);
+    }
     let bits = 128 - i64::from(significand.leading_zeros());
     if exponent.saturating_add(bits) > format.limit {
         return Rounded::Infinity;

@@ -51,7 +51,7 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
 /// Reads a double: all of the text, decimal or hexadecimal or infinity, but neither NaN, nor a number too high to be
 /// finite, nor one that is not zero but too near to it.
 pub fn parse_double(text: &[u8]) -> Option<f64> {
-    let scanned = decimal::scan(text)?;
+    let scanned = scan_double(text)?;
     let (magnitude, is_zero) = match scanned.number {
         Number::Infinity => return Some(if scanned.negative { f64::NEG_INFINITY } else { f64::INFINITY }),
         Number::Decimal(digits) => (decimal_magnitude(text)?, digits.is_zero()),
@@ -73,13 +73,22 @@ pub fn parse_bound(text: &[u8]) -> Option<f64> {
     if text.is_empty() {
         return Some(0.0);
     }
-    let scanned = decimal::scan(text)?;
+    let scanned = scan_double(text)?;
     let magnitude = match scanned.number {
         Number::Infinity => f64::INFINITY,
         Number::Decimal(_) => decimal_magnitude(text)?,
         Number::Hexadecimal(_) => return None,
     };
     Some(if scanned.negative { -magnitude } else { magnitude })
+}
+
+/// Takes a double's text apart. Redis 8.2's reader of doubles lets `-+inf` pass for `-inf`, though no number so signed.
+fn scan_double(text: &[u8]) -> Option<decimal::Text<'_>> {
+    decimal::scan(text).or_else(|| {
+        let unsigned = decimal::scan(text.strip_prefix(b"-+")?)?;
+        (unsigned.number == Number::Infinity && !matches!(text[2], b'+' | b'-'))
+            .then_some(decimal::Text { negative: true, ..unsigned })
+    })
 }
 
 /// The magnitude of a text known to be a decimal float; the standard library rounds as C does, and faster than
@@ -235,6 +244,10 @@ mod tests {
             ("-0", Some(-0.0), Some(-0.0)),
             ("iNf", Some(inf), Some(inf)),
             ("-INFINITY", Some(-inf), Some(-inf)),
+            ("-+inf", Some(-inf), Some(-inf)),
+            ("+-inf", None, None),
+            ("-++inf", None, None),
+            ("-+1", None, None),
             ("1e400", None, Some(inf)),
             ("-1e400", None, Some(-inf)),
             ("1e-400", None, Some(0.0)),

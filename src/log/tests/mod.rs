@@ -77,5 +77,10 @@ fn assert_sequence(records: &Records, first: Lsn) -> Lsn {
 fn counting(log: &Log) -> (WaiterId, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = count.clone();
-    (log.register(Box::new(move || drop(counted.fetch_add(1, Ordering::SeqCst)))), count)
+    (
+        log.register(Box::new(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        })),
+        count,
+    )
 }
