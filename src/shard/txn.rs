@@ -439,6 +439,20 @@ impl<'a, 'e> Txn<'a, 'e> {
         Ok(element.and_then(|e| e.value.as_deref()).unwrap_or_default())
     }
 
+    /// The first chunk from this one on that may hold bytes; `None` if all are absent from there.
+    pub fn next_chunk(&self, at: Found, number: u32) -> Option<u32> {
+        let overlay = &self.object(at).body.as_deref()?.overlay;
+        if !overlay.complete {
+            return Some(number);
+        }
+        let from = std::ops::Bound::Included(&chunk_element(number)[..]);
+        let (element, _) = overlay.elements.range::<[u8], _>((from, std::ops::Bound::Unbounded)).next()?;
+        match **element {
+            [_, a, b, c, d] => Some(u32::from_be_bytes([a, b, c, d])),
+            _ => Some(number),
+        }
+    }
+
     /// Brings an element of a body into its overlay, if fjall has it and the overlay does not.
     fn load_element(&mut self, at: Found, key: &[u8]) -> Result {
         let may_block = self.may_block;
