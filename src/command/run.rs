@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 use super::{Id, keys, resolve};
-use crate::error::Error;
+use crate::error::{Error, quotation};
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::{Args, Command, Ctx, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
@@ -372,14 +372,15 @@ impl crate::handler::session::Multi {
 
 /// Redis's text for a command it does not know.
 pub fn unknown_command(args: Args<'_>) -> Error {
-    let show = |bytes: &[u8], most: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(most)]).into_owned();
-    let mut rest = String::new();
+    const MOST: usize = 128;
+    let mut rest = Vec::new();
     for arg in args.iter().skip(1) {
-        if rest.len() >= 128 {
+        if rest.len() >= MOST {
             break;
         }
-        rest.push_str(&format!("'{}' ", show(arg, 128 - rest.len())));
+        rest = [&rest, &b"'"[..], quotation(arg, MOST - rest.len()), b"' "].concat();
     }
-    let name = show(&args[0], 128);
-    Error::Text(format!("ERR unknown command '{name}', with args beginning with: {rest}").into())
+    let name = quotation(&args[0], MOST);
+    let text = [b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat();
+    Error::Quoted(text.into())
 }

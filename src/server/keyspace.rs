@@ -118,8 +118,7 @@ fn move_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn object(_ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
-    let sub = String::from_utf8_lossy(&args[1][..args[1].len().min(128)]).into_owned();
-    Err(Error::Text(format!("ERR unknown subcommand '{sub}'. Try OBJECT HELP.").into()))
+    Err(Error::quoting("ERR unknown subcommand '", &args[1], 128, "'. Try OBJECT HELP."))
 }
 
 /// Longest string that Redis keeps in one allocation with its header.
