@@ -7,6 +7,7 @@
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`resp`] | requests in (an incremental parser), replies out in RESP2 and RESP3 |
 //! | [`command`] | the table: one row per command, routing, dispatch |
+//! | [`handler`] | the contract between table and functions: row, context, session |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
 //! | [`types`] | one file a data type: command functions and their rows |
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
@@ -14,12 +15,15 @@
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
+//! | [`cli`] | the command line of the binary |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
 
+pub mod cli;
 pub mod codec;
 pub mod command;
 pub mod config;
 pub mod error;
+pub mod handler;
 pub mod log;
 pub mod net;
 pub mod resp;

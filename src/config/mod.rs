@@ -1,1 +1,36 @@
-//! config
+//! Directives: their table, their file, `CONFIG GET/SET/REWRITE`, and the settings that the server reads.
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`table`] | one row per directive: kind, default, when it can change, what it does |
+//! | [`value`] | kinds: how words become values and values words |
+//! | `special` | directives that need a function of their own |
+//! | `split` | words of a line, quoted as in redis.conf |
+//! | [`load`] | file, `include`, standard input, command line |
+//! | [`settings`] | the typed snapshot |
+//! | [`budget`] | what is automatic: shards, threads, the division of memory |
+//! | `rewrite` | `CONFIG REWRITE` |
+//! | [`template`] | the text of `tarn.conf` and the table in COMPAT.md |
+//!
+//! Life of a value: words → [`value::Kind::parse`] → [`value::Value`] in the store → [`settings::Settings`].
+//!
+//! Invariants:
+//! - A value in the store has passed its kind's check, so that making [`settings::Settings`] of it cannot fail.
+//! - `CONFIG SET` changes all it names or nothing, and readers see all of it or nothing.
+//! - A file that `CONFIG REWRITE` wrote reads back as the values the server had.
+
+pub mod budget;
+pub mod load;
+mod rewrite;
+pub mod settings;
+mod special;
+mod split;
+mod store;
+pub mod table;
+pub mod template;
+pub mod value;
+
+pub use load::{LoadError, Source};
+pub use settings::Settings;
+pub(crate) use split::split;
+pub use store::{Config, Refusal};

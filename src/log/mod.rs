@@ -1,1 +1,430 @@
-//! log
+//! The redo log: one append-only sequence of records for all shards. Every commit is one record, and no reply leaves
+//! before the log holds what it tells (design: "the write path").
+//!
+//! # The bytes
+//! Integers are little-endian. A segment is a file `<first LSN, 16 hex digits>.log`: a header, then frames. A frame is
+//! what one `write(2)` puts, or a part of it: beyond 1 MiB the next record begins a new frame. A record is what one
+//! commit appended; its bytes mean nothing here. An LSN counts records from 1 on; a record's is that of its frame plus
+//! its position.
+//!
+//! ```text
+//! segment   0        8         12        16       24       32
+//!           ┌────────┬─────────┬─────────┬────────┬────────┬───────┬───────┬──
+//!           │ magic  │ version │ 0       │ salt   │ check  │ frame │ frame │ …
+//!           └────────┴─────────┴─────────┴────────┴────────┴───────┴───────┴──
+//!             "TARNLOG\n"                            └ xxh3-64 of bytes 0..24
+//!
+//! frame     0       4       8        16        24       32         40       48
+//!           ┌───────┬───────┬────────┬─────────┬────────┬──────────┬────────┬─────────────┬──
+//!           │ magic │ count │ length │ first   │ synced │ check of │ check  │ len │ record │ …
+//!           │       │       │        │ LSN     │ LSN    │ payload  │ of head│     │        │
+//!           └───────┴───────┴────────┴─────────┴────────┴──────────┴────────┴─────────────┴──
+//!             f5 54 46 1a     └ of payload                            └ of bytes 0..40  └─ payload
+//! ```
+//! | field | |
+//! |---|---|
+//! | salt | random; the seed of the segment's frame checksums (xxh3-64): nothing from elsewhere passes for a frame of it |
+//! | count | records; 0 in the mark that a clean close leaves, which only carries `synced` |
+//! | synced | everything up to this LSN was on disk before the frame was written: what tells a torn tail from damage |
+//! | len | length of the record, seven bits a byte, low ones first, the eighth set in all but the last; at least two bytes |
+//!
+//! The header of a segment is synced before the file gets its name. The name is what says the first LSN; an empty
+//! segment thereby keeps the count when all before it are deleted.
+//!
+//! # States
+//! | | appends | writes to the file | `acked` moves | ends with |
+//! |---|---|---|---|---|
+//! | replay | no | no | no | [`Log::start`] |
+//! | healthy | yes | by who commits | `written`, or `synced` under `always` | |
+//! | write failed | caller refuses | tried by the log thread every 100 ms | up to what was written | the first write that succeeds |
+//! | poisoned (a sync failed) | caller refuses | not to that segment | no | [`Log::rotate`], a flush, [`Log::delete_before`] |
+//! | closed | no | no | no | |
+//!
+//! # Invariants
+//! - LSNs in the files are without gap: a frame that failed is cut off, kept, and written again with the same LSNs.
+//! - `synced` ≤ `written` ≤ `last`; `acked` never goes back, and never passes `synced` while `always` holds.
+//! - At most one thread writes, none waits to write, and none leaves while others wait for it (`writer`).
+//! - Segments are deleted oldest first, one synced removal at a time, never the last.
+//! - After a failed sync nothing is acknowledged until no segment is left that it may have concerned.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+mod check;
+mod disk;
+mod format;
+mod read;
+mod replay;
+mod rotate;
+mod segment;
+pub mod sim;
+mod writer;
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod tests;
+
+pub use check::{Repair, Report, SegmentReport, repair, scan};
+pub use disk::{File, Io, RealIo};
+pub use format::FORMAT_VERSION;
+pub use replay::Replay;
+
+use replay::ReplaySync;
+use writer::Core;
+
+/// Number of a commit: 1 for the first ever, no gaps. 0 stands for "before the first".
+pub type Lsn = u64;
+
+/// Called when what a waiter waits for has moved. It must be quick, must not block, and of the log may call only
+/// [`Log::acked`] and [`Log::is_healthy`]; setting an event is what it is for.
+pub type Wake = dyn Fn() + Send + Sync;
+
+/// When the log is synced (`appendfsync`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fsync {
+    /// As soon as something is written; acknowledged once it is synced.
+    Always,
+    /// Every second.
+    EverySec,
+    /// By rotation, flush and close only; otherwise when the system likes to.
+    No,
+}
+
+/// How a log is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where the segments are; created if need be, nothing else should be there.
+    pub dir: PathBuf,
+    /// The policy to begin with.
+    pub fsync: Fsync,
+    /// Pause between attempts after a failed write.
+    pub retry: Duration,
+    /// Time between the syncs of [`Fsync::EverySec`].
+    pub sync_interval: Duration,
+}
+
+impl Options {
+    /// The usual times: 100 ms and 1 s.
+    pub fn new(dir: impl Into<PathBuf>, fsync: Fsync) -> Self {
+        let (retry, sync_interval) = (Duration::from_millis(100), Duration::from_secs(1));
+        Options { dir: dir.into(), fsync, retry, sync_interval }
+    }
+}
+
+/// Where the log stops being whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// The segment.
+    pub path: PathBuf,
+    /// Offset of the first bad byte's frame; 0 if the segment as a whole cannot follow.
+    pub offset: u64,
+    /// LSN of the record that should stand there.
+    pub lsn: Lsn,
+    /// What is wrong.
+    pub what: &'static str,
+    /// The log itself says that this was synced: no torn tail, the disk lost it.
+    pub proven: bool,
+    /// What a cut here takes away.
+    pub lost: Lost,
+    index: usize,
+}
+
+/// What lies behind a damage.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Whole segments.
+    pub segments: usize,
+    /// Records in frames that are still whole; those in damaged frames cannot be counted.
+    pub records: u64,
+    /// The last LSN in them, 0 if there is none.
+    pub last: Lsn,
+}
+
+/// Why a log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The disk failed.
+    #[error("log: {path}: {source}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// Damage where the log says that all was synced.
+    #[error(
+        "log: {path} is damaged at offset {offset}, record {lsn}: {what}; later frames prove that it was synced",
+        path = .0.path.display(), offset = .0.offset, lsn = .0.lsn, what = .0.what
+    )]
+    Damaged(Box<Damage>),
+    /// A segment was written in a format that this binary does not know.
+    #[error("log: {path} has format version {found}, this binary knows {FORMAT_VERSION}")]
+    Version {
+        /// The segment.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+}
+
+impl OpenError {
+    fn io(path: &Path, source: io::Error) -> Self {
+        OpenError::Io { path: path.to_owned(), source }
+    }
+}
+
+/// Names a waiter, which is whoever keeps replies back: a network thread, say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaiterId(usize);
+
+/// Between two segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegmentBoundary(Lsn);
+
+impl SegmentBoundary {
+    /// Everything below is in segments before the boundary.
+    pub fn first_lsn(self) -> Lsn {
+        self.0
+    }
+}
+
+/// A moment's view of the log, for INFO.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// LSN of the last commit.
+    pub last: Lsn,
+    /// The last one in the file.
+    pub written: Lsn,
+    /// The last one known to be on disk.
+    pub synced: Lsn,
+    /// The last one that may be acknowledged.
+    pub acked: Lsn,
+    /// Bytes in all segments.
+    pub size_bytes: u64,
+    /// Number of segments.
+    pub segments: usize,
+    /// The policy.
+    pub fsync: Fsync,
+    /// The last write ended well.
+    pub write_ok: bool,
+    /// The last sync ended well.
+    pub sync_ok: bool,
+    /// A sync is running.
+    pub sync_running: bool,
+}
+
+/// The log. See the module for its states.
+pub struct Log {
+    core: Arc<Core>,
+    replay_sync: ReplaySync,
+    started: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Log {
+    /// Looks at what is there. Nothing is changed and nothing can be appended until [`Log::start`] gets the replay
+    /// back, read to its end.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn open(io: Arc<dyn Io>, options: &Options) -> Result<(Log, Replay), OpenError> {
+        let dir = &options.dir;
+        let created = io.create_dir(dir);
+        created.map_err(|source| OpenError::io(dir, source))?;
+        let replay = Replay::new(io.clone(), dir)?;
+        let log = Log {
+            core: Arc::new(Core::new(io, options)),
+            replay_sync: ReplaySync::default(),
+            started: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        };
+        Ok((log, replay))
+    }
+
+    /// Cuts the tail, syncs what was read, opens the last segment for writing and starts the log thread.
+    ///
+    /// # Errors
+    /// What the disk says; the log then stays as it is, and the next process tries again.
+    ///
+    /// # Panics
+    /// If the replay was not read to its end.
+    pub fn start(&self, replay: Replay) -> Result<(), OpenError> {
+        self.start_without_thread(&replay)?;
+        let core = self.core.clone();
+        let thread = std::thread::Builder::new().name("log".into()).spawn(move || core.run());
+        *self.thread.lock() = Some(thread.map_err(|source| OpenError::io(&self.core.dir, source))?);
+        Ok(())
+    }
+
+    fn start_without_thread(&self, replay: &Replay) -> Result<(), OpenError> {
+        assert!(replay.done, "the log starts after its replay");
+        replay.start(&self.core)?;
+        self.started.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Appends a record to the buffer and answers its LSN, which `write` gets too. `write` appends the record's
+    /// bytes to what is in the vector already; it runs under the append lock.
+    ///
+    /// Nothing is written before a [`Log::commit`]. While the log is unhealthy the caller refuses writes, else the
+    /// buffer would grow without bound.
+    ///
+    /// # Panics
+    /// Before the start, and if `write` shortens the vector.
+    #[inline]
+    pub fn append(&self, write: impl FnOnce(Lsn, &mut Vec<u8>)) -> Lsn {
+        self.core.append(write)
+    }
+
+    /// Brings everything appended so far on its way and answers [`Log::acked`]. Never waits for another writer. If the
+    /// answer is below `upto`, the waiter is woken each time `acked` moves or the log's health turns, until `upto` is
+    /// reached.
+    pub fn commit(&self, upto: Lsn, waiter: WaiterId) -> Lsn {
+        self.core.commit(upto, waiter)
+    }
+
+    /// Makes a waiter for [`Log::commit`].
+    pub fn register(&self, wake: Box<Wake>) -> WaiterId {
+        self.core.register(wake)
+    }
+
+    /// Ends a waiter; one call of its `wake` may still be under way.
+    pub fn unregister(&self, waiter: WaiterId) {
+        self.core.unregister(waiter);
+    }
+
+    /// Replies that saw nothing above this LSN may leave: it is written, or synced under [`Fsync::Always`].
+    #[inline]
+    pub fn acked(&self) -> Lsn {
+        self.core.acked()
+    }
+
+    /// The last LSN in the file.
+    pub fn written(&self) -> Lsn {
+        self.core.written()
+    }
+
+    /// The last LSN known to be on disk.
+    pub fn synced(&self) -> Lsn {
+        self.core.synced()
+    }
+
+    /// The last LSN given.
+    pub fn last(&self) -> Lsn {
+        self.core.last()
+    }
+
+    /// Whether writes may be taken.
+    #[inline]
+    pub fn is_healthy(&self) -> bool {
+        self.core.is_healthy()
+    }
+
+    /// Why writes are refused, in the words of `strerror`.
+    pub fn health(&self) -> Option<Arc<str>> {
+        self.core.state.lock().refusal().cloned()
+    }
+
+    /// A sync failed: the owner is to do an ordinary flush, that is [`Log::rotate`], everything dirty below the
+    /// boundary into the store, [`Log::delete_before`]. Until that has succeeded nothing is acknowledged. If this
+    /// is still so afterwards, a sync failed again, and so it begins anew.
+    pub fn needs_flush(&self) -> bool {
+        self.core.state.lock().poison.is_some()
+    }
+
+    /// Writes and syncs up to an LSN, waiting for the disk: for a flush before it finishes. Also before the start,
+    /// when it syncs what is being replayed. After a failed sync it serves again once [`Log::rotate`] has opened
+    /// a segment that can be trusted; what the poisoned one holds then counts as done, since the flush at hand is
+    /// what saves it.
+    ///
+    /// # Errors
+    /// What the disk says; the log's health has turned.
+    pub fn sync_to(&self, lsn: Lsn) -> io::Result<()> {
+        if !self.started.load(Ordering::Acquire) {
+            return self.replay_sync.sync(&self.core);
+        }
+        self.core.write_to(lsn)?;
+        if lsn == 0 { Ok(()) } else { self.core.sync(lsn) }
+    }
+
+    /// Goes on in a new segment and syncs the old one; waits for the disk, committers do not. An empty segment is
+    /// kept.
+    ///
+    /// # Errors
+    /// What the disk says. Either nothing has changed, or the new segment is in use and a sync has failed
+    /// ([`Log::needs_flush`]).
+    pub fn rotate(&self) -> io::Result<SegmentBoundary> {
+        self.core.rotate()
+    }
+
+    /// Removes the segments before a boundary, oldest first, when everything in them is in the store and on disk.
+    ///
+    /// # Errors
+    /// What the disk says; to be called again.
+    pub fn delete_before(&self, boundary: SegmentBoundary) -> io::Result<()> {
+        self.core.delete_before(boundary)
+    }
+
+    /// Changes the policy. What is acknowledged stays so; everything else is acknowledged by the new one.
+    pub fn set_fsync(&self, fsync: Fsync) {
+        self.core.publish(|state| state.fsync = fsync);
+        self.core.notify();
+    }
+
+    /// Bytes in all segments.
+    pub fn size_bytes(&self) -> u64 {
+        self.core.size_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The numbers for INFO.
+    pub fn status(&self) -> Status {
+        let state = self.core.state.lock();
+        Status {
+            last: self.last(),
+            written: state.written,
+            synced: state.synced,
+            acked: state.acked,
+            size_bytes: self.size_bytes(),
+            segments: self.core.segment_count.load(Ordering::Relaxed),
+            fsync: state.fsync,
+            write_ok: state.write_error.is_none(),
+            sync_ok: state.sync_ok,
+            sync_running: self.core.sync_running.load(Ordering::Acquire),
+        }
+    }
+
+    /// Writes and syncs everything and ends the log thread. The log takes nothing more.
+    ///
+    /// # Errors
+    /// What the disk says: the end of the log may be lost.
+    pub fn close(&self) -> io::Result<()> {
+        self.end_thread();
+        if self.core.writer.lock().segment.is_none() {
+            return Ok(());
+        }
+        self.core.close()
+    }
+
+    fn end_thread(&self) {
+        self.core.stop();
+        if let Some(thread) = self.thread.lock().take() {
+            // A panic of the thread has been reported; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Ends the thread. What is buffered is lost, as in a crash: [`Log::close`] comes first.
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.end_thread();
+    }
+}

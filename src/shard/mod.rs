@@ -1,1 +1,33 @@
-//! shard
+//! Shards: the actors that own the keys.
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`engine`] | all shards with log and store: open, lease, flush, close |
+//! | [`actor`] | mailbox and core: who runs what when |
+//! | [`core`] | what is changed under a shard's lock |
+//! | [`table`], [`object`] | hot and dirty objects |
+//! | [`txn`] | leased cores, the write set, commit and rollback |
+//! | [`cold`] | moka: metadata that left the table |
+//! | [`names`] | namespaces |
+//! | [`flush`] | changed records on their way to fjall |
+//! | [`replay`] | the log's records on their way back |
+//! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
+//! | [`walk`], [`cursor`] | the key space in order |
+
+pub mod actor;
+pub mod cold;
+pub mod core;
+pub mod cursor;
+pub mod engine;
+pub mod flush;
+pub mod garbage;
+pub mod names;
+pub mod object;
+pub mod replay;
+pub mod table;
+pub mod timer;
+pub mod txn;
+pub mod walk;
+
+pub use engine::Engine;
+pub use txn::{Found, Txn};

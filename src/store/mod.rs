@@ -1,1 +1,238 @@
-//! store
+//! fjall, behind an interface that names neither files nor fjall; its byte string is exported as [`UserValue`].
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`superblock`] | format version, hash key, number of shards: read before anything else |
+//! | [`lock`] | one server a data directory |
+//! | [`options`] | what fjall is told, and why |
+//! | [`partition`] | one shard's records: reads, ranges, ingestion |
+//! | `filter` | the compaction filter that reclaims dead versions and namespaces |
+//!
+//! A data directory:
+//!
+//! | name | content |
+//! |---|---|
+//! | `LOCK` | the lock file |
+//! | `SUPERBLOCK` | see [`superblock`] |
+//! | `store/` | one fjall database, a partition a shard, named by its number |
+//! | `log/` | the redo log, which is not this module's |
+//!
+//! The store holds what the log has given up. It learns of writes by ingestion alone, and fjall's own journal and
+//! memtable stay empty (rule 15). A `Partition` outlives a closed store but answers [`StoreError::Closed`].
+
+pub mod lock;
+pub mod options;
+pub mod partition;
+pub mod superblock;
+
+mod error;
+mod filter;
+mod priority;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Result, StoreError};
+pub use lock::DirLock;
+pub use options::{Compression, StoreOptions, default_shards};
+pub use partition::{Partition, Range};
+pub use superblock::Superblock;
+
+/// A byte string as the store takes and gives it: cheap to clone, short ones without an allocation.
+pub use fjall::{UserKey, UserValue};
+
+use filter::DeadFilterFactory;
+use fjall::{Database, Keyspace, PersistMode};
+use parking_lot::RwLock;
+use partition::Slot;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most shards that a data directory can have.
+pub const MAX_SHARDS: u16 = 1024;
+
+/// Folder of the database in the data directory.
+pub const STORE_FOLDER: &str = "store";
+
+/// Where the database is while it is made.
+const NEW_STORE_FOLDER: &str = "store.new";
+
+/// Folder of the redo log in the data directory.
+pub const LOG_FOLDER: &str = "log";
+
+/// How often a reopening tries to get the database while ranges of it are still being read.
+const REOPEN_TRIES: usize = 10;
+
+/// The open store of a data directory.
+pub struct Store {
+    superblock: Superblock,
+    folder: PathBuf,
+    options: StoreOptions,
+    /// Locked before any slot. Readers only try, so that one of them may hold a slot.
+    db: RwLock<Option<Database>>,
+    partitions: Vec<Arc<Partition>>,
+    /// Dropped last: the directory is free when nothing writes to it any more.
+    _lock: DirLock,
+}
+
+impl Store {
+    /// Opens the data directory `dir`, or makes it.
+    ///
+    /// # Errors
+    /// Refuses a directory that another server has, one of an unknown format, one with another number of shards than
+    /// `options` name, and one with data but no superblock.
+    pub fn open(dir: &Path, options: StoreOptions) -> Result<Store> {
+        make_dir(dir)?;
+        let lock = DirLock::acquire(dir)?;
+        let superblock = Superblock::open(dir, options.shards, default_shards())?;
+        let partitions = (0..superblock.shards).map(|_| Arc::new(Partition::new(Arc::new(Slot::default())))).collect();
+        let folder = dir.join(STORE_FOLDER);
+        if !folder.exists() {
+            create_database(dir, superblock.shards, &options)?;
+        }
+        let store = Store { superblock, folder, options, db: RwLock::new(None), partitions, _lock: lock };
+        store.reopen()?;
+        Ok(store)
+    }
+
+    /// What the superblock says.
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The partitions, by number of the shard.
+    pub fn partitions(&self) -> &[Arc<Partition>] {
+        &self.partitions
+    }
+
+    /// The partition of one shard.
+    ///
+    /// # Panics
+    /// If there is no such shard.
+    pub fn partition(&self, shard: u16) -> &Arc<Partition> {
+        &self.partitions[usize::from(shard)]
+    }
+
+    /// Whether writes can go on. fjall's workers end at the first error, a full disk among them, and an ingestion
+    /// given up half-way leaves files behind: both need [`Store::reopen`]. Reads go on meanwhile.
+    pub fn health(&self) -> Result {
+        if self.partitions.iter().any(|partition| partition.failed()) {
+            return Err(StoreError::NeedsReopen("an ingestion failed"));
+        }
+        let Some(db) = self.db.try_read() else { return Err(StoreError::NeedsReopen("it is being reopened")) };
+        match &*db {
+            None => Err(StoreError::Closed),
+            // The journal is empty: this asks for nothing but whether a worker has failed.
+            Some(db) => db.persist(PersistMode::Buffer).map_err(|_| StoreError::NeedsReopen("a compaction failed")),
+        }
+    }
+
+    /// Closes the database and opens it again: after a failure, for nothing else. Waits for ingestions and
+    /// compactions to end; reads wait meanwhile. Files of ingestions that were given up are removed.
+    ///
+    /// # Errors
+    /// What opening answers. The store is closed then, and the next call tries again.
+    pub fn reopen(&self) -> Result {
+        let mut db = self.db.write();
+        let mut slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
+        // Ends fjall's workers. A filter that runs in one finds its slot closed, and keeps everything.
+        *db = None;
+        let (database, keyspaces) = self.open_database()?;
+        for (slot, keyspace) in slots.iter_mut().zip(keyspaces) {
+            **slot = Some(keyspace);
+        }
+        *db = Some(database);
+        drop(slots);
+        for partition in &self.partitions {
+            partition.set_open();
+        }
+        Ok(())
+    }
+
+    /// Bytes in the block cache.
+    pub fn cache_used_bytes(&self) -> u64 {
+        self.db.try_read().and_then(|db| db.as_ref().map(Database::cache_size)).unwrap_or_default()
+    }
+
+    /// Compactions that run now.
+    pub fn active_compactions(&self) -> usize {
+        self.db.try_read().and_then(|db| db.as_ref().map(Database::active_compactions)).unwrap_or_default()
+    }
+
+    fn open_database(&self) -> Result<(Database, Vec<Keyspace>)> {
+        for _ in 0..REOPEN_TRIES {
+            match priority::at_nice(self.options.nice, || self.try_open_database())? {
+                Err(StoreError::Fjall { source: fjall::Error::Locked, .. }) => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                opened => return opened,
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    fn try_open_database(&self) -> Result<(Database, Vec<Keyspace>)> {
+        let slots: Vec<_> = self.partitions.iter().map(|partition| Arc::clone(partition.slot())).collect();
+        let assign = move |name: &str| {
+            let slot = slots.get(name.parse::<usize>().ok()?)?;
+            Some(Arc::new(DeadFilterFactory::new(Arc::clone(slot))) as Arc<_>)
+        };
+        let db = Database::builder(&self.folder)
+            .cache_size(self.options.cache_bytes)
+            .max_cached_files(Some(self.options.open_files.max(10)))
+            .worker_threads(self.options.workers())
+            .manual_journal_persist(true)
+            .with_compaction_filter_factories(Arc::new(assign))
+            .open()
+            .map_err(StoreError::fjall("open the database"))?;
+        let mut keyspaces = Vec::with_capacity(self.partitions.len());
+        for shard in 0..self.superblock.shards {
+            let name = shard.to_string();
+            // fjall would make it anew, and empty.
+            if !db.keyspace_exists(&name) {
+                return Err(StoreError::NoPartition { shard });
+            }
+            let keyspace = db.keyspace(&name, || options::partition_options(self.options.compression));
+            keyspaces.push(keyspace.map_err(StoreError::fjall("open a partition"))?);
+        }
+        Ok((db, keyspaces))
+    }
+}
+
+/// Makes the database with all its partitions, aside, and moves it into place: a crash while fjall makes one can leave
+/// what it refuses to open.
+fn create_database(dir: &Path, shards: u16, options: &StoreOptions) -> Result {
+    let temp = dir.join(NEW_STORE_FOLDER);
+    if temp.exists() {
+        std::fs::remove_dir_all(&temp).map_err(StoreError::io("remove", &temp))?;
+    }
+    let db = Database::builder(&temp).worker_threads(1).open().map_err(StoreError::fjall("create the database"))?;
+    for shard in 0..shards {
+        db.keyspace(&shard.to_string(), || options::partition_options(options.compression))
+            .map_err(StoreError::fjall("create a partition"))?;
+    }
+    drop(db);
+    superblock::sync_dir(&temp)?;
+    std::fs::rename(&temp, dir.join(STORE_FOLDER)).map_err(StoreError::io("rename", &temp))?;
+    superblock::sync_dir(dir)
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let mut db = self.db.write();
+        let _slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
+        *db = None;
+    }
+}
+
+/// Makes `dir` if it is not there, and its name durable.
+fn make_dir(dir: &Path) -> Result {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir).map_err(StoreError::io("create", dir))?;
+    match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => superblock::sync_dir(parent),
+        _ => superblock::sync_dir(Path::new(".")),
+    }
+}

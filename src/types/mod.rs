@@ -1,1 +1,3 @@
-//! types
+//! Data types.
+pub mod bitmap;
+pub mod string;

@@ -1,1 +1,18 @@
-//! util
+//! Numbers, globs and time as Redis reads and prints them. Depends on nothing else in the crate.
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`num`] | 64-bit integers and doubles: strict readers, the shortest-looking writer Redis uses |
+//! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
+//! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
+//! | [`sys`] | nice value, file limit, shutdown of a socket |
+//! | [`time`] | wall and monotonic clock |
+
+mod bignum;
+mod decimal;
+pub mod glob;
+mod grisu;
+pub mod long_double;
+pub mod num;
+pub mod sys;
+pub mod time;

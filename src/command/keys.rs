@@ -1,0 +1,66 @@
+//! Keys among a command's arguments, by its key specs.
+
+use smallvec::SmallVec;
+
+use crate::handler::{Args, Begin, Command, Find, KeySpec};
+use crate::util::num::parse_i64;
+
+/// A key's position among the arguments and the flags of its spec.
+pub type KeyAt = (usize, u16);
+
+/// All keys of a call, in the order of the specs. `None` if the arguments do not fit the specs.
+pub fn keys_of(command: &Command, args: Args<'_>) -> Option<SmallVec<[KeyAt; 4]>> {
+    let mut keys = SmallVec::new();
+    for spec in command.keys {
+        keys_of_spec(spec, args, &mut keys)?;
+    }
+    Some(keys)
+}
+
+fn keys_of_spec(spec: &KeySpec, args: Args<'_>, keys: &mut SmallVec<[KeyAt; 4]>) -> Option<()> {
+    let begin = match spec.begin {
+        Begin::Index(index) => index,
+        Begin::Keyword(word, from) => match find_keyword(args, word, from) {
+            Some(at) => at + 1,
+            None => return Some(()),
+        },
+        Begin::Unknown => return Some(()),
+    };
+    if begin >= args.len() {
+        // An optional key that was left out.
+        return Some(());
+    }
+    let (first, last, step) = match spec.find {
+        Find::Range { last, step, limit } => {
+            let end = args.len() as isize - 1;
+            let mut last = if last >= 0 { begin as isize + last } else { end + 1 + last };
+            if limit > 1 {
+                last = begin as isize + (end + 1 - begin as isize) / limit as isize - 1;
+            }
+            (begin, last, step)
+        }
+        Find::KeyNum { num, first, step } => {
+            let count = parse_i64(args.get(begin + num)?)?;
+            let first = begin + first;
+            if count < 1 || count as usize > args.len() || first + (count as usize - 1) * step >= args.len() {
+                return None;
+            }
+            (first, (first + (count as usize - 1) * step) as isize, step)
+        }
+        Find::Unknown => return Some(()),
+    };
+    if last >= args.len() as isize {
+        return None;
+    }
+    keys.extend((first as isize..=last).step_by(step.max(1)).map(|i| (i as usize, spec.flags)));
+    Some(())
+}
+
+fn find_keyword(args: Args<'_>, word: &str, from: isize) -> Option<usize> {
+    let is = |i: &usize| args.get(*i).is_some_and(|a| a.eq_ignore_ascii_case(word.as_bytes()));
+    if from >= 0 {
+        (from as usize..args.len()).find(is)
+    } else {
+        (0..(args.len() as isize + from + 1).max(0) as usize).rev().find(is)
+    }
+}

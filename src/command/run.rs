@@ -1,0 +1,371 @@
+//! A command's run: checks, lease, function, commit.
+//!
+//! | outcome of [`start`] | meaning |
+//! |---|---|
+//! | `Done` | replied; the reply may leave once the log has reached the LSN |
+//! | `Posted` | another holder of the shard, or the shard's thread, runs it and sends session and reply back |
+//! | `Closed` | the gate is not open; nothing was done, to be tried again |
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::oneshot;
+
+use super::{Id, keys, resolve};
+use crate::error::Error;
+use crate::handler::server::{ThreadStats, bump};
+use crate::handler::{Args, Command, Ctx, OwnedArgs, Reply, Route, Server, Session, flags};
+use crate::log::Lsn;
+use crate::shard::actor::{Job, ShardSet};
+use crate::shard::engine::gate;
+use crate::shard::txn::{Lease, Mark, Txn, WriteSet};
+
+/// What became of a command.
+pub enum Outcome {
+    /// Replied.
+    Done,
+    /// Under way elsewhere.
+    Posted(oneshot::Receiver<Finished>),
+    /// Loading, paused or slowed: ask again later.
+    Closed,
+}
+
+/// What comes back from a posted command.
+pub struct Finished {
+    /// The connection's state.
+    pub session: Box<Session>,
+    /// Its reply.
+    pub reply: Reply,
+    /// What the reply must wait for.
+    pub need: Lsn,
+}
+
+/// What a network thread keeps for running commands.
+pub struct Runner {
+    /// The server.
+    pub server: Arc<Server>,
+    /// The thread's counters.
+    pub stats: Arc<ThreadStats>,
+    /// Buffers of the write set.
+    pub set: WriteSet,
+}
+
+/// One call as it was parsed.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// Row and its id.
+    pub command: (Id, &'static Command),
+    /// Arguments, the name included.
+    pub args: Args<'a>,
+    /// Hash of the only key, if the route is `One`.
+    pub hash: u64,
+    /// Unix time, ms.
+    pub now_ms: u64,
+}
+
+/// Runs a command, or sends it where it can run. The session is taken only if it is posted.
+#[inline]
+pub fn start(
+    runner: &mut Runner,
+    slot: &mut Option<Box<Session>>,
+    call: Call<'_>,
+    out: &mut Reply,
+    need: &mut Lsn,
+) -> Outcome {
+    let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
+    let (id, container) = call.command;
+    bump(&runner.stats.calls[id as usize][0], 1);
+    let command = resolve(container, call.args.get(1));
+    if let Err(error) = check(runner, session, command, container, call.args) {
+        refuse(&runner.stats, id, session, out, &error);
+        return Outcome::Done;
+    }
+    let gate = runner.server.engine.gate.load(Ordering::Relaxed);
+    if gate != 0 {
+        match pass_gate(&runner.server, gate, session, command, call.now_ms) {
+            Ok(true) => {}
+            Ok(false) => return Outcome::Closed,
+            Err(error) => {
+                refuse(&runner.stats, id, session, out, &error);
+                return Outcome::Done;
+            }
+        }
+    }
+    if session.multi.is_some() && !command.has(flags::UNQUEUED) {
+        enqueue(session, command, call.args, out);
+        return Outcome::Done;
+    }
+    run_here(runner, slot, call, command, out, need)
+}
+
+fn refuse(stats: &ThreadStats, id: Id, session: &mut Session, out: &mut Reply, error: &Error) {
+    bump(&stats.calls[id as usize][1], 1);
+    bump(&stats.errors, 1);
+    if let Some(multi) = &mut session.multi {
+        multi.aborted = true;
+    }
+    out.error(error);
+}
+
+#[inline]
+fn check(
+    runner: &Runner,
+    session: &Session,
+    command: &Command,
+    container: &Command,
+    args: Args<'_>,
+) -> Result<(), Error> {
+    if !session.authenticated && !command.has(flags::NO_AUTH) && runner.server.password_required.load(Ordering::Relaxed)
+    {
+        return Err(Error::err("NOAUTH Authentication required."));
+    }
+    if !command.accepts(args.len()) {
+        let name = if std::ptr::eq(command, container) {
+            command.name.to_owned()
+        } else {
+            format!("{}|{}", container.name, command.name)
+        };
+        return Err(Error::Arity(name.into()));
+    }
+    if session.multi.is_some() && command.has(flags::NO_MULTI) {
+        return Err(Error::err("ERR Command not allowed inside a transaction"));
+    }
+    Ok(())
+}
+
+/// Whether the command may run now; an error if it may not run at all.
+#[cold]
+fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, now_ms: u64) -> Result<bool, Error> {
+    if gate & gate::LOADING != 0 && !command.has(flags::LOADING) {
+        return Err(Error::err("LOADING Redis is loading the dataset in memory"));
+    }
+    let writes = command.has(flags::WRITE) || session.multi.as_ref().is_some_and(|m| m.writes());
+    if gate & gate::REFUSED != 0
+        && writes
+        && let Some(why) = server.engine.refusal()
+    {
+        return Err(Error::Misconf(why.to_string().into()));
+    }
+    if gate & gate::PAUSED != 0 {
+        let pause = *server.pause.lock();
+        if now_ms < pause.until_ms && (writes || pause.all) && !command.has(flags::ADMIN | flags::NOSCRIPT) {
+            return Ok(false);
+        }
+        if now_ms >= pause.until_ms {
+            server.engine.set_gate(gate::PAUSED, false);
+        }
+    }
+    Ok(true)
+}
+
+fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, out: &mut Reply) {
+    if let Some(multi) = &mut session.multi {
+        let args = OwnedArgs::from(args);
+        multi.bytes += args.memory_bytes();
+        multi.queue.push((command, args));
+        session.client.multi.store(multi.queue.len() as i64, Ordering::Relaxed);
+    }
+    out.status("QUEUED");
+}
+
+/// The shards of a call; `None` for all.
+pub fn shards_of(server: &Server, session: &Session, command: &Command, args: Args<'_>) -> Option<ShardSet> {
+    let router = &server.engine.router;
+    let mut shards = match command.route {
+        Route::None => ShardSet::new(),
+        Route::One(at) => args.get(at).map(|key| router.shard_of(key)).into_iter().collect(),
+        Route::Keys => {
+            let keys = keys::keys_of(command, args).unwrap_or_default();
+            keys.iter().map(|&(at, _)| router.shard_of(&args[at])).collect()
+        }
+        Route::All => return None,
+        Route::By(by) => by(server, session, args)?,
+    };
+    shards.sort_unstable();
+    shards.dedup();
+    Some(shards)
+}
+
+#[inline]
+fn run_here(
+    runner: &mut Runner,
+    slot: &mut Option<Box<Session>>,
+    call: Call<'_>,
+    command: &'static Command,
+    out: &mut Reply,
+    need: &mut Lsn,
+) -> Outcome {
+    let Runner { server, stats, set } = runner;
+    let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
+    let shards = match command.route {
+        Route::One(at) if call.args.len() > at => {
+            let mut one = ShardSet::new();
+            one.push(server.engine.router.shard(call.hash, &call.args[at]));
+            one
+        }
+        Route::None => ShardSet::new(),
+        _ => shards_of(server, session, command, call.args).unwrap_or_else(|| server.engine.all_shards()),
+    };
+    if !command.has(flags::THREAD)
+        && let Some(lease) = server.engine.try_lease(&shards)
+    {
+        let (lease, result) = under_lease(server, session, command, call, lease, set, out, false);
+        server.engine.release(lease);
+        if let Ok((lsn, failed)) = result {
+            *need = (*need).max(lsn);
+            if failed {
+                bump(&stats.calls[call.command.0 as usize][2], 1);
+                bump(&stats.errors, 1);
+            }
+            return Outcome::Done;
+        }
+    }
+    let Some(session) = slot.take() else { return Outcome::Closed };
+    let blocking = command.has(flags::THREAD);
+    Outcome::Posted(post(server, session, command, call, shards, out.proto(), blocking))
+}
+
+/// The function must be run again where it may wait for the disk; it left nothing behind.
+struct Cold;
+
+/// Runs the function and commits; whether it failed.
+#[expect(clippy::too_many_arguments, reason = "the way of every command, without a struct to fill on the hot path")]
+#[inline]
+fn under_lease<'e>(
+    server: &Server,
+    session: &mut Session,
+    command: &'static Command,
+    call: Call<'_>,
+    lease: Lease<'e>,
+    set: &mut WriteSet,
+    out: &mut Reply,
+    may_block: bool,
+) -> (Lease<'e>, Result<(Lsn, bool), Cold>) {
+    if let Some(core) = lease.first() {
+        session.follow(&core.names);
+    }
+    let mut txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
+    txn.count_hits = command.has(flags::READONLY);
+    txn.no_touch = session.no_touch;
+    if let Route::One(at) = command.route {
+        txn.hint(&call.args[at], call.hash);
+    }
+    let mut ctx = Ctx { txn, session, server };
+    let begin = out.len();
+    let result = (command.run)(&mut ctx, call.args, out);
+    let result = match result {
+        Ok(()) => {
+            debug_assert!(
+                !ctx.txn.has_writes() || !command.has(flags::READONLY),
+                "a read-only command leaves no write behind: {}",
+                command.name
+            );
+            Ok((ctx.txn.commit(&server.engine.log), false))
+        }
+        Err(error) => {
+            ctx.txn.rollback_to(Mark::default());
+            out.truncate(begin);
+            if error == Error::Cold {
+                Err(Cold)
+            } else {
+                out.error(&error);
+                Ok((ctx.txn.need, true))
+            }
+        }
+    };
+    (std::mem::take(&mut ctx.txn.lease), result)
+}
+
+/// A call with everything it needs to run on another thread.
+struct Request {
+    server: Arc<Server>,
+    session: Box<Session>,
+    command: (Id, &'static Command),
+    row: &'static Command,
+    args: OwnedArgs,
+    hash: u64,
+    now_ms: u64,
+    shards: ShardSet,
+    proto: u8,
+    done: oneshot::Sender<Finished>,
+}
+
+fn post(
+    server: &Arc<Server>,
+    session: Box<Session>,
+    row: &'static Command,
+    call: Call<'_>,
+    shards: ShardSet,
+    proto: u8,
+    blocking: bool,
+) -> oneshot::Receiver<Finished> {
+    let (done, finished) = oneshot::channel();
+    let request = Request {
+        server: server.clone(),
+        session,
+        command: call.command,
+        row,
+        args: OwnedArgs::from(call.args),
+        hash: call.hash,
+        now_ms: call.now_ms,
+        shards: shards.clone(),
+        proto,
+        done,
+    };
+    if blocking {
+        server.engine.post_blocking(shards, request.job(true));
+    } else {
+        // Busy, or cold. Whoever holds the shard finds out which.
+        server.engine.post(shards, request.job(false));
+    }
+    finished
+}
+
+impl Request {
+    fn job(self, may_block: bool) -> Job {
+        Box::new(move |lease| self.run(lease, may_block))
+    }
+
+    fn run<'e>(mut self, lease: Lease<'e>, may_block: bool) -> Lease<'e> {
+        // Several shards are leased only by a shard's thread, which may wait.
+        let may_block = may_block || lease.len() != 1;
+        let mut reply = Reply::new(self.proto);
+        let mut set = WriteSet::default();
+        let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
+        let server = self.server.clone();
+        let (lease, result) =
+            under_lease(&server, &mut self.session, self.row, call, lease, &mut set, &mut reply, may_block);
+        match result {
+            Ok((need, _)) => {
+                // A closed channel means that the connection is gone; its write stands all the same.
+                let _ = self.done.send(Finished { session: self.session, reply, need });
+            }
+            Err(Cold) => {
+                let shards = self.shards.clone();
+                server.engine.post_blocking(shards, self.job(true));
+            }
+        }
+        lease
+    }
+}
+
+impl crate::handler::session::Multi {
+    /// Whether anything queued writes.
+    pub fn writes(&self) -> bool {
+        self.queue.iter().any(|(command, _)| command.has(flags::WRITE))
+    }
+}
+
+/// Redis's text for a command it does not know.
+pub fn unknown_command(args: Args<'_>) -> Error {
+    let show = |bytes: &[u8], most: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(most)]).into_owned();
+    let mut rest = String::new();
+    for arg in args.iter().skip(1) {
+        if rest.len() >= 128 {
+            break;
+        }
+        rest.push_str(&format!("'{}' ", show(arg, 128 - rest.len())));
+    }
+    let name = show(&args[0], 128);
+    Error::Text(format!("ERR unknown command '{name}', with args beginning with: {rest}").into())
+}

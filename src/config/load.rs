@@ -1,0 +1,336 @@
+//! Reads directives at start: a file in redis.conf's form, the files it includes, standard input, the command line.
+//!
+//! A line is empty, a comment (`#` first), or a directive and its words (see `split`). Later lines win; the command
+//! line comes last. `include` takes a path, relative to the working directory, whose last part may be a glob; matches
+//! are read in the order of their names, and none is no error. Names are taken in any case.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::split::{is_space, quote, split};
+use super::store::Values;
+use super::table;
+use super::value::Reason;
+use crate::util::glob::matches;
+
+/// Files that include each other in a circle end here.
+const MAX_INCLUDE_DEPTH: usize = 16;
+
+/// Where the directives come from, before those of the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// From nowhere: the defaults hold.
+    Defaults,
+    /// From a file.
+    File(PathBuf),
+    /// From the text that was read from standard input.
+    Stdin(Vec<u8>),
+}
+
+/// Why the directives cannot be read. Its text is what the operator sees on standard error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoadError {
+    /// A file cannot be opened or read.
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        why: String,
+    },
+    /// A line is refused.
+    Line {
+        /// Where it stands.
+        place: Place,
+        /// The line, without the blanks around it.
+        text: String,
+        /// What is wrong with it.
+        why: Reason,
+    },
+}
+
+/// Where a line stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In a file, at a line that counts from 1.
+    File(PathBuf, usize),
+    /// In standard input, likewise.
+    Stdin(usize),
+    /// On the command line.
+    CommandLine,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Open { path, why } => {
+                write!(f, "Fatal error, can't open config file '{}': {why}", path.display())
+            }
+            LoadError::Line { place, text, why } => {
+                writeln!(f, "\n*** FATAL CONFIG FILE ERROR (Tarn {}) ***", env!("CARGO_PKG_VERSION"))?;
+                match place {
+                    Place::File(path, line) => {
+                        writeln!(f, "Reading the configuration file {}, at line {line}", path.display())?;
+                    }
+                    Place::Stdin(line) => writeln!(f, "Reading the configuration from standard input, at line {line}")?,
+                    Place::CommandLine => writeln!(f, "Reading the configuration from the command line")?,
+                }
+                write!(f, ">>> '{text}'\n{why}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// The reason of an I/O error as C's `strerror` puts it.
+pub(super) fn io_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// Reads `source`, then `overrides`, each the words of a line. Answers the values and the file's absolute path.
+pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<(Values, Option<PathBuf>), LoadError> {
+    let mut loader = Loader::new();
+    let mut file = None;
+    match source {
+        Source::Defaults => {}
+        Source::Stdin(text) => loader.text(&text, None, 0)?,
+        Source::File(path) => {
+            let path = std::path::absolute(&path).unwrap_or(path);
+            loader.file(&path, 0)?;
+            file = Some(path);
+        }
+    }
+    for words in overrides {
+        loader.words(words).map_err(|why| {
+            let mut text = words.first().cloned().unwrap_or_default();
+            for word in words.iter().skip(1) {
+                text.push(b' ');
+                text.extend(quote(word));
+            }
+            LoadError::Line { place: Place::CommandLine, text: String::from_utf8_lossy(&text).into_owned(), why }
+        })?;
+    }
+    Ok((loader.values, file))
+}
+
+/// The values that `text`, as the contents of `file`, would give at start.
+pub(super) fn values_of(text: &[u8], file: &Path) -> Result<Values, LoadError> {
+    let mut loader = Loader::new();
+    loader.text(text, Some(file), 0)?;
+    Ok(loader.values)
+}
+
+struct Loader {
+    values: Values,
+    /// Directives that stood in what was read so far, by index.
+    seen: Vec<bool>,
+}
+
+impl Loader {
+    fn new() -> Self {
+        Loader { values: Values::defaults(), seen: vec![false; table::all().count()] }
+    }
+
+    fn file(&mut self, path: &Path, depth: usize) -> Result<(), LoadError> {
+        match std::fs::read(path) {
+            Ok(text) => self.text(&text, Some(path), depth),
+            Err(why) => Err(LoadError::Open { path: path.to_owned(), why: io_text(&why) }),
+        }
+    }
+
+    /// Reads `text`, the contents of `file` or else of standard input.
+    fn text(&mut self, text: &[u8], file: Option<&Path>, depth: usize) -> Result<(), LoadError> {
+        for (number, line) in text.split(|&c| c == b'\n').enumerate() {
+            let line = trim(line);
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let refused = |why: Reason| LoadError::Line {
+                place: match file {
+                    Some(file) => Place::File(file.to_owned(), number + 1),
+                    None => Place::Stdin(number + 1),
+                },
+                text: String::from_utf8_lossy(line).into_owned(),
+                why,
+            };
+            let words = split(line).ok_or_else(|| refused("Unbalanced quotes in configuration line".into()))?;
+            match words.as_slice() {
+                [name, path] if name.eq_ignore_ascii_case(b"include") => {
+                    if depth == MAX_INCLUDE_DEPTH {
+                        return Err(refused("too many files include each other".into()));
+                    }
+                    for path in included(Path::new(OsStr::from_bytes(path))) {
+                        self.file(&path, depth + 1)?;
+                    }
+                }
+                words => self.words(words).map_err(refused)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a line other than `include`.
+    fn words(&mut self, words: &[Vec<u8>]) -> Result<(), Reason> {
+        let Some((name, args)) = words.split_first() else { return Ok(()) };
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        match name.as_str() {
+            // Redis itself ignores these, left over from older versions.
+            "io-threads-do-reads"
+            | "list-max-ziplist-entries"
+            | "list-max-ziplist-value"
+            | "lua-replicate-commands" => Ok(()),
+            // To ignore these would leave open what they are meant to close.
+            "user" => Err("ACL users are not supported yet".into()),
+            "rename-command" => Err("commands cannot be renamed".into()),
+            "loadmodule" => Err("modules are not supported".into()),
+            name => {
+                let Some((index, row)) = table::find(name) else {
+                    return Err("Bad directive or wrong number of arguments".into());
+                };
+                self.values.set(index, row, args, self.seen[index])?;
+                self.seen[index] = true;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn trim(mut line: &[u8]) -> &[u8] {
+    while let [first, rest @ ..] = line {
+        if !is_space(*first) {
+            break;
+        }
+        line = rest;
+    }
+    while let [rest @ .., last] = line {
+        if !is_space(*last) {
+            break;
+        }
+        line = rest;
+    }
+    line
+}
+
+/// The files that an `include` names.
+fn included(path: &Path) -> Vec<PathBuf> {
+    let pattern = path.file_name().unwrap_or_default().as_bytes();
+    if !pattern.iter().any(|c| b"*?[".contains(c)) {
+        return vec![path.to_owned()];
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    // As in a shell, a glob does not name hidden files unless it begins with a dot.
+    names.retain(|name| {
+        let name = name.as_bytes();
+        matches(pattern, name) && name.starts_with(b".") == pattern.starts_with(b".")
+    });
+    names.sort_unstable();
+    names.into_iter().map(|name| folder.join(name)).collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    fn stdin(text: &str) -> Result<Config, LoadError> {
+        Config::load(Source::Stdin(text.into()), &[])
+    }
+
+    fn words(line: &str) -> Vec<Vec<u8>> {
+        line.split(' ').map(Into::into).collect()
+    }
+
+    fn shown(config: &Config, name: &str) -> String {
+        String::from_utf8(config.get(&[name]).remove(0).1).unwrap()
+    }
+
+    #[test]
+    fn reads_lines_comments_quotes_and_aliases() {
+        let config = stdin(
+            "# port 1\n\n  PORT 7000 \r\nmaxmemory 64mb\nrequirepass \"a \\\"b\\x00\"\nslave-priority 7\nsave 10 1\n\
+             save 20 2\nclient-output-buffer-limit pubsub 1 2 3\nbind 127.0.0.1   ::1",
+        )
+        .unwrap();
+        assert_eq!(shown(&config, "port"), "7000");
+        assert_eq!(shown(&config, "maxmemory"), "67108864");
+        assert_eq!(shown(&config, "replica-priority"), "7");
+        assert_eq!(shown(&config, "save"), "10 1 20 2");
+        assert_eq!(shown(&config, "bind"), "127.0.0.1 ::1");
+        assert!(shown(&config, "client-output-buffer-limit").ends_with("pubsub 1 2 3"));
+        assert_eq!(config.settings().requirepass.0, b"a \"b\0");
+        assert_eq!(config.file(), None);
+    }
+
+    #[test]
+    fn the_command_line_comes_last_and_adds_to_save() {
+        let overrides = [words("timeout 9"), words("save 5 6")];
+        let config = Config::load(Source::Stdin("timeout 3\nsave 1 2".into()), &overrides).unwrap();
+        assert_eq!(shown(&config, "timeout"), "9");
+        assert_eq!(shown(&config, "save"), "1 2 5 6");
+        let config = Config::load(Source::Stdin("save 1 2".into()), &[words("save ")]).unwrap();
+        assert_eq!(shown(&config, "save"), "");
+    }
+
+    #[test]
+    fn refusals_name_place_line_and_reason() {
+        let head = format!("\n*** FATAL CONFIG FILE ERROR (Tarn {}) ***\n", env!("CARGO_PKG_VERSION"));
+        for (text, line, shown, why) in [
+            ("foo bar", 1, "foo bar", "Bad directive or wrong number of arguments"),
+            ("\n# x\n  TimeOut x ", 3, "TimeOut x", "argument couldn't be parsed into an integer"),
+            ("port 1 2", 1, "port 1 2", "wrong number of arguments"),
+            ("port", 1, "port", "wrong number of arguments"),
+            ("port \"1", 1, "port \"1", "Unbalanced quotes in configuration line"),
+            ("save 1", 1, "save 1", "Invalid save parameters"),
+            ("include", 1, "include", "Bad directive or wrong number of arguments"),
+            ("tls-port 7", 1, "tls-port 7", "TLS is not supported yet"),
+            ("user a on", 1, "user a on", "ACL users are not supported yet"),
+        ] {
+            let place = format!("Reading the configuration from standard input, at line {line}\n");
+            assert_eq!(stdin(text).unwrap_err().to_string(), format!("{head}{place}>>> '{shown}'\n{why}"));
+        }
+        let error = Config::load(Source::Defaults, &[words("timeout x")]).unwrap_err();
+        let place = "Reading the configuration from the command line\n";
+        let why = "argument couldn't be parsed into an integer";
+        assert_eq!(error.to_string(), format!("{head}{place}>>> 'timeout \"x\"'\n{why}"));
+    }
+
+    #[test]
+    fn what_redis_ignores_is_ignored() {
+        stdin("io-threads-do-reads yes\nlist-max-ziplist-entries 512").unwrap();
+    }
+
+    #[test]
+    fn includes_with_globs() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("1.inc"), "timeout 1\nhz 20").unwrap();
+        std::fs::write(at("2.inc"), "timeout 2").unwrap();
+        std::fs::write(at(".3.inc"), "timeout 3").unwrap();
+        std::fs::write(at("a.conf"), format!("include {}\nhz 30\n", at("*.inc").display())).unwrap();
+        let config = Config::load(Source::File(at("a.conf")), &[]).unwrap();
+        assert_eq!(shown(&config, "timeout"), "2");
+        assert_eq!(shown(&config, "hz"), "30");
+        assert_eq!(config.file(), Some(at("a.conf").as_path()));
+
+        std::fs::write(at("2.inc"), "\ntimeout x").unwrap();
+        let error = Config::load(Source::File(at("a.conf")), &[]).unwrap_err().to_string();
+        assert!(error.contains(&format!("{}, at line 2\n>>> 'timeout x'", at("2.inc").display())), "{error}");
+
+        std::fs::write(at("b.conf"), format!("include {}\n", at("none.conf").display())).unwrap();
+        let error = Config::load(Source::File(at("b.conf")), &[]).unwrap_err().to_string();
+        let path = at("none.conf");
+        let text = format!("Fatal error, can't open config file '{}': No such file or directory", path.display());
+        assert_eq!(error, text);
+
+        std::fs::write(at("c.conf"), format!("include {}\n", at("c.conf").display())).unwrap();
+        let error = Config::load(Source::File(at("c.conf")), &[]).unwrap_err().to_string();
+        assert!(error.ends_with("too many files include each other"), "{error}");
+    }
+}

@@ -1,0 +1,132 @@
+//! Directives that Tarn acts upon.
+
+use super::super::special::{bind, data_dir, output_limits, power_of_two, refuse_all_but_no, text};
+use super::super::value::Kind::{Bool, Duration, Enum, Int, Mem, Octal, Text, Uint, Umem, Words};
+use super::{Section, live};
+
+const I32: i64 = i32::MAX as i64;
+const U32: i64 = u32::MAX as i64;
+const MAX: i64 = i64::MAX;
+const MB: i64 = 1 << 20;
+
+// One row a directive, and where it fits one line a row.
+#[rustfmt::skip]
+pub(super) const SECTIONS: &[Section] = &[
+    Section {
+        title: "Network",
+        rows: &[
+            live("bind", Words(bind), "127.0.0.1 -::1",
+                "Addresses to listen on; `*` is every IPv4, `::*` every IPv6 address, a `-` before one lets it be \
+                missing.").at_start(),
+            live("port", Int(0, 65535), "6379", "TCP port; 0 listens on none.").at_start(),
+            live("tcp-backlog", Int(0, I32), "511",
+                "Length of the queue of connections not yet accepted.").at_start(),
+            live("unixsocket", Text(text), "", "Path of a unix socket to listen on; empty for none.").at_start(),
+            live("unixsocketperm", Octal(0o777), "0",
+                "Permission bits of the unix socket; 0 leaves the umask's.").at_start(),
+            live("protected-mode", Bool, "yes", "Without a password only clients of this machine are let in."),
+            live("requirepass", Text(text), "", "Password of the default user; empty for none."),
+            live("maxclients", Uint(1, U32), "10000",
+                "Connections at the same time; one more is told so and closed."),
+            live("timeout", Int(0, I32), "0", "Seconds after which an idle connection is closed; 0 never."),
+            live("tcp-keepalive", Int(0, I32), "300",
+                "Seconds between keep-alive probes on new connections; 0 sends none."),
+            live("io-threads", Int(0, 128), "0", "Threads that serve connections; 0 is one a core.").at_start(),
+            live("busy-poll", Duration, "0",
+                "How long a thread looks for more work before it sleeps, as 20us: lower latency for more CPU; 0 \
+                does not."),
+            live("proto-max-bulk-len", Mem(MB, MAX), "512mb", "Longest argument and longest string."),
+            live("client-query-buffer-limit", Umem(MB, MAX), "1gb",
+                "Most bytes of a request held before it is whole."),
+            live("client-output-buffer-limit", Words(output_limits),
+                "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60",
+                "Per class of clients: hard limit, soft limit and the seconds it may be passed, after which the \
+                connection is closed."),
+        ],
+    },
+    Section {
+        title: "General",
+        rows: &[
+            live("daemonize", Text(refuse_all_but_no), "no",
+                "Only `no`: a service manager runs Tarn in the background.").at_start(),
+            live("supervised", Enum(&["upstart", "systemd", "auto", "no"]), "no",
+                "Whom to tell when the server is ready, through NOTIFY_SOCKET.").at_start(),
+            live("pidfile", Text(text), "",
+                "File that holds the process id while the server runs; empty for none.").at_start(),
+            live("loglevel", Enum(&["debug", "verbose", "notice", "warning", "nothing"]), "notice",
+                "How much is logged."),
+            live("logfile", Text(text), "", "File of the server's log; empty for standard output.").at_start(),
+            live("databases", Int(1, I32), "16", "Databases that SELECT reaches by number.").at_start(),
+            live("namespaces", Bool, "no", "SELECT takes any name besides a number.").at_start(),
+            live("max-namespaces", Int(1, 1 << 20), "4096", "Most namespaces with a name that may exist."),
+            live("shutdown-timeout", Int(0, I32), "10", "Seconds that a shutdown waits for clients' last replies."),
+            live("enable-debug-command", Enum(&["no", "yes", "local"]), "no",
+                "Who may call DEBUG: nobody, everybody, or clients of this machine.").at_start(),
+            live("slowlog-log-slower-than", Int(-1, MAX), "10000",
+                "Microseconds from which a command enters SLOWLOG; 0 logs all, -1 none."),
+            live("slowlog-max-len", Int(0, MAX), "128", "Entries that SLOWLOG keeps."),
+        ],
+    },
+    Section {
+        title: "Memory",
+        rows: &[
+            live("maxmemory", Umem(0, MAX), "0",
+                "The one memory budget, of tables and caches together; 0 is half of the memory of machine or \
+                cgroup. Data beyond it lives on disk; nothing is evicted."),
+            live("dirty-budget", Mem(0, MAX), "0",
+                "The part of it that may wait to be flushed to the store; 0 is a quarter, at most 1 GB."),
+            live("block-cache-size", Mem(0, MAX), "0",
+                "The part of it for blocks of the store; 0 is a quarter.").at_start(),
+            live("metadata-cache-size", Mem(0, MAX), "0",
+                "The part of it for metadata of keys that left the tables; 0 is a tenth.").at_start(),
+            live("maxmemory-policy", Enum(&[
+                "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
+                "allkeys-lfu", "allkeys-random", "noeviction"
+            ]), "noeviction",
+                "Nothing is evicted under any policy; an LFU one makes OBJECT FREQ answer instead of OBJECT IDLETIME."),
+        ],
+    },
+    Section {
+        title: "Data on disk",
+        rows: &[
+            live("dir", Text(data_dir), "data",
+                "Directory of log and store, read back as an absolute path.").protected(),
+            live("shards", Text(power_of_two), "0",
+                "Shards that keys are divided among, a power of two, fixed when the directory is created; 0 is four \
+                a core, 16 to 256.").at_start(),
+            live("appendfsync", Enum(&["everysec", "always", "no"]), "everysec",
+                "When the log is synced: once a second, before every reply, or when the system likes."),
+            live("log-segment-size", Mem(MB, MAX), "64mb", "Size at which a new file of the log is begun."),
+            live("log-max-size", Mem(0, MAX), "0",
+                "Size of the whole log that makes the shards flush; 0 is twice the dirty budget, 256 MB to 2 GB."),
+            live("background-nice", Int(0, 19), "10",
+                "By how much flush and compaction yield to commands, as nice(1) counts.").at_start(),
+            live("hash-encode-version", Int(0, 1), "0",
+                "Of new hashes: 0 counts fields exactly; 1 writes blindly, faster, and counts by scanning."),
+            live("set-encode-version", Int(0, 1), "0",
+                "Of new sets: 0 counts members exactly; 1 writes blindly, faster, and counts by scanning."),
+            live("zset-encode-version", Int(0, 1), "0",
+                "Of new sorted sets: 0 stores members twice; 1 stores those of 15 bytes and more once, by a digest."),
+        ],
+    },
+    Section {
+        title: "Encodings that OBJECT ENCODING names",
+        rows: &[
+            live("hash-max-listpack-entries", Uint(0, MAX), "512",
+                "Fields up to which a hash is called a listpack.").alias("hash-max-ziplist-entries"),
+            live("hash-max-listpack-value", Umem(0, MAX), "64",
+                "Longest field or value of a hash that is called a listpack.").alias("hash-max-ziplist-value"),
+            live("list-max-listpack-size", Int(i32::MIN as i64, I32), "-2",
+                "Elements, or below 0 a class of bytes, up to which a list is called a \
+                listpack.").alias("list-max-ziplist-size"),
+            live("set-max-intset-entries", Uint(0, MAX), "512",
+                "Members up to which a set of integers is called an intset."),
+            live("set-max-listpack-entries", Uint(0, MAX), "128", "Members up to which a set is called a listpack."),
+            live("set-max-listpack-value", Uint(0, MAX), "64", "Longest member of a set that is called a listpack."),
+            live("zset-max-listpack-entries", Uint(0, MAX), "128",
+                "Members up to which a sorted set is called a listpack.").alias("zset-max-ziplist-entries"),
+            live("zset-max-listpack-value", Umem(0, MAX), "64",
+                "Longest member of a sorted set that is called a listpack.").alias("zset-max-ziplist-value"),
+        ],
+    },
+];

@@ -1,0 +1,108 @@
+//! What a command's function gets: its transaction, its session and the server.
+
+use std::ops::{Deref, DerefMut};
+
+use super::{Error, Found, Result, Server, Session};
+use crate::codec::NsId;
+use crate::shard::object::{Kind, Object};
+use crate::shard::txn::Txn;
+
+/// Everything a command's function sees beside its arguments. Derefs to the transaction.
+pub struct Ctx<'a, 'e> {
+    /// The cores under lease and the writes made so far.
+    pub txn: Txn<'a, 'e>,
+    /// The connection's state.
+    pub session: &'a mut Session,
+    /// What all connections share.
+    pub server: &'a Server,
+}
+
+impl<'a, 'e> Deref for Ctx<'a, 'e> {
+    type Target = Txn<'a, 'e>;
+    fn deref(&self) -> &Self::Target {
+        &self.txn
+    }
+}
+
+impl DerefMut for Ctx<'_, '_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.txn
+    }
+}
+
+impl Ctx<'_, '_> {
+    /// The namespace of the session.
+    #[inline]
+    pub fn ns(&self) -> NsId {
+        self.session.ns
+    }
+
+    /// A live key of any type.
+    #[inline]
+    pub fn lookup(&mut self, key: &[u8]) -> Result<Option<Found>> {
+        self.txn.find(self.session.ns, key)
+    }
+
+    /// A live key that must hold this type if it is there.
+    #[inline]
+    pub fn lookup_kind(&mut self, key: &[u8], kind: Kind) -> Result<Option<Found>> {
+        match self.txn.find(self.session.ns, key)? {
+            Some(found) if self.txn.object(found).kind != kind => Err(Error::WrongType),
+            found => Ok(found),
+        }
+    }
+
+    /// A live string.
+    #[inline]
+    pub fn lookup_string(&mut self, key: &[u8]) -> Result<Option<Found>> {
+        self.lookup_kind(key, Kind::String)
+    }
+
+    /// The whole value of a live string, copied only if it is stored in chunks.
+    pub fn string_value(&mut self, found: Found) -> Result<std::borrow::Cow<'_, [u8]>> {
+        if self.txn.object(found).body.is_none() {
+            return Ok(std::borrow::Cow::Borrowed(self.txn.object(found).value()));
+        }
+        let len = self.txn.string_len(found);
+        let mut value = Vec::new();
+        self.txn.string_range(found, 0, len, &mut value)?;
+        Ok(std::borrow::Cow::Owned(value))
+    }
+
+    /// A found object.
+    #[inline]
+    pub fn object(&self, found: Found) -> &Object {
+        self.txn.object(found)
+    }
+
+    /// Puts a string in the session's namespace; `expire_ms` absolute, 0 for none.
+    #[inline]
+    pub fn set_string(&mut self, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
+        self.txn.put_string(self.session.ns, key, value, expire_ms)
+    }
+
+    /// Removes a key of the session's namespace; whether it was there.
+    #[inline]
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool> {
+        self.txn.delete(self.session.ns, key)
+    }
+}
+
+impl Ctx<'_, '_> {
+    /// Runs another command within this transaction, as EXEC and scripts do. What it wrote is taken back if it fails,
+    /// and its error becomes its reply; `Err` only where the whole transaction must be run again.
+    pub fn run(&mut self, command: &super::Command, args: super::Args<'_>, out: &mut super::Reply) -> Result {
+        let (mark, begin) = (self.txn.mark(), out.len());
+        self.txn.count_hits = command.has(super::flags::READONLY);
+        match (command.run)(self, args, out) {
+            Ok(()) => Ok(()),
+            Err(Error::Cold) => Err(Error::Cold),
+            Err(error) => {
+                self.txn.rollback_to(mark);
+                out.truncate(begin);
+                out.error(&error);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The contract between the command table and the functions that do the work.
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`row`] | a command's row: arity, flags, key specs, help |
+//! | [`ctx`] | what a function gets: transaction, session, server |
+//! | [`session`] | what a connection carries from command to command |
+//! | [`server`] | what all connections share |
+//!
+//! A command is one function `fn(&mut Ctx, Args, &mut Reply) -> Result` and one row in the `COMMANDS` array at the end
+//! of its file. It runs with the shards of its keys under lease; it may be run again from the start, so it changes
+//! nothing but through `Ctx`. On `Err` everything it wrote is taken back and its reply replaced by the error.
+
+pub mod ctx;
+pub mod row;
+pub mod server;
+pub mod session;
+
+pub use crate::error::{Error, Result};
+pub use crate::resp::{Args, OwnedArgs, Reply};
+pub use crate::shard::txn::Found;
+pub use ctx::Ctx;
+pub use row::{Begin, Command, Find, Group, KeySpec, Route, Run, flags, key};
+pub use server::Server;
+pub use session::{After, Session};

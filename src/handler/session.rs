@@ -1,0 +1,146 @@
+//! What a connection carries from command to command. Plain data: it travels with a command to whatever thread runs it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+
+use super::{Command, OwnedArgs};
+use crate::codec::NsId;
+use crate::shard::names::Names;
+
+/// Commands queued since MULTI.
+#[derive(Debug, Default)]
+pub struct Multi {
+    /// In order.
+    pub queue: Vec<(&'static Command, OwnedArgs)>,
+    /// A command was refused while queueing: EXEC will abort.
+    pub aborted: bool,
+    /// Bytes of all queued arguments.
+    pub bytes: usize,
+}
+
+/// CLIENT REPLY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// Replies are sent.
+    On,
+    /// None are sent.
+    Off,
+    /// Not for the next command.
+    SkipNext,
+    /// Not for the command at hand.
+    Skip,
+}
+
+/// What the connection does once the reply of a command is out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// Reads on.
+    Nothing,
+    /// Closes.
+    Close,
+    /// Waits this long before it reads on (DEBUG SLEEP keeps only its own connection waiting).
+    SleepMs(u64),
+}
+
+/// One connection's state.
+#[derive(Debug)]
+pub struct Session {
+    /// Connection id.
+    pub id: u64,
+    /// The selected namespace's name (`0` for the first database).
+    pub db: Vec<u8>,
+    /// Its id, valid as long as `names` is the current map.
+    pub ns: NsId,
+    /// The map from which `ns` was read.
+    pub names: Arc<Names>,
+    /// RESP version, 2 or 3.
+    pub proto: u8,
+    /// May run commands.
+    pub authenticated: bool,
+    /// MULTI's queue.
+    pub multi: Option<Multi>,
+    /// CLIENT REPLY.
+    pub reply_mode: ReplyMode,
+    /// CLIENT NO-TOUCH.
+    pub no_touch: bool,
+    /// CLIENT NO-EVICT.
+    pub no_evict: bool,
+    /// To do after the reply.
+    pub after: After,
+    /// What CLIENT LIST shows of it.
+    pub client: Arc<Client>,
+}
+
+/// A connection as other connections see it. Written by its own thread only, except for `kill`.
+#[derive(Debug, Default)]
+pub struct Client {
+    /// Connection id.
+    pub id: u64,
+    /// Peer's and own address, as CLIENT LIST prints them.
+    pub addr: String,
+    /// Own address.
+    pub laddr: String,
+    /// File descriptor; used to shut the socket down when killed.
+    pub fd: i32,
+    /// When it was accepted, Unix ms.
+    pub since_ms: u64,
+    /// Time of the last command, Unix ms.
+    pub active_ms: AtomicU64,
+    /// The number of the selected database; −1 for a named namespace.
+    pub db: AtomicI64,
+    /// RESP version.
+    pub proto: AtomicU32,
+    /// Commands queued by MULTI; −1 outside.
+    pub multi: AtomicI64,
+    /// Index of the last command in the table, `u32::MAX` before the first.
+    pub command: AtomicU32,
+    /// Bytes of its query buffer.
+    pub query_bytes: AtomicU64,
+    /// Bytes of its output buffer.
+    pub output_bytes: AtomicU64,
+    /// Bits: 1 no-evict, 2 no-touch, 4 reply off, 8 unix socket, 16 to be closed.
+    pub bits: AtomicU32,
+    /// Commands run, bytes read and written.
+    pub totals: [AtomicU64; 3],
+    /// CLIENT SETNAME, SETINFO.
+    pub labels: parking_lot::Mutex<Labels>,
+}
+
+/// What a client says of itself.
+#[derive(Debug, Default, Clone)]
+#[expect(missing_docs, reason = "the fields of CLIENT LIST")]
+pub struct Labels {
+    pub name: Vec<u8>,
+    pub lib_name: Vec<u8>,
+    pub lib_ver: Vec<u8>,
+    pub user: Vec<u8>,
+}
+
+impl Session {
+    /// The state of a new connection.
+    pub fn new(client: Arc<Client>, names: Arc<Names>, authenticated: bool) -> Self {
+        Session {
+            id: client.id,
+            db: b"0".to_vec(),
+            ns: names.id(b"0").unwrap_or(0),
+            names,
+            proto: 2,
+            authenticated,
+            multi: None,
+            reply_mode: ReplyMode::On,
+            no_touch: false,
+            no_evict: false,
+            after: After::Nothing,
+            client,
+        }
+    }
+
+    /// Follows a change of the name → id map.
+    #[inline]
+    pub fn follow(&mut self, names: &Arc<Names>) {
+        if !Arc::ptr_eq(&self.names, names) {
+            self.names = names.clone();
+            self.ns = names.id(&self.db).unwrap_or(NsId::MAX);
+        }
+    }
+}

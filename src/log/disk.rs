@@ -1,0 +1,149 @@
+//! The file system as the log sees it, narrow enough to be simulated.
+//!
+//! [`RealIo`] is the disk; [`SimIo`](super::sim::SimIo) is a disk in memory that fails, crashes and loses power on
+//! command. A *step* is a named point of a longer procedure (`"log.rotate.renamed"`, `"flush.gathered"`): the real
+//! one ignores it, the simulated one may crash there.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A file that is open for reading and writing. Offsets are explicit, so that a cut never moves a hidden cursor.
+pub trait File: Send + Sync {
+    /// Its length in bytes.
+    fn size_bytes(&self) -> io::Result<u64>;
+    /// Reads at most `buf.len()` bytes; 0 at the end.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes at most `buf.len()` bytes and answers how many.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
+    /// Cuts or extends (with zeros) the file.
+    fn truncate(&self, size_bytes: u64) -> io::Result<()>;
+    /// Brings the contents to the disk (`fdatasync`).
+    fn sync_data(&self) -> io::Result<()>;
+    /// Brings contents and metadata to the disk (`fsync`).
+    fn sync_all(&self) -> io::Result<()>;
+}
+
+/// The operations on a directory of files.
+pub trait Io: Send + Sync {
+    /// Creates a directory and its parents where they do not exist.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Creates an empty file, or empties the one that is there.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
+    /// Opens a file that exists.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
+    /// The names of the files in a directory, in no order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Renames a file, replacing what has the new name.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Brings a directory's entries to the disk.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// A named point at which a test may end the process.
+    fn step(&self, name: &'static str) -> io::Result<()>;
+}
+
+/// The disk.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct RealIo;
+
+impl Io for RealIo {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(RealFile(fs::OpenOptions::new().read(true).write(true).open(path)?)))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            // A name that is no UTF-8 is none of ours.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::File::open(dir)?.sync_all()
+    }
+
+    fn step(&self, _name: &'static str) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct RealFile(fs::File);
+
+impl File for RealFile {
+    fn size_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(&self.0, buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(&self.0, buf, offset)
+    }
+
+    fn truncate(&self, size_bytes: u64) -> io::Result<()> {
+        self.0.set_len(size_bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+}
+
+/// Writes all of `bytes`, going on after short writes: the next one names the reason.
+pub(super) fn write_all(file: &dyn File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.write_at(&bytes[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Fills as much of `buf` as the file has from `offset` on.
+pub(super) fn read_full(file: &dyn File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.read_at(&mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}

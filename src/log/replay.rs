@@ -1,0 +1,133 @@
+//! From files to a running log: the records are read once, the tail is cut, what was read is synced.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::disk::Io;
+use super::format::split_record;
+use super::read::{Found, SegmentReader, Walker, cut, list_segments};
+use super::segment::{self, Segment};
+use super::writer::{Core, Listed};
+use super::{Damage, Lsn, OpenError};
+
+/// Every record of a log that was opened, oldest first. Needs as much memory as a frame: 1 MiB and one record.
+pub struct Replay {
+    walker: Walker,
+    /// LSN and position in the frame of the next record, and how many the frame still has.
+    next: Lsn,
+    at: usize,
+    left: u32,
+    tail: Option<Damage>,
+    pub(super) done: bool,
+}
+
+impl Replay {
+    pub(super) fn new(io: Arc<dyn Io>, dir: &std::path::Path) -> Result<Self, OpenError> {
+        let walker = Walker::new(io, dir)?;
+        Ok(Replay { walker, next: 0, at: 0, left: 0, tail: None, done: false })
+    }
+
+    /// The next record. `None` after the last; [`Log::start`](super::Log::start) then opens the log for writing.
+    ///
+    /// # Errors
+    /// [`OpenError::Damaged`] for a damage below the LSN known to be synced, else what the disk says. After an error
+    /// the log cannot be started.
+    pub fn next_record(&mut self) -> Result<Option<(Lsn, &[u8])>, OpenError> {
+        while self.left == 0 {
+            if self.done {
+                return Ok(None);
+            }
+            match self.walker.next_frame()? {
+                Found::Frame(header) => (self.next, self.at, self.left) = (header.first, 0, header.count),
+                Found::End => self.done = true,
+                Found::Damage(damage) if damage.proven => return Err(OpenError::Damaged(Box::new(damage))),
+                Found::Damage(damage) => {
+                    self.tail = Some(damage);
+                    self.done = true;
+                }
+            }
+        }
+        let payload = self.walker.payload();
+        // The frame was found well formed: it has all its records.
+        let Some((record, rest)) = split_record(&payload[self.at..]) else { return Ok(None) };
+        let lsn = self.next;
+        self.at = payload.len() - rest.len();
+        self.left -= 1;
+        self.next += 1;
+        Ok(Some((lsn, record)))
+    }
+
+    /// The tail that the start will cut, once the replay has met it.
+    pub fn tail(&self) -> Option<&Damage> {
+        self.tail.as_ref()
+    }
+
+    /// Cuts the tail, syncs what was read and opens the last segment for writing.
+    pub(super) fn start(&self, core: &Core) -> Result<(), OpenError> {
+        let (io, dir) = (&*core.io, &core.dir);
+        let step = |name| io.step(name).map_err(|source| OpenError::io(dir, source));
+        step("log.start")?;
+        if let Some(damage) = &self.tail {
+            tracing::warn!(
+                path = %damage.path.display(), offset = damage.offset, lsn = damage.lsn,
+                bytes = damage.lost.size_bytes, segments = damage.lost.segments, why = damage.what,
+                "log tail cut"
+            );
+            cut(io, dir, &self.walker.segments, damage)?;
+        }
+        let segments = list_segments(io, dir)?;
+        let Some((_, newest)) = segments.last() else {
+            let segment = segment::create(io, dir, 1).map_err(|source| OpenError::io(dir, source))?;
+            let listed = Listed { first: 1, generation: 1, size_bytes: segment.end };
+            core.begin(segment, 0, vec![listed]);
+            return Ok(());
+        };
+        sync_segments(io, &segments)?;
+        io.sync_dir(dir).map_err(|source| OpenError::io(dir, source))?;
+        step("log.start.synced")?;
+        let mut listed = Vec::with_capacity(segments.len());
+        for (i, (first, path)) in segments.iter().enumerate() {
+            let size_bytes = io.open(path).and_then(|file| file.size_bytes());
+            let size_bytes = size_bytes.map_err(|source| OpenError::io(path, source))?;
+            listed.push(Listed { first: *first, generation: i as u64 + 1, size_bytes });
+        }
+        let opened = SegmentReader::open(io, newest).map_err(|source| OpenError::io(newest, source))?;
+        let Ok(reader) = opened else {
+            return Err(OpenError::io(newest, std::io::Error::other("the segment changed during the start")));
+        };
+        let segment = Segment {
+            file: reader.file,
+            first: segments.last().map_or(1, |&(first, _)| first),
+            generation: segments.len() as u64,
+            salt: reader.salt,
+            end: reader.size_bytes,
+        };
+        core.begin(segment, self.walker.expected - 1, listed);
+        Ok(())
+    }
+}
+
+fn sync_segments(io: &dyn Io, segments: &[(Lsn, PathBuf)]) -> Result<(), OpenError> {
+    for (_, path) in segments {
+        io.open(path).and_then(|file| file.sync_all()).map_err(|source| OpenError::io(path, source))?;
+    }
+    Ok(())
+}
+
+/// What a flush during the replay needs of the log: that what was read is on disk.
+#[derive(Default)]
+pub(super) struct ReplaySync(AtomicBool);
+
+impl ReplaySync {
+    /// Syncs all files, once: nothing is written before the start.
+    pub(super) fn sync(&self, core: &Core) -> std::io::Result<()> {
+        if self.0.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let all = list_segments(&*core.io, &core.dir).and_then(|segments| sync_segments(&*core.io, &segments));
+        all.map_err(std::io::Error::other)?;
+        self.0.store(true, Ordering::Release);
+        Ok(())
+    }
+}

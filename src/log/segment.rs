@@ -1,0 +1,60 @@
+//! Creating segments, and the files they are while nobody knows them.
+//!
+//! A segment is written as `next.tmp`, its header synced, and only then renamed: a `.log` with a damaged header is
+//! damage, never a crash in the wrong moment. The rename itself is synced by the caller.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Lsn;
+use super::disk::{File, Io, write_all};
+use super::format::{SEGMENT_HEADER, encode_segment_header, new_salt, segment_path};
+
+/// A segment that can be written to.
+pub(super) struct Segment {
+    pub(super) file: Arc<dyn File>,
+    /// The LSN in its name, that of its first record.
+    pub(super) first: Lsn,
+    /// Counts the segments this process has opened: the one thing that tells a segment from another with the same
+    /// first LSN that takes its place.
+    pub(super) generation: u64,
+    pub(super) salt: u64,
+    /// Where the next frame goes.
+    pub(super) end: u64,
+}
+
+/// A segment without a name yet.
+pub(super) struct Prepared {
+    file: Arc<dyn File>,
+    salt: u64,
+    path: PathBuf,
+}
+
+impl Prepared {
+    /// Writes and syncs a header. What a failure leaves behind, the next attempt overwrites.
+    pub(super) fn new(io: &dyn Io, dir: &Path) -> io::Result<Self> {
+        let path = dir.join("next.tmp");
+        io.step("log.segment.create")?;
+        let file = io.create(&path)?;
+        let salt = new_salt();
+        write_all(&*file, &encode_segment_header(salt), 0)?;
+        file.sync_all()?;
+        io.step("log.segment.prepared")?;
+        Ok(Prepared { file, salt, path })
+    }
+
+    /// Gives it the name that makes it part of the log.
+    pub(super) fn publish(self, io: &dyn Io, dir: &Path, first: Lsn, generation: u64) -> io::Result<Segment> {
+        io.rename(&self.path, &segment_path(dir, first))?;
+        Ok(Segment { file: self.file, first, generation, salt: self.salt, end: SEGMENT_HEADER as u64 })
+    }
+}
+
+/// Makes an empty segment, its name synced.
+pub(super) fn create(io: &dyn Io, dir: &Path, first: Lsn) -> io::Result<Segment> {
+    let segment = Prepared::new(io, dir)?.publish(io, dir, first, 1)?;
+    io.step("log.segment.renamed")?;
+    io.sync_dir(dir)?;
+    Ok(segment)
+}

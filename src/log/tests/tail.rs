@@ -1,0 +1,233 @@
+//! Rule 4: what is tail and may be cut, what is damage and must not.
+
+use super::*;
+use crate::log::Damage;
+use crate::log::format::{FRAME_HEADER, SEGMENT_HEADER, encode_segment_header};
+
+/// Offsets of the frames of records 1 to `n` when each is a frame of its own, and the end.
+fn frames(n: u64) -> Vec<usize> {
+    let mut at = SEGMENT_HEADER;
+    let mut offsets = vec![at];
+    for lsn in 1..=n {
+        at += FRAME_HEADER + 2 + content(lsn).len();
+        offsets.push(at);
+    }
+    offsets
+}
+
+fn damaged(result: Result<(Log, Records), OpenError>) -> Damage {
+    match result {
+        Err(OpenError::Damaged(damage)) => *damage,
+        Err(other) => panic!("{other}"),
+        Ok((_, records)) => panic!("opened with {} records", records.len()),
+    }
+}
+
+fn disk(bytes: &[u8]) -> SimIo {
+    let sim = SimIo::new();
+    sim.put(&path(1), bytes);
+    sim
+}
+
+#[test]
+fn rule_4_a_tail_torn_at_any_byte_is_cut_and_the_log_goes_on() {
+    let sim = SimIo::new();
+    with_records(&sim, Fsync::No, 5);
+    let bytes = sim.contents(&path(1)).unwrap();
+    let offsets = frames(5);
+    assert_eq!(bytes.len(), offsets[5]);
+    for end in offsets[4]..offsets[5] {
+        let sim = disk(&bytes[..end]);
+        let (log, records) = reopen(&sim, Fsync::No).unwrap();
+        assert_eq!(assert_sequence(&records, 1), 4, "cut at {end}");
+        assert_eq!(sim.contents(&path(1)).unwrap().len(), offsets[4]);
+        let waiter = log.register(Box::new(|| {}));
+        assert_eq!(add(&log, waiter), 5);
+        let (_, records) = reopen(&sim.process_crash(), Fsync::No).unwrap();
+        assert_eq!(assert_sequence(&records, 1), 5);
+    }
+}
+
+#[test]
+fn rule_4_zeros_and_garbage_behind_the_last_frame_are_tail() {
+    let sim = SimIo::new();
+    with_records(&sim, Fsync::No, 3);
+    let bytes = sim.contents(&path(1)).unwrap();
+    for garbage in [&[0; 5000][..], &[0xf5; 77], b"\xf5TF\x1a", &bytes[SEGMENT_HEADER..]] {
+        let mut longer = bytes.clone();
+        longer.extend_from_slice(garbage);
+        let (_, records) = reopen(&disk(&longer), Fsync::No).unwrap();
+        assert_eq!(assert_sequence(&records, 1), 3);
+    }
+}
+
+#[test]
+fn rule_4_a_flipped_bit_below_the_synced_lsn_is_refused_with_path_and_offset() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::No, 4);
+    log.sync_to(4).unwrap();
+    add(&log, waiter);
+    let bytes = sim.contents(&path(1)).unwrap();
+    let offsets = frames(5);
+    for at in SEGMENT_HEADER..offsets[4] {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        let damage = damaged(reopen(&disk(&flipped), Fsync::No));
+        let frame = offsets.partition_point(|&offset| offset <= at) - 1;
+        assert_eq!((damage.path.clone(), damage.offset), (path(1), offsets[frame] as u64), "bit flipped at {at}");
+        assert_eq!((damage.lsn, damage.lost.last), (frame as u64 + 1, 5));
+    }
+}
+
+#[test]
+fn rule_4_a_flipped_bit_above_the_synced_lsn_is_tail() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::No, 2);
+    log.sync_to(2).unwrap();
+    for _ in 0..3 {
+        add(&log, waiter);
+    }
+    let mut bytes = sim.contents(&path(1)).unwrap();
+    bytes[frames(5)[3] + 60] ^= 4;
+    let sim = disk(&bytes);
+    let (_, records) = reopen(&sim, Fsync::No).unwrap();
+    assert_eq!(assert_sequence(&records, 1), 3, "record 4 was not known to be synced, 5 goes with it");
+    assert_eq!(sim.contents(&path(1)).unwrap().len(), frames(3)[3]);
+}
+
+#[test]
+fn rule_4_a_clean_close_proves_the_last_record() {
+    let sim = SimIo::new();
+    let (log, _) = with_records(&sim, Fsync::No, 3);
+    log.close().unwrap();
+    let mut bytes = sim.contents(&path(1)).unwrap();
+    let (log, records) = reopen(&sim, Fsync::No).unwrap();
+    assert_eq!((assert_sequence(&records, 1), append(&log)), (3, 4), "the mark is no record");
+    bytes[frames(3)[2] + 50] ^= 1;
+    assert_eq!(damaged(reopen(&disk(&bytes), Fsync::No)).lsn, 3);
+}
+
+#[test]
+fn rule_4_a_missing_segment_is_tail_or_damage_as_the_synced_lsn_says() {
+    for synced in [false, true] {
+        let sim = SimIo::new();
+        let (log, waiter) = with_records(&sim, Fsync::No, 2);
+        let second = log.rotate().unwrap().first_lsn();
+        let synced_before = log.synced();
+        add(&log, waiter);
+        if synced {
+            log.sync_to(3).unwrap();
+        }
+        assert_eq!((second, synced_before), (3, 2));
+        // Without a rotation's sync between them: frame 4 knows 3 only if it was synced above.
+        sim.put(&path(4), &encode_and_move(&sim, &log, waiter));
+        let sim_without = SimIo::new();
+        sim_without.put(&path(1), &sim.contents(&path(1)).unwrap());
+        sim_without.put(&path(4), &sim.contents(&path(4)).unwrap());
+        let result = reopen(&sim_without, Fsync::No);
+        if synced {
+            let damage = damaged(result);
+            assert_eq!((damage.path, damage.offset, damage.lsn), (path(4), 0, 3));
+        } else {
+            assert_eq!(assert_sequence(&result.unwrap().1, 1), 2);
+            assert!(sim_without.contents(&path(4)).is_none(), "later segments go with the tail");
+        }
+    }
+}
+
+/// Adds record 4 to segment 3 and answers a segment with that frame alone.
+fn encode_and_move(sim: &SimIo, log: &Log, waiter: WaiterId) -> Vec<u8> {
+    let before = sim.contents(&path(3)).unwrap().len();
+    add(log, waiter);
+    let bytes = sim.contents(&path(3)).unwrap();
+    [&bytes[..SEGMENT_HEADER], &bytes[before..]].concat()
+}
+
+#[test]
+fn rule_4_a_frame_stored_as_a_value_proves_nothing() {
+    let foreign = SimIo::new();
+    let (log, _) = with_records(&foreign, Fsync::No, 9);
+    log.close().unwrap();
+    let stored = foreign.contents(&path(1)).unwrap();
+
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::No, 1);
+    let lsn = log.append(|_, out| out.extend_from_slice(&stored));
+    log.commit(lsn, waiter);
+    let mut bytes = sim.contents(&path(1)).unwrap();
+    bytes[frames(1)[1] + FRAME_HEADER] ^= 1;
+    assert_eq!(assert_sequence(&reopen(&disk(&bytes), Fsync::No).unwrap().1, 1), 1);
+}
+
+#[test]
+fn rule_4_a_damaged_segment_header_is_refused() {
+    let sim = SimIo::new();
+    with_records(&sim, Fsync::No, 2);
+    let bytes = sim.contents(&path(1)).unwrap();
+    for end in [0, 7, 31] {
+        assert_eq!(damaged(reopen(&disk(&bytes[..end]), Fsync::No)).offset, 0);
+    }
+    for at in 0..SEGMENT_HEADER {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 0x10;
+        assert_eq!(damaged(reopen(&disk(&flipped), Fsync::No)).offset, 0);
+    }
+}
+
+#[test]
+fn rule_4_another_format_version_is_named() {
+    let mut header = encode_segment_header(1);
+    header[8] = 2;
+    let check = xxhash_rust::xxh3::xxh3_64(&header[..24]);
+    header[24..].copy_from_slice(&check.to_le_bytes());
+    let error = reopen(&disk(&header), Fsync::No).err().unwrap().to_string();
+    assert_eq!(error, "log: log/0000000000000001.log has format version 2, this binary knows 1");
+}
+
+#[test]
+fn rule_4_a_read_error_is_no_tail() {
+    let sim = SimIo::new();
+    with_records(&sim, Fsync::No, 2);
+    let next = sim.process_crash();
+    next.fail(crate::log::sim::Op::Read, 1, 1, libc::EIO);
+    assert!(matches!(reopen(&next, Fsync::No), Err(OpenError::Io { .. })));
+    assert_eq!(reopen(&next, Fsync::No).unwrap().1.len(), 2);
+}
+
+#[test]
+fn rule_4_a_start_that_crashes_while_it_cuts_is_done_again() {
+    let base = SimIo::new();
+    let (log, waiter) = with_records(&base, Fsync::No, 3);
+    base.fail(crate::log::sim::Op::Sync, 2, u64::MAX, libc::EIO);
+    for first in [4, 6] {
+        // A rotation whose syncs fail leaves the segment in use and unsynced.
+        let _ = log.rotate();
+        assert!(base.contents(&path(first)).is_some());
+        log.core.publish(|state| state.poison = None);
+        base.heal();
+        add(&log, waiter);
+        add(&log, waiter);
+        base.fail(crate::log::sim::Op::Sync, 1, u64::MAX, libc::EIO);
+    }
+    drop(log);
+    let mut bytes = base.contents(&path(1)).unwrap();
+    bytes.truncate(frames(3)[3] - 1);
+    base.put(&path(1), &bytes);
+    base.heal();
+    let mut n = 0;
+    loop {
+        let sim = base.process_crash();
+        sim.crash_at(n);
+        let done = reopen(&sim, Fsync::No).is_ok();
+        for seed in 0..20 {
+            let (log, records) = reopen(&sim.power_loss(seed), Fsync::No).unwrap();
+            assert_eq!(assert_sequence(&records, 1), 2, "crash at operation {n}, seed {seed}");
+            assert_eq!(append(&log), 3);
+        }
+        if done {
+            break;
+        }
+        n += 1;
+    }
+    assert!(n > 6, "{n} operations");
+}

@@ -1,0 +1,631 @@
+//! The writing side: the buffer that commits append to, the writer that empties it, the numbers that say how far.
+//!
+//! | lock | protects | held across |
+//! |---|---|---|
+//! | `segments` | the list of files; rotation and deletion one at a time | everything below |
+//! | `syncing` | one sync at a time | fdatasync |
+//! | `writer` | the current segment, the frames being written | write(2), truncate, rename |
+//! | `pending` | records not yet taken by the writer | nothing |
+//! | `state` | the numbers, health, waiters | nothing |
+//!
+//! Taken in this order only, each may be skipped. `pending` alone is on the path of an append, and nobody holds
+//! it across a system call. Wake callbacks run when none of them is held by the thread, except by that of a
+//! rotation or deletion (`segments`), a sync (`syncing`) or a write (`writer`), which no callback needs: they
+//! must not call back into the log except for [`Core::acked`] and its like.
+//!
+//! **Nothing is stranded.** A committer raises `wanted`, then tries the writer's lock. If it is taken, its holder
+//! looks at `wanted` after it has let go. Either the committer gets the lock or the holder sees the raised `wanted`:
+//! the two fences of [`Core::drive`] order the store and the load on both sides.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+
+use super::disk::{File, Io, write_all};
+use super::format::{FRAME_HEADER, FRAME_TARGET, FrameHeader, payload_check, push_record};
+use super::segment::Segment;
+use super::{Fsync, Lsn, WaiterId, Wake};
+
+/// A committer leaves the writing to the log thread after so many rounds on behalf of others.
+const ROUNDS_MAX: usize = 4;
+
+/// A buffer that grew beyond this is given back once it is written.
+const KEEP_BUFFER: usize = 8 << 20;
+
+/// Keeps what several threads write apart from its neighbours (two cache lines: they are fetched in pairs).
+#[repr(align(128))]
+pub(super) struct Padded<T>(pub(super) T);
+
+/// Frames in the making: room for each header, then its records.
+#[derive(Default)]
+pub(super) struct Batch {
+    buf: Vec<u8>,
+    marks: Vec<Mark>,
+    /// LSN after the last record; 0 as long as the log is not started.
+    next: Lsn,
+    /// Length of what is whole: more than that is left by a closure that panicked.
+    whole: usize,
+}
+
+struct Mark {
+    start: usize,
+    first: Lsn,
+}
+
+impl Batch {
+    fn append(&mut self, write: impl FnOnce(Lsn, &mut Vec<u8>)) -> Lsn {
+        let lsn = self.next;
+        assert!(lsn > 0, "the log takes no records before its start");
+        self.buf.truncate(self.whole);
+        match self.marks.last() {
+            Some(mark) if self.whole - mark.start < FRAME_TARGET => {}
+            _ => self.begin_frame(),
+        }
+        push_record(&mut self.buf, |buf| write(lsn, buf));
+        self.whole = self.buf.len();
+        self.next = lsn + 1;
+        lsn
+    }
+
+    fn begin_frame(&mut self) {
+        self.marks.push(Mark { start: self.buf.len(), first: self.next });
+        self.buf.extend_from_slice(&[0; FRAME_HEADER]);
+        self.whole = self.buf.len();
+    }
+
+    /// Takes over what `from` holds; this batch is empty.
+    fn take(&mut self, from: &mut Batch) {
+        from.buf.truncate(from.whole);
+        std::mem::swap(&mut self.buf, &mut from.buf);
+        std::mem::swap(&mut self.marks, &mut from.marks);
+        self.next = from.next;
+        from.whole = 0;
+    }
+
+    fn clear(&mut self) {
+        if self.buf.capacity() > KEEP_BUFFER {
+            self.buf = Vec::new();
+        }
+        self.buf.clear();
+        self.marks.clear();
+    }
+
+    /// Fills in the headers. Again for every attempt, since a retry may go to another segment.
+    fn seal(&mut self, salt: u64, synced: Lsn) {
+        for i in 0..self.marks.len() {
+            let Mark { start, first } = self.marks[i];
+            let (end, next) =
+                self.marks.get(i + 1).map_or((self.buf.len(), self.next), |mark| (mark.start, mark.first));
+            let payload = &self.buf[start + FRAME_HEADER..end];
+            let header = FrameHeader {
+                count: (next - first) as u32,
+                size_bytes: payload.len() as u64,
+                first,
+                synced,
+                check: payload_check(payload, salt),
+            };
+            self.buf[start..start + FRAME_HEADER].copy_from_slice(&header.encode(salt));
+        }
+    }
+}
+
+/// Who writes frames.
+#[derive(Default)]
+pub(super) struct Writer {
+    /// The current segment; `None` until the log is started and after it is closed.
+    pub(super) segment: Option<Segment>,
+    /// Bytes beyond the segment's end are to be cut before anything is written.
+    torn: bool,
+    /// What is being written, kept until it is.
+    batch: Batch,
+}
+
+impl Writer {
+    /// Cuts what a failed write left behind the last whole frame.
+    pub(super) fn mend(&mut self) -> io::Result<()> {
+        if let Some(segment) = self.segment.as_ref().filter(|_| self.torn) {
+            segment.file.truncate(segment.end)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+}
+
+/// A segment that a sync failed on.
+#[derive(Clone)]
+pub(super) struct Poison {
+    /// Segments up to this generation are trusted no more.
+    pub(super) upto: u64,
+    pub(super) why: Arc<str>,
+}
+
+/// A segment among the others.
+pub(super) struct Listed {
+    pub(super) first: Lsn,
+    pub(super) generation: u64,
+    /// Its size; of the one that is being written, the size it had when it was opened.
+    pub(super) size_bytes: u64,
+}
+
+struct Slot {
+    wake: Arc<Wake>,
+    /// What it waits for; 0 if for nothing.
+    want: Lsn,
+}
+
+/// The numbers behind the atomics of [`Core`], changed together.
+pub(super) struct State {
+    pub(super) fsync: Fsync,
+    pub(super) written: Lsn,
+    /// On disk, in segments that are trusted or flushed. Stands still while a segment is poisoned.
+    pub(super) synced: Lsn,
+    /// On disk as far as the trusted segments are concerned; equals `synced` while none is poisoned.
+    pub(super) durable: Lsn,
+    pub(super) acked: Lsn,
+    /// Why writes are refused apart from errors: not started, or closed.
+    pub(super) shut: Option<Arc<str>>,
+    pub(super) write_error: Option<Arc<str>>,
+    pub(super) poison: Option<Poison>,
+    /// The last sync ended well.
+    pub(super) sync_ok: bool,
+    /// Segments (by generation) with something that may not be synced, oldest first; the last one is being written.
+    pub(super) unsynced: Vec<(u64, Arc<dyn File>)>,
+    /// The directory has a name that is not synced.
+    pub(super) dir_dirty: bool,
+    slots: Vec<Option<Slot>>,
+    /// Slots that want something.
+    waiting: usize,
+}
+
+impl State {
+    pub(super) fn new(fsync: Fsync) -> Self {
+        State {
+            fsync,
+            written: 0,
+            synced: 0,
+            durable: 0,
+            acked: 0,
+            shut: Some("the log is being replayed".into()),
+            write_error: None,
+            poison: None,
+            sync_ok: true,
+            unsynced: Vec::new(),
+            dir_dirty: false,
+            slots: Vec::new(),
+            waiting: 0,
+        }
+    }
+
+    pub(super) fn refusal(&self) -> Option<&Arc<str>> {
+        let poison = self.poison.as_ref().map(|poison| &poison.why);
+        self.shut.as_ref().or(poison).or(self.write_error.as_ref())
+    }
+
+    /// Brings the derived numbers up to date.
+    fn settle(&mut self) {
+        if self.poison.is_some() {
+            return;
+        }
+        self.synced = self.synced.max(self.durable);
+        let reached = if self.fsync == Fsync::Always { self.synced } else { self.written };
+        self.acked = self.acked.max(reached);
+    }
+
+    fn wakes(&mut self) -> SmallVec<[Arc<Wake>; 8]> {
+        let mut wakes = SmallVec::new();
+        for slot in self.slots.iter_mut().flatten().filter(|slot| slot.want > 0) {
+            wakes.push(slot.wake.clone());
+            if slot.want <= self.acked {
+                slot.want = 0;
+                self.waiting -= 1;
+            }
+        }
+        wakes
+    }
+}
+
+#[derive(Default)]
+struct Signal {
+    work: bool,
+    stop: bool,
+}
+
+/// What the log and its thread share.
+pub(super) struct Core {
+    pub(super) io: Arc<dyn Io>,
+    pub(super) dir: PathBuf,
+    retry: Duration,
+    sync_interval: Duration,
+    pending: Padded<Mutex<Batch>>,
+    last: Padded<AtomicU64>,
+    wanted: AtomicU64,
+    written: AtomicU64,
+    synced: AtomicU64,
+    acked: Padded<AtomicU64>,
+    healthy: AtomicBool,
+    /// Only the log thread tries to write while this is set.
+    write_failed: AtomicBool,
+    /// Generation of the newest poisoned segment, 0 if there is none.
+    poisoned: AtomicU64,
+    pub(super) sync_running: AtomicBool,
+    pub(super) size_bytes: AtomicU64,
+    /// How many there are, for who must not wait for a rotation.
+    pub(super) segment_count: AtomicUsize,
+    pub(super) writer: Mutex<Writer>,
+    pub(super) state: Mutex<State>,
+    syncing: Mutex<()>,
+    /// Every segment, oldest first; the last one is being written.
+    pub(super) segments: Mutex<Vec<Listed>>,
+    signal: Mutex<Signal>,
+    signalled: Condvar,
+}
+
+impl Core {
+    pub(super) fn new(io: Arc<dyn Io>, options: &super::Options) -> Self {
+        Core {
+            io,
+            dir: options.dir.clone(),
+            retry: options.retry,
+            sync_interval: options.sync_interval,
+            pending: Padded(Mutex::default()),
+            last: Padded(AtomicU64::new(0)),
+            wanted: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            acked: Padded(AtomicU64::new(0)),
+            healthy: AtomicBool::new(false),
+            write_failed: AtomicBool::new(false),
+            poisoned: AtomicU64::new(0),
+            sync_running: AtomicBool::new(false),
+            size_bytes: AtomicU64::new(0),
+            segment_count: AtomicUsize::new(0),
+            writer: Mutex::default(),
+            state: Mutex::new(State::new(options.fsync)),
+            syncing: Mutex::new(()),
+            segments: Mutex::new(Vec::new()),
+            signal: Mutex::default(),
+            signalled: Condvar::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn append(&self, write: impl FnOnce(Lsn, &mut Vec<u8>)) -> Lsn {
+        let mut pending = self.pending.0.lock();
+        let lsn = pending.append(write);
+        self.last.0.store(lsn, Ordering::Release);
+        lsn
+    }
+
+    pub(super) fn last(&self) -> Lsn {
+        self.last.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn written(&self) -> Lsn {
+        self.written.load(Ordering::Acquire)
+    }
+
+    pub(super) fn synced(&self) -> Lsn {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn acked(&self) -> Lsn {
+        self.acked.0.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Acquire)
+    }
+
+    /// The first record gets the LSN after `last`; everything up to it is on disk.
+    pub(super) fn begin(&self, segment: Segment, last: Lsn, segments: Vec<Listed>) {
+        let size_bytes = segments.iter().map(|listed| listed.size_bytes).sum();
+        self.size_bytes.store(size_bytes, Ordering::Release);
+        self.segment_count.store(segments.len(), Ordering::Relaxed);
+        *self.segments.lock() = segments;
+        let unsynced = vec![(segment.generation, segment.file.clone())];
+        let mut writer = self.writer.lock();
+        writer.segment = Some(segment);
+        let mut pending = self.pending.0.lock();
+        pending.next = last + 1;
+        self.last.0.store(last, Ordering::Release);
+        drop(pending);
+        drop(writer);
+        self.publish(|state| {
+            (state.written, state.durable, state.acked) = (last, last, last);
+            state.unsynced = unsynced;
+            state.shut = None;
+        });
+    }
+
+    /// Changes the state, makes it visible and wakes those who wait if it moved what they wait for.
+    pub(super) fn publish<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let (acked, refused) = (state.acked, state.refusal().cloned());
+        let result = change(&mut state);
+        state.settle();
+        self.written.store(state.written, Ordering::Release);
+        self.synced.store(state.synced, Ordering::Release);
+        self.acked.0.store(state.acked, Ordering::Release);
+        self.write_failed.store(state.write_error.is_some(), Ordering::Release);
+        self.poisoned.store(state.poison.as_ref().map_or(0, |poison| poison.upto), Ordering::Release);
+        self.healthy.store(state.refusal().is_none(), Ordering::Release);
+        let turned = state.refusal() != refused.as_ref();
+        let moved = turned || state.acked != acked;
+        let wakes = if moved && state.waiting > 0 { state.wakes() } else { SmallVec::new() };
+        let refusal = state.refusal().filter(|_| turned).cloned();
+        drop(state);
+        match refusal {
+            Some(why) => tracing::error!(%why, "log refuses writes"),
+            None if turned => tracing::info!("log takes writes"),
+            None => {}
+        }
+        wakes.iter().for_each(|wake| wake());
+        result
+    }
+
+    pub(super) fn register(&self, wake: Box<Wake>) -> WaiterId {
+        let slot = Some(Slot { wake: wake.into(), want: 0 });
+        let mut state = self.state.lock();
+        match state.slots.iter().position(Option::is_none) {
+            Some(free) => {
+                state.slots[free] = slot;
+                WaiterId(free)
+            }
+            None => {
+                state.slots.push(slot);
+                WaiterId(state.slots.len() - 1)
+            }
+        }
+    }
+
+    pub(super) fn unregister(&self, waiter: WaiterId) {
+        let mut state = self.state.lock();
+        let slot = state.slots.get_mut(waiter.0).and_then(Option::take);
+        if slot.is_some_and(|slot| slot.want > 0) {
+            state.waiting -= 1;
+        }
+    }
+
+    pub(super) fn commit(&self, upto: Lsn, waiter: WaiterId) -> Lsn {
+        debug_assert!(upto <= self.last(), "a commit of what was never appended");
+        let acked = self.acked();
+        if acked >= upto {
+            return acked;
+        }
+        self.wanted.fetch_max(upto, Ordering::Relaxed);
+        self.drive();
+        let acked = self.acked();
+        if acked >= upto {
+            return acked;
+        }
+        let mut state = self.state.lock();
+        let acked = state.acked;
+        if acked < upto
+            && let Some(slot) = state.slots.get_mut(waiter.0).and_then(Option::as_mut)
+        {
+            let begins = slot.want == 0;
+            slot.want = slot.want.max(upto);
+            state.waiting += usize::from(begins);
+        }
+        acked
+    }
+
+    /// Whether frames that somebody waits for could be written now.
+    fn wants_write(&self) -> bool {
+        self.written() < self.wanted.load(Ordering::Relaxed) && !self.write_failed.load(Ordering::Acquire)
+    }
+
+    /// Writes what is wanted unless somebody else is at it, who then looks again.
+    pub(super) fn drive(&self) {
+        for _ in 0..ROUNDS_MAX {
+            fence(Ordering::SeqCst);
+            if !self.wants_write() {
+                return;
+            }
+            let Some(mut writer) = self.writer.try_lock() else { return };
+            let result = self.write_out(&mut writer);
+            drop(writer);
+            if !matches!(result, Ok(true)) {
+                // Failed, or blocked by a poisoned segment: the log thread or a rotation goes on.
+                return;
+            }
+        }
+        self.notify();
+    }
+
+    /// Writes everything appended so far with one write(2). False if there was nothing.
+    pub(super) fn write_out(&self, writer: &mut Writer) -> io::Result<bool> {
+        let Writer { segment: Some(segment), batch, .. } = &mut *writer else {
+            return Err(io::Error::other("the log is not open"));
+        };
+        if segment.generation <= self.poisoned.load(Ordering::Acquire) {
+            return Err(io::Error::other("the log's segment is poisoned by a failed sync"));
+        }
+        if batch.marks.is_empty() {
+            batch.take(&mut self.pending.0.lock());
+            if batch.marks.is_empty() {
+                return Ok(false);
+            }
+        }
+        batch.seal(segment.salt, self.synced());
+        let size_bytes = batch.buf.len() as u64;
+        let last = batch.next - 1;
+        match self.put(writer) {
+            Ok(()) => {
+                self.size_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+                writer.batch.clear();
+                let always = self.publish(|state| {
+                    state.written = last;
+                    state.write_error = None;
+                    state.fsync == Fsync::Always
+                });
+                if always {
+                    self.notify();
+                }
+                Ok(true)
+            }
+            Err(error) => {
+                self.publish(|state| state.write_error = Some(reason(&error)));
+                self.notify();
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts the sealed batch behind the last whole frame, or leaves that the last.
+    fn put(&self, writer: &mut Writer) -> io::Result<()> {
+        writer.mend()?;
+        let Some(segment) = &mut writer.segment else { return Ok(()) };
+        match write_all(&*segment.file, &writer.batch.buf, segment.end) {
+            Ok(()) => {
+                segment.end += writer.batch.buf.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                writer.torn = true;
+                // If it cannot be cut now it is cut before the next attempt.
+                let _ = writer.mend();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes up to an LSN, waiting for whoever is writing.
+    pub(super) fn write_to(&self, lsn: Lsn) -> io::Result<()> {
+        if self.written() >= lsn {
+            return Ok(());
+        }
+        let mut writer = self.writer.lock();
+        let mut result = Ok(true);
+        while self.written() < lsn && matches!(result, Ok(true)) {
+            result = self.write_out(&mut writer);
+        }
+        drop(writer);
+        self.drive();
+        result.map(drop)
+    }
+
+    /// Syncs everything that is written in trusted segments. One at a time; who waited for the one before is
+    /// often served by it (`lsn`).
+    pub(super) fn sync(&self, lsn: Lsn) -> io::Result<()> {
+        let _one = self.syncing.lock();
+        let (target, files, dir_dirty) = {
+            let state = self.state.lock();
+            if state.durable >= lsn && lsn > 0 {
+                return Ok(());
+            }
+            let upto = state.poison.as_ref().map_or(0, |poison| poison.upto);
+            let trusted = |&&(generation, _): &&(u64, _)| generation > upto;
+            (state.written, state.unsynced.iter().filter(trusted).cloned().collect::<Vec<_>>(), state.dir_dirty)
+        };
+        let Some(newest) = files.last().map(|&(generation, _)| generation) else {
+            return Err(io::Error::other("the log's segment is poisoned by a failed sync"));
+        };
+        self.sync_running.store(true, Ordering::Release);
+        let mut result = self.io.step("log.sync");
+        for (_, file) in &files {
+            result = result.and_then(|()| file.sync_data());
+        }
+        if dir_dirty {
+            result = result.and_then(|()| self.io.sync_dir(&self.dir));
+        }
+        self.sync_running.store(false, Ordering::Release);
+        self.publish(|state| match &result {
+            Ok(()) => {
+                state.sync_ok = true;
+                state.durable = state.durable.max(target);
+                state.unsynced.retain(|&(generation, _)| generation >= newest);
+                // A rotation in the meantime has made it dirty again.
+                state.dir_dirty &= !dir_dirty || state.unsynced.len() > 1;
+            }
+            Err(error) => {
+                state.sync_ok = false;
+                state.poison = Some(Poison { upto: newest, why: reason(error) });
+            }
+        });
+        result
+    }
+
+    /// Something is written that is not synced, and a sync would help.
+    pub(super) fn needs_sync(state: &State) -> bool {
+        let current = state.unsynced.last().map_or(0, |&(generation, _)| generation);
+        state.written > state.durable && state.poison.as_ref().is_none_or(|poison| current > poison.upto)
+    }
+
+    /// Has the log thread look at what is to be done.
+    pub(super) fn notify(&self) {
+        self.signal.lock().work = true;
+        self.signalled.notify_one();
+    }
+
+    /// Ends the log thread after the turn it is in.
+    pub(super) fn stop(&self) {
+        self.signal.lock().stop = true;
+        self.signalled.notify_one();
+    }
+
+    /// The log thread: retries what failed, writes what committers left, syncs.
+    pub(super) fn run(&self) {
+        let mut next_sync = Instant::now() + self.sync_interval;
+        loop {
+            // After a failed write only time, not another commit, is a reason to try again.
+            let failed = self.write_failed.load(Ordering::Acquire);
+            let until = if failed { Instant::now() + self.retry } else { next_sync };
+            let mut signal = self.signal.lock();
+            while !signal.stop && (failed || !signal.work) {
+                if self.signalled.wait_until(&mut signal, until).timed_out() {
+                    break;
+                }
+            }
+            if signal.stop {
+                return;
+            }
+            signal.work = false;
+            drop(signal);
+            let now = Instant::now();
+            let due = now >= next_sync;
+            if due {
+                next_sync = now + self.sync_interval;
+            }
+            self.turn(due);
+        }
+    }
+
+    /// One round of the log thread; `due` says that the second of `everysec` is over.
+    pub(super) fn turn(&self, due: bool) {
+        let failed = self.write_failed.load(Ordering::Acquire);
+        if failed || self.wants_write() {
+            // An error is in the state by now.
+            let _ = self.write_out(&mut self.writer.lock());
+            self.drive();
+        }
+        let wanted = {
+            let state = self.state.lock();
+            let now = match state.fsync {
+                Fsync::Always => true,
+                Fsync::EverySec => due,
+                Fsync::No => false,
+            };
+            now && Core::needs_sync(&state)
+        };
+        if wanted {
+            let _ = self.sync(0);
+        }
+    }
+}
+
+/// An error as a client is told it, which is as `strerror` has it.
+pub(super) fn reason(error: &io::Error) -> Arc<str> {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => text[..end].into(),
+        None => text.into(),
+    }
+}

@@ -1,0 +1,622 @@
+//! A connection: bytes in, commands run, replies out.
+//!
+//! | buffer | content |
+//! |---|---|
+//! | the thread's scratch | what was just read; most requests never leave it |
+//! | `input` | the rest of a request that has not arrived whole |
+//! | `out` | replies whose log records are not known to be written |
+//! | `sending` | replies on their way, from `sent` on |
+//!
+//! Up to 32 commands of a pipeline are parsed ahead: their keys are hashed and their table slots prefetched before the
+//! first one runs. Commands run in order; one that must wait stops the ones behind it.
+//!
+//! Invariants: nothing of `out` is sent before the log has reached `need`; `Session` is away exactly while a command
+//! runs elsewhere; a peer that does not read stops being read once its output passes a bound.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::worker::Worker;
+use crate::command::run::{self, Call, Finished, Outcome};
+use crate::command::{self, Id};
+use crate::error::Error;
+use crate::handler::server::bump;
+use crate::handler::session::{Client, ReplyMode};
+use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
+use crate::log::Lsn;
+use crate::resp::{Limits, Parser, Span};
+use crate::shard::engine::gate;
+use crate::util::time::now_ms;
+
+/// Commands parsed ahead.
+const AHEAD: usize = 32;
+/// Output above which no more requests are run until the peer has read.
+const OUTPUT_HIGH: usize = 1 << 20;
+/// A buffer larger than this is given back once it is empty.
+const KEEP: usize = 64 << 10;
+
+/// A client's socket.
+pub enum Socket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// Unix domain.
+    Unix(UnixStream),
+}
+
+impl Socket {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Tcp(s) => Pin::new(s).poll_read(cx, buf),
+            Socket::Unix(s) => Pin::new(s).poll_read(cx, buf),
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Socket::Tcp(s) => Pin::new(s).poll_write(cx, buf),
+            Socket::Unix(s) => Pin::new(s).poll_write(cx, buf),
+        }
+    }
+
+    fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(s) => s.try_write(buf),
+            Socket::Unix(s) => s.try_write(buf),
+        }
+    }
+
+    fn fd(&self) -> i32 {
+        use std::os::fd::AsRawFd;
+        match self {
+            Socket::Tcp(s) => s.as_raw_fd(),
+            Socket::Unix(s) => s.as_raw_fd(),
+        }
+    }
+}
+
+/// A connection of this thread.
+pub struct Connection {
+    worker: Rc<Worker>,
+    client: Arc<Client>,
+    state: RefCell<State>,
+    /// In the worker's queue for the next tick.
+    queued: Cell<bool>,
+    /// LSN that the replies in `out` wait for.
+    need: Cell<Lsn>,
+}
+
+struct State {
+    socket: Socket,
+    parser: Parser,
+    limits: Limits,
+    input: Vec<u8>,
+    out: Reply,
+    /// Replies in `out`.
+    replies: usize,
+    sending: Vec<u8>,
+    sent: usize,
+    session: Option<Box<Session>>,
+    ahead: Ahead,
+    last: Option<(Id, &'static Command)>,
+    waker: Option<Waker>,
+    closing: bool,
+    broken: bool,
+    /// The writer has waited for what the last read brought.
+    delayed: bool,
+    /// The last read filled the scratch buffer: there is more.
+    more: bool,
+    /// Nothing is read until the output has gone: whoever sends it wakes the task.
+    stalled: bool,
+}
+
+/// Commands parsed and not yet run.
+#[derive(Default)]
+struct Ahead {
+    spans: Vec<Span>,
+    calls: SmallVec<[Parsed; AHEAD]>,
+}
+
+struct Parsed {
+    first: u32,
+    count: u32,
+    end: usize,
+    command: Option<(Id, &'static Command)>,
+    hash: u64,
+}
+
+/// Why the input stopped being worked on.
+enum Stop {
+    /// All of it is done, or an incomplete request is left.
+    Dry,
+    /// A command runs elsewhere.
+    Posted(tokio::sync::oneshot::Receiver<Finished>),
+    /// A command asked for a pause.
+    Sleep(Duration),
+    /// The command may not run yet; the same one is tried again after this.
+    Again(Duration),
+    /// The peer must read first.
+    Full,
+    /// To be closed once the output is out.
+    Close,
+}
+
+impl Connection {
+    /// Takes a socket over.
+    pub fn open(worker: Rc<Worker>, socket: Socket, addr: String, laddr: String) -> Rc<Connection> {
+        let server = worker.server.clone();
+        let now = now_ms();
+        let client = Arc::new(Client {
+            id: server.next_client.fetch_add(1, Ordering::Relaxed),
+            addr,
+            laddr,
+            fd: socket.fd(),
+            since_ms: now,
+            active_ms: now.into(),
+            proto: 2.into(),
+            multi: (-1).into(),
+            command: u32::MAX.into(),
+            ..Client::default()
+        });
+        if matches!(socket, Socket::Unix(_)) {
+            client.bits.store(8, Ordering::Relaxed);
+        }
+        server.clients.lock().insert(client.id, client.clone());
+        let settings = server.config.settings();
+        let authenticated = !server.password_required.load(Ordering::Relaxed);
+        let names = server.engine.first_names();
+        let session = Box::new(Session::new(client.clone(), names, authenticated));
+        let state = State {
+            socket,
+            parser: Parser::default(),
+            limits: Limits { max_bulk: settings.proto_max_bulk_len, ..Limits::default() },
+            input: Vec::new(),
+            out: Reply::new(2),
+            replies: 0,
+            sending: Vec::new(),
+            sent: 0,
+            session: Some(session),
+            ahead: Ahead::default(),
+            last: None,
+            waker: None,
+            closing: false,
+            broken: false,
+            delayed: false,
+            more: false,
+            stalled: false,
+        };
+        Rc::new(Connection { worker, client, state: RefCell::new(state), queued: Cell::new(false), need: Cell::new(0) })
+    }
+
+    /// LSN that the replies wait for.
+    #[inline]
+    pub fn need(&self) -> Lsn {
+        self.need.get()
+    }
+
+    /// The connection's task.
+    pub async fn serve(self: Rc<Self>) {
+        loop {
+            match poll_fn(|cx| self.poll(cx)).await {
+                Stop::Posted(finished) => {
+                    let Ok(finished) = finished.await else { break };
+                    self.take_back(finished);
+                }
+                Stop::Sleep(time) | Stop::Again(time) => tokio::time::sleep(time).await,
+                Stop::Close => break,
+                Stop::Dry | Stop::Full => {}
+            }
+        }
+        // Before the descriptor is closed and its number given to somebody else.
+        self.worker.server.clients.lock().remove(&self.client.id);
+    }
+
+    /// Sends what may be sent, runs what has arrived, reads more.
+    fn poll(self: &Rc<Self>, cx: &mut Context<'_>) -> Poll<Stop> {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        if !state.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            state.waker = Some(cx.waker().clone());
+        }
+        loop {
+            if state.poll_send(cx).is_err() {
+                return Poll::Ready(Stop::Close);
+            }
+            let drained = state.out.is_empty() && state.sending.is_empty();
+            if state.broken || state.closing && drained {
+                return Poll::Ready(Stop::Close);
+            }
+            state.stalled = state.closing || state.pending_bytes() > OUTPUT_HIGH;
+            if state.stalled {
+                return Poll::Pending;
+            }
+            if !state.input.is_empty() && state.parser.missing() == 0 {
+                let mut input = std::mem::take(&mut state.input);
+                let (done, stop) = self.run(state, &mut input);
+                input.drain(..done);
+                if input.is_empty() && input.capacity() > KEEP {
+                    input = Vec::new();
+                }
+                state.input = input;
+                match stop {
+                    Stop::Dry => {}
+                    Stop::Full => continue,
+                    stop => return Poll::Ready(stop),
+                }
+            }
+            match self.read(state, cx) {
+                Poll::Ready(Some(Stop::Dry | Stop::Full)) if state.more => {
+                    // Others first, the tick among them: a peer that sends without end must not keep them waiting.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(Stop::Dry | Stop::Full)) => {}
+                Poll::Ready(Some(stop)) => return Poll::Ready(stop),
+                Poll::Ready(None) => return Poll::Ready(Stop::Close),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Reads once and runs what came. `None`: the peer is gone.
+    fn read(self: &Rc<Self>, state: &mut State, cx: &mut Context<'_>) -> Poll<Option<Stop>> {
+        let mut scratch = self.worker.scratch.borrow_mut();
+        let mut buf = ReadBuf::new(&mut scratch);
+        match state.socket.poll_read(cx, &mut buf) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(_)) => return Poll::Ready(None),
+            Poll::Ready(Ok(())) => {}
+        }
+        let data = buf.filled_mut();
+        if data.is_empty() {
+            return Poll::Ready(None);
+        }
+        self.worker.stay_awake();
+        state.delayed = false;
+        state.more = data.len() == super::worker::READ;
+        bump(&self.worker.runner.borrow().stats.bytes_in, data.len() as u64);
+        bump(&self.client.totals[1], data.len() as u64);
+        let stop = if state.input.is_empty() {
+            let (done, stop) = self.run(state, data);
+            state.input.extend_from_slice(&data[done..]);
+            stop
+        } else {
+            let mut input = std::mem::take(&mut state.input);
+            input.extend_from_slice(data);
+            let (done, stop) = self.run(state, &mut input);
+            input.drain(..done);
+            state.input = input;
+            stop
+        };
+        let limit = self.worker.setting(|s| s.client_query_buffer_limit);
+        if state.input.len() > limit {
+            tracing::warn!(client = self.client.id, "closing client that reached max query buffer length");
+            return Poll::Ready(None);
+        }
+        self.client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);
+        Poll::Ready(Some(stop))
+    }
+
+    /// Runs the commands in `input`; how many bytes are done, and why it stopped.
+    fn run(self: &Rc<Self>, state: &mut State, input: &mut [u8]) -> (usize, Stop) {
+        let mut done = 0;
+        let now_ms = now_ms();
+        self.client.active_ms.store(now_ms, Ordering::Relaxed);
+        let stop = loop {
+            let parsed = state.parse_ahead(input, done);
+            if state.ahead.calls.len() > 1 {
+                self.look_ahead(state, input);
+            }
+            let calls = std::mem::take(&mut state.ahead.calls);
+            let full = calls.len() == AHEAD;
+            let mut stop = None;
+            for call in &calls {
+                match self.run_one(state, input, call, now_ms) {
+                    None => done = call.end,
+                    Some(Stop::Again(time)) => {
+                        stop = Some(Stop::Sleep(time));
+                        break;
+                    }
+                    Some(other) => {
+                        done = call.end;
+                        stop = Some(other);
+                        break;
+                    }
+                }
+            }
+            state.ahead.calls = calls;
+            if let Some(stop) = stop {
+                // What was parsed beyond is parsed again.
+                state.parser = Parser::default();
+                break stop;
+            }
+            if let Err(error) = parsed {
+                state.out.error_text(&error.text());
+                state.replies += 1;
+                state.closing = true;
+                done = input.len();
+                break Stop::Dry;
+            }
+            if state.closing {
+                break Stop::Dry;
+            }
+            if state.pending_bytes() > OUTPUT_HIGH {
+                break Stop::Full;
+            }
+            if !full {
+                break Stop::Dry;
+            }
+        };
+        self.reply_soon(state);
+        (done, stop)
+    }
+
+    /// Hashes the keys of the commands ahead and prefetches what they will touch.
+    fn look_ahead(&self, state: &mut State, input: &[u8]) {
+        let engine = &self.worker.server.engine;
+        let Some(ns) = state.session.as_ref().map(|s| s.ns) else { return };
+        let mut targets: SmallVec<[(u16, u32, Option<u32>); AHEAD]> = SmallVec::new();
+        for call in &mut state.ahead.calls {
+            if let Some((_, Command { route: Route::One(at), .. })) = call.command
+                && (*at as u32) < call.count
+            {
+                let (from, to) = state.ahead.spans[call.first as usize + at];
+                let key = &input[from as usize..to as usize];
+                call.hash = engine.router.hash(key);
+                let shard = engine.router.shard(call.hash, key);
+                targets.push((shard, crate::shard::table::table_hash(call.hash, ns), None));
+            }
+        }
+        for &(shard, hash, _) in &targets {
+            if let Some(core) = engine.shards[shard as usize].try_core() {
+                core.table.prefetch_slot(hash);
+            }
+        }
+        for (shard, hash, index) in &mut targets {
+            if let Some(core) = engine.shards[*shard as usize].try_core() {
+                *index = core.table.prefetch_object(*hash);
+            }
+        }
+        for &(shard, _, index) in &targets {
+            if let (Some(index), Some(core)) = (index, engine.shards[shard as usize].try_core())
+                && core.table.is_used(index)
+            {
+                core.table.prefetch_bytes(index);
+            }
+        }
+    }
+
+    /// Runs one command. `None`: go on.
+    #[inline]
+    fn run_one(&self, state: &mut State, input: &[u8], call: &Parsed, now_ms: u64) -> Option<Stop> {
+        if call.count == 0 {
+            return None;
+        }
+        let spans = &state.ahead.spans[call.first as usize..(call.first + call.count) as usize];
+        let args = Args::new(input, spans);
+        let begin = state.out.len();
+        let mut need = self.need.get();
+        let Some(command) = call.command else {
+            unknown(state.session.as_deref_mut(), args, &mut state.out);
+            state.replies += 1;
+            return None;
+        };
+        if let Some(session) = state.session.as_deref_mut()
+            && session.reply_mode == ReplyMode::SkipNext
+        {
+            session.reply_mode = ReplyMode::Skip;
+        }
+        if self.worker.server.engine.gate.load(Ordering::Relaxed) & gate::SLOWED != 0
+            && let Some(delay) = self.slow_down(command.1, &mut state.delayed)
+        {
+            return Some(Stop::Again(delay));
+        }
+        let hash = match command.1.route {
+            Route::One(at) if call.hash == 0 && at < args.len() => self.worker.server.engine.router.hash(&args[at]),
+            _ => call.hash,
+        };
+        let call = Call { command, args, hash, now_ms };
+        let mut runner = self.worker.runner.borrow_mut();
+        bump(&runner.stats.commands, 1);
+        let outcome = run::start(&mut runner, &mut state.session, call, &mut state.out, &mut need);
+        self.need.set(need);
+        match outcome {
+            Outcome::Done => {
+                state.replies += 1;
+                self.after(state, begin)
+            }
+            Outcome::Posted(finished) => Some(Stop::Posted(finished)),
+            Outcome::Closed => Some(Stop::Again(Duration::from_millis(1))),
+        }
+    }
+
+    /// What a command left to be done with its reply and the connection.
+    #[inline]
+    fn after(&self, state: &mut State, begin: usize) -> Option<Stop> {
+        let session = state.session.as_deref_mut()?;
+        match session.reply_mode {
+            ReplyMode::On | ReplyMode::SkipNext => {}
+            mode => {
+                state.out.truncate(begin);
+                state.replies -= 1;
+                if mode == ReplyMode::Skip {
+                    session.reply_mode = ReplyMode::On;
+                }
+            }
+        }
+        state.out.set_proto(session.proto);
+        match std::mem::replace(&mut session.after, After::Nothing) {
+            After::Nothing => None,
+            After::Close => {
+                state.closing = true;
+                Some(Stop::Dry)
+            }
+            After::SleepMs(ms) => Some(Stop::Sleep(Duration::from_millis(ms.max(1)))),
+        }
+    }
+
+    /// The pause of a writer while too much is dirty: once for what one read brought, and again and again where the
+    /// budget is used up. It comes before any lease, else it would block the flush that it waits for.
+    #[cold]
+    fn slow_down(&self, command: &Command, delayed: &mut bool) -> Option<Duration> {
+        use crate::shard::engine::MOST_DELAY_US;
+        let delay_us = self.worker.server.engine.write_delay_us.load(Ordering::Relaxed);
+        if !command.has(flags::WRITE) && command.name != "exec" || delay_us == 0 {
+            return None;
+        }
+        if *delayed && delay_us < MOST_DELAY_US {
+            return None;
+        }
+        *delayed = true;
+        Some(Duration::from_micros(delay_us))
+    }
+
+    /// A command that ran elsewhere is back.
+    fn take_back(self: &Rc<Self>, finished: Finished) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        state.session = Some(finished.session);
+        let begin = state.out.len();
+        state.out.raw(finished.reply.as_slice());
+        state.replies += 1;
+        self.need.set(self.need.get().max(finished.need));
+        let _ = self.after(state, begin);
+        self.reply_soon(state);
+    }
+
+    /// Sends the replies if the log has got there, else leaves them to the tick.
+    fn reply_soon(self: &Rc<Self>, state: &mut State) {
+        if state.out.is_empty() || self.queued.get() {
+            return;
+        }
+        if self.need.get() <= self.worker.server.engine.log.acked() {
+            state.send_now(&self.worker);
+        } else {
+            self.queued.set(true);
+            self.worker.enqueue(self.clone());
+        }
+    }
+
+    /// From the tick: the log has reached `need`.
+    pub fn send(&self) {
+        self.queued.set(false);
+        let mut state = self.state.borrow_mut();
+        state.send_now(&self.worker);
+        if (state.stalled || state.broken || !state.sending.is_empty())
+            && let Some(waker) = &state.waker
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// From the tick: the log refuses writes. What waits for it is answered with an error instead.
+    pub fn refuse(&self, why: &str) {
+        {
+            let mut state = self.state.borrow_mut();
+            let replies = std::mem::take(&mut state.replies);
+            state.out.truncate(0);
+            let error = Error::Misconf(why.to_owned().into());
+            for _ in 0..replies {
+                state.out.error(&error);
+            }
+        }
+        self.need.set(0);
+        self.send();
+    }
+}
+
+impl State {
+    fn pending_bytes(&self) -> usize {
+        self.out.len() + self.sending.len() - self.sent
+    }
+
+    /// Parses up to 32 commands. An error is told after the commands before it have run.
+    fn parse_ahead(&mut self, input: &mut [u8], from: usize) -> Result<(), crate::resp::ProtocolError> {
+        let Ahead { spans, calls } = &mut self.ahead;
+        spans.clear();
+        calls.clear();
+        let mut at = from;
+        while calls.len() < AHEAD && at < input.len() {
+            let first = spans.len();
+            match self.parser.parse(input, at, &self.limits, spans)? {
+                None => break,
+                Some(end) => {
+                    let count = spans.len() - first;
+                    let command = (count > 0).then(|| spans[first]).and_then(|(from, to)| {
+                        let name = &input[from as usize..to as usize];
+                        match self.last {
+                            Some((_, last)) if last.name.as_bytes().eq_ignore_ascii_case(name) => self.last,
+                            _ => command::table().find(name),
+                        }
+                    });
+                    self.last = command.or(self.last);
+                    calls.push(Parsed { first: first as u32, count: count as u32, end, command, hash: 0 });
+                    at = end;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves `out` to the socket as far as it takes it.
+    fn send_now(&mut self, worker: &Worker) {
+        self.replies = 0;
+        if self.sending.is_empty() {
+            self.out.swap(&mut self.sending);
+            self.sent = 0;
+        } else {
+            self.sending.extend_from_slice(self.out.as_slice());
+            self.out.truncate(0);
+        }
+        bump(&worker.runner.borrow().stats.bytes_out, (self.sending.len() - self.sent) as u64);
+        while self.sent < self.sending.len() {
+            match self.socket.try_write(&self.sending[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.broken = true;
+                    return;
+                }
+            }
+        }
+        self.finish_sending();
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while self.sent < self.sending.len() {
+            match self.socket.poll_write(cx, &self.sending[self.sent..]) {
+                Poll::Ready(n) => self.sent += n?,
+                Poll::Pending => return Ok(()),
+            }
+        }
+        self.finish_sending();
+        Ok(())
+    }
+
+    fn finish_sending(&mut self) {
+        self.sent = 0;
+        self.sending.clear();
+        if self.sending.capacity() > KEEP {
+            self.sending = Vec::new();
+        }
+    }
+}
+
+/// Redis's answer to a command it does not know.
+#[cold]
+fn unknown(session: Option<&mut Session>, args: Args<'_>, out: &mut Reply) {
+    if let Some(multi) = session.and_then(|s| s.multi.as_mut()) {
+        multi.aborted = true;
+    }
+    out.error(&command::run::unknown_command(args));
+}

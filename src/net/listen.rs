@@ -1,0 +1,187 @@
+//! Listeners: TCP and Unix sockets, admission, and the hand-over of a socket to the least loaded network thread.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc;
+
+use super::worker::{Accepted, StdSocket, Worker};
+use crate::config::settings::BindHost;
+use crate::handler::Server;
+
+/// The network threads, as the listeners see them.
+#[derive(Clone)]
+pub struct Workers {
+    senders: Arc<Vec<mpsc::UnboundedSender<Accepted>>>,
+    next: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Workers {
+    /// Starts this many network threads.
+    pub fn start(server: &Arc<Server>, threads: usize) -> Workers {
+        let senders = (0..threads)
+            .map(|n| {
+                let (sender, sockets) = mpsc::unbounded_channel();
+                let server = server.clone();
+                crate::shard::engine::spawn(format!("net-{n}"), 0, move || {
+                    if let Err(error) = Worker::run(server, sockets) {
+                        tracing::error!(%error, "network thread failed");
+                        std::process::exit(1);
+                    }
+                });
+                sender
+            })
+            .collect();
+        Workers { senders: Arc::new(senders), next: Arc::default() }
+    }
+
+    fn hand_over(&self, accepted: Accepted) {
+        let next = self.next.fetch_add(1, Ordering::Relaxed) % self.senders.len();
+        if self.senders[next].send(accepted).is_err() {
+            tracing::error!("a network thread is gone");
+        }
+    }
+}
+
+/// A bound listener.
+pub enum Listener {
+    /// TCP.
+    Tcp(tokio::net::TcpListener),
+    /// Unix domain; the path is removed at the end.
+    Unix(tokio::net::UnixListener),
+}
+
+/// Binds all addresses of the configuration. An address with a leading `-` may be unavailable.
+pub fn bind(server: &Server) -> std::io::Result<Vec<Listener>> {
+    let settings = server.config.settings();
+    let mut listeners = Vec::new();
+    if settings.port != 0 {
+        for bind in &settings.bind {
+            let (name, optional) = match &bind.host {
+                BindHost::AnyV4 => ("0.0.0.0", bind.optional),
+                BindHost::AnyV6 => ("::", bind.optional),
+                BindHost::Named(name) => (&name[..], bind.optional),
+            };
+            match bind_tcp(name, settings.port, settings.tcp_backlog) {
+                Ok(listener) => listeners.push(Listener::Tcp(listener)),
+                Err(error) if optional => tracing::debug!(%error, name, "optional address left out"),
+                Err(error) => {
+                    let text = format!("could not bind {name}:{}: {error}", settings.port);
+                    return Err(std::io::Error::new(error.kind(), text));
+                }
+            }
+        }
+        server.port.store(u32::from(settings.port), Ordering::Relaxed);
+    }
+    if let Some(path) = &settings.unixsocket {
+        listeners.push(Listener::Unix(bind_unix(path, settings.unixsocketperm)?));
+    }
+    Ok(listeners)
+}
+
+fn bind_tcp(name: &str, port: u16, backlog: i32) -> std::io::Result<tokio::net::TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let ip: std::net::IpAddr = match name.parse() {
+        Ok(ip) => ip,
+        Err(_) => {
+            use std::net::ToSocketAddrs as _;
+            let found = (name, port).to_socket_addrs()?.next();
+            found.ok_or_else(|| std::io::Error::other("no such host"))?.ip()
+        }
+    };
+    let address = SocketAddr::new(ip, port);
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    socket.set_nonblocking(true)?;
+    tokio::net::TcpListener::from_std(socket.into())
+}
+
+fn bind_unix(path: &PathBuf, mode: Option<u32>) -> std::io::Result<tokio::net::UnixListener> {
+    let _ = std::fs::remove_file(path);
+    let listener = tokio::net::UnixListener::bind(path)?;
+    if let Some(mode) = mode {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok(listener)
+}
+
+/// Accepts until the task is dropped.
+pub async fn accept(server: Arc<Server>, listener: Listener, workers: Workers) {
+    loop {
+        let accepted = match &listener {
+            Listener::Tcp(listener) => match listener.accept().await {
+                Ok((socket, peer)) => admit_tcp(&server, socket, peer),
+                Err(error) => Err(error),
+            },
+            Listener::Unix(listener) => match listener.accept().await {
+                Ok((socket, _)) => admit_unix(&server, socket),
+                Err(error) => Err(error),
+            },
+        };
+        match accepted {
+            Ok(Some(accepted)) => workers.hand_over(accepted),
+            Ok(None) => {}
+            Err(error) => {
+                // Out of descriptors, most likely: give those that are open time to close.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+fn full(server: &Server) -> bool {
+    server.accepted.fetch_add(1, Ordering::Relaxed);
+    let full = server.clients.lock().len() >= server.config.settings().maxclients;
+    if full {
+        server.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+    full
+}
+
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+const PROTECTED: &[u8] = b"-DENIED Tarn is running in protected mode because protected mode is enabled and no password is set for the default user. In this mode connections are only accepted from the loopback interface. To connect from elsewhere, set a password (requirepass), or turn protected mode off (CONFIG SET protected-mode no from the loopback interface, or protected-mode no in the configuration file).\r\n";
+
+fn admit_tcp(server: &Server, socket: tokio::net::TcpStream, peer: SocketAddr) -> std::io::Result<Option<Accepted>> {
+    let mut socket = socket.into_std()?;
+    if full(server) {
+        // The socket closes at once; whether the peer reads the reason is up to it.
+        let _ = socket.write(TOO_MANY);
+        return Ok(None);
+    }
+    let settings = server.config.settings();
+    if settings.protected_mode
+        && !server.password_required.load(Ordering::Relaxed)
+        && !peer.ip().to_canonical().is_loopback()
+    {
+        let _ = socket.write(PROTECTED);
+        return Ok(None);
+    }
+    socket.set_nodelay(true)?;
+    if let Some(every) = settings.tcp_keepalive {
+        let keepalive = socket2::TcpKeepalive::new().with_time(every).with_interval(every / 3);
+        socket2::SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
+    }
+    let laddr = socket.local_addr().map(|a| a.to_string()).unwrap_or_default();
+    Ok(Some(Accepted { socket: StdSocket::Tcp(socket), addr: peer.to_string(), laddr }))
+}
+
+fn admit_unix(server: &Server, socket: tokio::net::UnixStream) -> std::io::Result<Option<Accepted>> {
+    let mut socket = socket.into_std()?;
+    if full(server) {
+        let _ = socket.write(TOO_MANY);
+        return Ok(None);
+    }
+    let path = server.config.settings().unixsocket.clone().unwrap_or_default();
+    let addr = format!("{}:0", path.display());
+    Ok(Some(Accepted { socket: StdSocket::Unix(socket), addr: addr.clone(), laddr: addr }))
+}

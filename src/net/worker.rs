@@ -1,0 +1,198 @@
+//! A network thread: a current-thread runtime, its connections, and the tick.
+//!
+//! Connections run their commands as their bytes arrive and leave their replies in their output buffers. At the end of
+//! the round the tick writes everybody's log records with one `write(2)`, then sends the replies that are thereby
+//! covered. Whoever finds another thread writing leaves its connections in `waiting`; the log wakes the thread.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, mpsc};
+
+use super::connection::{Connection, Socket};
+use crate::command::run::Runner;
+use crate::config::Settings;
+use crate::handler::server::{Server, ThreadStats};
+use crate::log::WaiterId;
+use crate::shard::engine::gate;
+
+/// What the connections of a thread share.
+pub struct Worker {
+    /// The server.
+    pub server: Arc<Server>,
+    /// Runs commands.
+    pub runner: RefCell<Runner>,
+    /// Where sockets are read into before it is known whose bytes must stay.
+    pub scratch: RefCell<Vec<u8>>,
+    /// Connections with replies to send.
+    waiting: RefCell<Vec<Rc<Connection>>>,
+    tick: Arc<Notify>,
+    waiter: WaiterId,
+    /// The directives, and the generation they are of.
+    settings: RefCell<(u64, Arc<Settings>)>,
+    /// Something arrived since the spinner last looked.
+    busy: Cell<bool>,
+    spin: Notify,
+}
+
+/// Bytes read from a socket at once.
+pub const READ: usize = 64 << 10;
+
+/// A socket on its way to a thread.
+pub struct Accepted {
+    /// The socket, non-blocking.
+    pub socket: StdSocket,
+    /// Peer and own address, as CLIENT LIST prints them.
+    pub addr: String,
+    /// Own address.
+    pub laddr: String,
+}
+
+/// A socket without a runtime.
+pub enum StdSocket {
+    /// TCP.
+    Tcp(std::net::TcpStream),
+    /// Unix domain.
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Worker {
+    /// Runs a network thread until its channel closes.
+    pub fn run(server: Arc<Server>, sockets: mpsc::UnboundedReceiver<Accepted>) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(61).build()?;
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            let worker = Worker::new(server);
+            tokio::task::spawn_local(worker.clone().ticks());
+            tokio::task::spawn_local(worker.clone().spinner());
+            tokio::task::spawn_local(worker.clone().idle_sweep());
+            worker.accept(sockets).await;
+        });
+        Ok(())
+    }
+
+    fn new(server: Arc<Server>) -> Rc<Worker> {
+        let stats = Arc::new(ThreadStats::new(crate::command::table().rows().len()));
+        server.threads.lock().push(stats.clone());
+        let tick = Arc::new(Notify::new());
+        let wake = tick.clone();
+        let waiter = server.engine.log.register(Box::new(move || wake.notify_one()));
+        let settings = RefCell::new((server.config.generation(), server.config.settings()));
+        let runner = Runner { server: server.clone(), stats, set: Default::default() };
+        Rc::new(Worker {
+            server,
+            runner: RefCell::new(runner),
+            scratch: RefCell::new(vec![0; READ]),
+            waiting: RefCell::new(Vec::new()),
+            tick,
+            waiter,
+            settings,
+            busy: Cell::new(false),
+            spin: Notify::new(),
+        })
+    }
+
+    /// A directive, without a lock as long as none has changed.
+    #[inline]
+    pub fn setting<T>(&self, read: impl FnOnce(&Settings) -> T) -> T {
+        let mut cached = self.settings.borrow_mut();
+        let generation = self.server.config.generation();
+        if cached.0 != generation {
+            *cached = (generation, self.server.config.settings());
+        }
+        read(&cached.1)
+    }
+
+    async fn accept(self: Rc<Self>, mut sockets: mpsc::UnboundedReceiver<Accepted>) {
+        while let Some(accepted) = sockets.recv().await {
+            let socket = match accepted.socket {
+                StdSocket::Tcp(socket) => tokio::net::TcpStream::from_std(socket).map(Socket::Tcp),
+                StdSocket::Unix(socket) => tokio::net::UnixStream::from_std(socket).map(Socket::Unix),
+            };
+            match socket {
+                Ok(socket) => {
+                    let connection = Connection::open(self.clone(), socket, accepted.addr, accepted.laddr);
+                    tokio::task::spawn_local(connection.serve());
+                }
+                Err(error) => tracing::warn!(%error, "cannot watch a socket"),
+            }
+        }
+    }
+
+    /// Takes a connection's replies into the next tick.
+    #[inline]
+    pub fn enqueue(&self, connection: Rc<Connection>) {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.push(connection);
+        if waiting.len() == 1 {
+            self.tick.notify_one();
+        }
+    }
+
+    async fn ticks(self: Rc<Self>) {
+        let mut due: Vec<Rc<Connection>> = Vec::new();
+        loop {
+            self.tick.notified().await;
+            std::mem::swap(&mut *self.waiting.borrow_mut(), &mut due);
+            let Some(need) = due.iter().map(|c| c.need()).max() else { continue };
+            let acked = self.server.engine.log.commit(need, self.waiter);
+            let refused = if acked < need { self.server.engine.refusal() } else { None };
+            if refused.is_some() {
+                self.server.engine.set_gate(gate::REFUSED, true);
+            }
+            for connection in due.drain(..) {
+                if connection.need() <= acked {
+                    connection.send();
+                } else if let Some(why) = &refused {
+                    connection.refuse(why);
+                } else {
+                    // The log wakes this thread when it has got there.
+                    self.waiting.borrow_mut().push(connection);
+                }
+            }
+        }
+    }
+
+    /// Notes that there was work, for `busy-poll`.
+    #[inline]
+    pub fn stay_awake(&self) {
+        if !self.busy.replace(true) {
+            self.spin.notify_one();
+        }
+    }
+
+    /// With `busy-poll`, keeps polling for a while after the last request instead of sleeping.
+    async fn spinner(self: Rc<Self>) {
+        let spin = self.server.config.settings().busy_poll;
+        if spin.is_zero() {
+            return;
+        }
+        loop {
+            self.spin.notified().await;
+            let mut since = Instant::now();
+            while since.elapsed() < spin {
+                tokio::task::yield_now().await;
+                if self.busy.replace(false) {
+                    since = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// Closes connections that have been idle for `timeout` seconds.
+    async fn idle_sweep(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let Some(timeout) = self.server.config.settings().timeout else { continue };
+            let now_ms = crate::util::time::now_ms();
+            for client in self.server.clients.lock().values() {
+                if client.active_ms.load(Ordering::Relaxed) + (timeout.as_millis() as u64) < now_ms {
+                    crate::util::sys::shutdown_socket(client.fd);
+                }
+            }
+        }
+    }
+}

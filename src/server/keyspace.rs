@@ -1,0 +1,6 @@
+//! keyspace
+
+use crate::handler::Command;
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[];

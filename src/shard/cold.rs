@@ -1,0 +1,89 @@
+//! The second-level cache: metadata records of clean objects that left the table, and keys known to be absent.
+//!
+//! Wide and budgeted, behind the shard's own table: a moka hit costs microseconds, as much as a block that fjall holds
+//! in memory, but an entry takes a hundred bytes where the block cache takes a block.
+//!
+//! Invariant: a key stands in the table or here, never in both; [`ColdCache::take`] removes what it finds.
+
+use crate::codec::NsId;
+
+/// What is known of a key that is not in the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cold {
+    /// fjall holds no such key.
+    Absent,
+    /// The metadata record, as fjall holds it.
+    Meta(bytes::Bytes),
+}
+
+/// moka with byte budget; keys are namespace id and user key.
+pub struct ColdCache {
+    cache: moka::sync::Cache<Box<[u8]>, Cold, foldhash::fast::RandomState>,
+    /// Entries put and not taken; an upper bound that spares the look-up while the cache is empty.
+    entries: usize,
+}
+
+#[expect(clippy::borrowed_box, reason = "moka hands out its own key type")]
+fn weigh(key: &Box<[u8]>, value: &Cold) -> u32 {
+    let value = if let Cold::Meta(v) = value { v.len() } else { 0 };
+    ENTRY_OVERHEAD + (key.len() + value) as u32
+}
+
+/// Bytes moka spends on an entry beside key and value, as measured.
+const ENTRY_OVERHEAD: u32 = 280;
+
+impl ColdCache {
+    /// A cache of `budget` bytes.
+    pub fn new(budget: usize) -> Self {
+        let cache = moka::sync::Cache::builder()
+            .max_capacity(budget as u64)
+            .weigher(weigh)
+            .build_with_hasher(foldhash::fast::RandomState::default());
+        ColdCache { cache, entries: 0 }
+    }
+
+    fn key(ns: NsId, key: &[u8]) -> Box<[u8]> {
+        [&ns.to_be_bytes(), key].concat().into()
+    }
+
+    /// Removes and returns what is known of a key.
+    pub fn take(&mut self, ns: NsId, key: &[u8]) -> Option<Cold> {
+        if self.entries == 0 {
+            return None;
+        }
+        self.cache.remove(&Self::key(ns, key))
+    }
+
+    /// Remembers a metadata record.
+    pub fn put(&mut self, ns: NsId, key: &[u8], meta: Vec<u8>) {
+        self.entries += 1;
+        self.cache.insert(Self::key(ns, key), Cold::Meta(meta.into()));
+    }
+
+    /// Remembers that fjall has no such key; whoever creates it must [`ColdCache::take`] it first.
+    pub fn put_absent(&mut self, ns: NsId, key: &[u8]) {
+        self.entries += 1;
+        self.cache.insert(Self::key(ns, key), Cold::Absent);
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.cache.weighted_size()
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> u64 {
+        self.cache.entry_count()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.entries = 0;
+        self.cache.invalidate_all();
+    }
+}

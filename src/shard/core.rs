@@ -1,0 +1,360 @@
+//! The core of a shard: everything that is changed under the shard's lock.
+//!
+//! | part | content |
+//! |---|---|
+//! | `table` | objects that are hot, dirty or in flight |
+//! | `expiry` | (time, index) of every object in the table that has a time |
+//! | `stored_ttl` | the time under which fjall's expiry index lists an object of the table |
+//! | `raw` | records without an object that the next flush brings: garbage queue, dead namespaces, tombstones |
+//! | `counts` | keys per namespace |
+//! | `order` | keys that fjall does not show yet, sorted; kept only while somebody walks the key space |
+//! | `cold` | moka: metadata of clean objects that left the table, and keys known to be absent |
+//!
+//! Invariants: a key stands in the table or in `cold`, never in both; what is neither in the table nor in `cold` is what
+//! fjall says; `counts` counts every object whose kind is not `Absent`, expired ones included until they are removed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::codec::{self, Meta, NsId};
+use crate::error::{Error, Result};
+use crate::log::Lsn;
+use crate::store::Partition;
+
+use super::cold::{Cold, ColdCache};
+use super::names::Names;
+use super::object::{Body, Kind, Object, state};
+use super::table::{Index, Table, table_hash};
+
+/// Identifies a shard of the engine.
+pub type ShardId = u16;
+
+/// Per-shard counters of INFO; written under the shard's lock only.
+#[derive(Debug, Default, Clone, Copy)]
+#[expect(missing_docs, reason = "the names INFO gives them")]
+pub struct CoreStats {
+    pub keyspace_hits: u64,
+    pub keyspace_misses: u64,
+    pub expired_keys: u64,
+    pub evicted_objects: u64,
+    pub cold_reads: u64,
+    pub stored_reads: u64,
+}
+
+/// Keys in the order of fjall's metadata records: namespace, stored key; with the object's place in the table.
+pub type Order = BTreeMap<(NsId, Box<[u8]>), Index>;
+
+/// State of one shard.
+pub struct Core {
+    /// Which shard this is.
+    pub shard: ShardId,
+    /// Hot and dirty objects.
+    pub table: Table,
+    /// Times of the table's objects.
+    pub expiry: BTreeSet<(u64, Index)>,
+    /// Times under which fjall's expiry index lists objects of the table.
+    pub stored_ttl: HashMap<Index, u64, foldhash::fast::RandomState>,
+    /// Records without an object, for the next flush.
+    pub raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// Keys per namespace.
+    pub counts: HashMap<NsId, u64, foldhash::fast::RandomState>,
+    /// Namespaces whose count changed since the last gather.
+    pub dirty_counts: BTreeSet<NsId>,
+    /// Indexes of objects that turned dirty since the last gather.
+    pub dirty: Vec<Index>,
+    /// Indexes of objects that a flush has gathered.
+    pub in_flight: Vec<Index>,
+    /// Keys that fjall does not show, as they would stand in its records, while a walk needs them.
+    pub order: Option<Order>,
+    /// When the order index was last used, ms.
+    pub order_used_ms: u64,
+    /// LSN of the shard's last commit.
+    pub last_lsn: Lsn,
+    /// Memory of the table's objects.
+    pub table_bytes: usize,
+    /// What the table may hold before clean objects leave.
+    pub table_limit: usize,
+    /// Bytes that turned dirty since the last gather began.
+    pub dirty_bytes: usize,
+    /// Bytes a running flush has gathered.
+    pub flight_bytes: usize,
+    /// Number of the last gather that took the raw records along.
+    pub gathers: u64,
+    /// Number of the last gather whose records are in fjall.
+    pub settled: u64,
+    /// Earliest time that fjall's expiry index may list; the sweep starts there.
+    pub sweep_from_ms: u64,
+    /// Objects of dead namespaces may be in the table from this index on.
+    pub reap_from: Option<Index>,
+    /// Bodies of which elements in fjall wait to be removed.
+    pub garbage: super::garbage::Queue,
+    /// The shard's partition of the store.
+    pub partition: Arc<Partition>,
+    /// Second-level cache.
+    pub cold: ColdCache,
+    /// Copy of the name → id map.
+    pub names: Arc<Names>,
+    /// Counters.
+    pub stats: CoreStats,
+    /// Reads of the store may wait for the disk: the data no longer fits the block cache.
+    pub store_is_cold: bool,
+}
+
+impl Core {
+    /// The object of a key that is in the table, or brought there from the second-level cache or the store.
+    ///
+    /// `Err(Cold)` where that would wait for the disk and `may_block` is false.
+    pub fn fault(&mut self, hash: u64, ns: NsId, key: &[u8], may_block: bool) -> Result<Option<Index>> {
+        let hash = table_hash(hash, ns);
+        if let Some(index) = self.table.find(hash, ns, key) {
+            return Ok(Some(index));
+        }
+        self.fault_missing(hash, ns, key, may_block)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fault_missing(&mut self, hash: u32, ns: NsId, key: &[u8], may_block: bool) -> Result<Option<Index>> {
+        if self.partition.disk_bytes() == 0 {
+            return Ok(None);
+        }
+        match self.cold.take(ns, key) {
+            Some(Cold::Absent) => return Ok(None),
+            Some(Cold::Meta(value)) => {
+                self.stats.cold_reads += 1;
+                return self.admit(hash, ns, key, &value).map(Some);
+            }
+            None => {}
+        }
+        if self.store_is_cold && !may_block {
+            return Err(Error::Cold);
+        }
+        let mut disk_key = Vec::with_capacity(key.len() + 16);
+        codec::key::meta_key(ns, key, &mut disk_key);
+        self.stats.stored_reads += 1;
+        match self.partition.get(&disk_key).map_err(|e| storage(key, e))? {
+            Some(value) => self.admit(hash, ns, key, &value).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes what fjall holds of a key into the table, clean.
+    fn admit(&mut self, hash: u32, ns: NsId, key: &[u8], value: &[u8]) -> Result<Index> {
+        let (meta, _, inline) = Meta::decode(value).map_err(|e| storage(key, e))?;
+        let kind = Kind::from(meta.kind);
+        let mut bytes = Vec::with_capacity(key.len() + inline.len());
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(inline);
+        let mut object = Object {
+            bytes,
+            body: None,
+            lsn: 0,
+            expire_ms: meta.expire_ms,
+            hash,
+            key_len: key.len() as u32,
+            ns,
+            kind,
+            state: state::MAYBE_STORED | state::STORED,
+            accessed_s: 0,
+        };
+        if meta.version != 0 {
+            let mut body = Body { version: meta.version, size: meta.size, extra: meta.extra, ..Body::new() };
+            body.overlay.complete = false;
+            body.maybe_stored = true;
+            object.body = Some(Box::new(body));
+        }
+        self.table_bytes += object.mem_bytes();
+        let index = self.table.insert(object);
+        if meta.expire_ms != 0 {
+            self.expiry.insert((meta.expire_ms, index));
+            self.stored_ttl.insert(index, meta.expire_ms);
+        }
+        self.make_room();
+        Ok(index)
+    }
+
+    /// The object whose key stands so in records, and its user key.
+    pub fn fault_stored(
+        &mut self,
+        router: &super::engine::Router,
+        ns: NsId,
+        stored: &[u8],
+    ) -> Result<Option<(Vec<u8>, Index)>> {
+        let mut key = stored.to_vec();
+        if codec::is_long_form(stored) {
+            let mut disk_key = Vec::new();
+            codec::key::meta_key_of_stored(ns, stored, &mut disk_key);
+            let Some(value) = self.partition.get(&disk_key).map_err(|e| storage(stored, e))? else { return Ok(None) };
+            match Meta::decode(&value).map_err(|e| storage(stored, e))?.1 {
+                Some(long_key) => key = long_key.to_vec(),
+                None => return Ok(None),
+            }
+        }
+        let found = self.fault(router.hash(&key), ns, &key, true)?;
+        Ok(found.map(|index| (key, index)))
+    }
+
+    /// Adds a key that [`Core::fault`] did not find; it counts from now on.
+    pub fn create(&mut self, hash: u64, ns: NsId, key: &[u8], capacity: usize) -> Index {
+        let mut bytes = Vec::with_capacity(key.len() + capacity);
+        bytes.extend_from_slice(key);
+        let object = Object {
+            bytes,
+            body: None,
+            lsn: 0,
+            expire_ms: 0,
+            hash: table_hash(hash, ns),
+            key_len: key.len() as u32,
+            ns,
+            kind: Kind::Absent,
+            state: 0,
+            accessed_s: 0,
+        };
+        self.table_bytes += object.mem_bytes();
+        let index = self.table.insert(object);
+        self.order_insert(index);
+        index
+    }
+
+    /// Notes a key that fjall does not show.
+    pub fn order_insert(&mut self, index: Index) {
+        if let Some(order) = &mut self.order {
+            let object = self.table.at(index);
+            order.insert(order_key(object), index);
+        }
+    }
+
+    /// Forgets a key that is gone, or that fjall shows from now on.
+    pub fn order_remove(&mut self, index: Index) {
+        if let Some(order) = &mut self.order {
+            order.remove(&order_key(self.table.at(index)));
+        }
+    }
+
+    /// Takes an object out of the table for good.
+    pub fn discard(&mut self, index: Index) -> Object {
+        if self.table.at(index).state & state::STORED == 0 {
+            self.order_remove(index);
+        }
+        let object = self.table.remove(index);
+        self.table_bytes -= object.mem_bytes();
+        if object.expire_ms != 0 {
+            self.expiry.remove(&(object.expire_ms, index));
+        }
+        if !self.stored_ttl.is_empty() {
+            self.stored_ttl.remove(&index);
+        }
+        object
+    }
+
+    /// Lets clean objects leave for the second-level cache while the table is over its limit; bounded steps, since a
+    /// table full of dirty objects must not be walked.
+    pub fn make_room(&mut self) {
+        const STEPS: usize = 16;
+        if self.table_bytes <= self.table_limit {
+            return;
+        }
+        for _ in 0..STEPS {
+            let Some(index) = self.table.turn_hand() else { continue };
+            let object = self.table.at_mut(index);
+            if !object.is_clean() {
+                continue;
+            }
+            if object.state & state::REFERENCED != 0 {
+                object.state &= !state::REFERENCED;
+                continue;
+            }
+            self.evict(index);
+            if self.table_bytes <= self.table_limit {
+                return;
+            }
+        }
+    }
+
+    fn evict(&mut self, index: Index) {
+        let object = self.discard(index);
+        self.stats.evicted_objects += 1;
+        if object.kind == Kind::Absent || object.body.is_some() {
+            return;
+        }
+        let Some(kind) = object.kind.stored() else { return };
+        let meta = Meta { expire_ms: object.expire_ms, ..Meta::new(kind) };
+        let mut value = Vec::with_capacity(object.value().len() + 16);
+        meta.encode(None, object.value(), &mut value);
+        self.cold.put(object.ns, object.key(), value);
+    }
+
+    /// Marks an object as changed.
+    #[inline]
+    pub fn touch_dirty(&mut self, index: Index) {
+        let object = self.table.at_mut(index);
+        if object.state & state::DIRTY == 0 {
+            object.state |= state::DIRTY;
+            self.dirty_bytes += size_of::<Object>() + object.bytes.len();
+        }
+        if object.state & state::QUEUED == 0 {
+            object.state |= state::QUEUED;
+            self.dirty.push(index);
+        }
+    }
+
+    /// Changes an object's time and the index of times with it.
+    pub fn set_expire(&mut self, index: Index, expire_ms: u64) {
+        let object = self.table.at_mut(index);
+        let old = std::mem::replace(&mut object.expire_ms, expire_ms);
+        if old == expire_ms {
+            return;
+        }
+        if old != 0 {
+            self.expiry.remove(&(old, index));
+        }
+        if expire_ms != 0 {
+            self.expiry.insert((expire_ms, index));
+        }
+    }
+
+    /// Keys of a namespace.
+    pub fn count(&self, ns: NsId) -> u64 {
+        self.counts.get(&ns).copied().unwrap_or(0)
+    }
+
+    /// Sets the number of keys of a namespace.
+    pub fn set_count(&mut self, ns: NsId, count: u64) {
+        self.counts.insert(ns, count);
+        self.dirty_counts.insert(ns);
+    }
+
+    /// Builds the order index unless it is there. Only objects that are dirty or in flight can be unknown to fjall; it
+    /// is dropped when nobody walks any more.
+    pub fn need_order(&mut self, now_ms: u64) {
+        self.order_used_ms = now_ms;
+        if self.order.is_some() {
+            return;
+        }
+        let order = (self.dirty.iter().chain(self.in_flight.iter()))
+            .filter(|&&i| self.table.is_used(i))
+            .map(|&i| (i, self.table.at(i)))
+            .filter(|(_, o)| o.state & state::STORED == 0)
+            .map(|(i, o)| (order_key(o), i))
+            .collect();
+        self.order = Some(order);
+    }
+}
+
+fn order_key(object: &Object) -> (NsId, Box<[u8]>) {
+    let mut stored = Vec::new();
+    codec::push_stored(object.key(), &mut stored);
+    (object.ns, stored.into())
+}
+
+/// A storage error that names no key.
+pub fn unreadable(cause: impl std::fmt::Display) -> Error {
+    tracing::error!(%cause, "cannot read the store");
+    Error::Storage(cause.to_string().into())
+}
+
+/// A storage error that names the key.
+pub fn storage(key: &[u8], cause: impl std::fmt::Display) -> Error {
+    tracing::error!(key = %String::from_utf8_lossy(&key[..key.len().min(200)]), %cause, "cannot read a record");
+    Error::Storage(format!("cannot read key '{}': {cause}", String::from_utf8_lossy(&key[..key.len().min(80)])).into())
+}

@@ -1,0 +1,596 @@
+//! The engine: all shards, the redo log and the store, without any knowledge of commands or sockets.
+//!
+//! | thread | does |
+//! |---|---|
+//! | `shard-N` | work that may wait, and every 100 ms the shard's timer: expiry sweep, garbage, dead namespaces |
+//! | `flush` | watches the dirty budget and the log's size, runs flushes, sets the writers' delay |
+//! | `log` | see [`crate::log`] |
+//!
+//! Opening: superblock and lock file, store, namespaces, counts; then [`Engine::replay`] brings the log's records into
+//! the tables; only then may commands run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use siphasher::sip::SipHasher13;
+
+use crate::codec::{self, NamespaceMap, NsId};
+use crate::error::Result;
+use crate::log::{self, Io, Log};
+use crate::store::{Store, StoreOptions};
+
+use super::actor::{Job, Shard, ShardSet};
+use super::cold::ColdCache;
+use super::core::{Core, ShardId};
+use super::names::Names;
+use super::txn::{Lease, Mark, Txn, WriteSet};
+
+/// Bits of [`Engine::gate`]: reasons for a command to stop and look. All clear on the fast path.
+pub mod gate {
+    /// The log is being replayed.
+    pub const LOADING: u32 = 1;
+    /// CLIENT PAUSE is in force.
+    pub const PAUSED: u32 = 2;
+    /// The log refuses writes.
+    pub const REFUSED: u32 = 4;
+    /// Writers are slowed.
+    pub const SLOWED: u32 = 8;
+    /// The server is going down.
+    pub const STOPPING: u32 = 16;
+}
+
+/// Hashes keys and names their shards.
+#[derive(Debug, Clone)]
+pub struct Router {
+    hasher: SipHasher13,
+    shards: u64,
+}
+
+impl Router {
+    /// A router for this hash key and number of shards, both from the superblock.
+    pub fn new(key: [u64; 2], shards: u16) -> Self {
+        Router { hasher: SipHasher13::new_with_keys(key[0], key[1]), shards: u64::from(shards) }
+    }
+
+    /// Hash of the whole key.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash(key)
+    }
+
+    /// The shard of a key whose hash is known: that of its `{tag}` where it has one.
+    #[inline]
+    pub fn shard(&self, hash: u64, key: &[u8]) -> ShardId {
+        let hash = match hash_tag(key) {
+            Some(tag) => self.hasher.hash(tag),
+            None => hash,
+        };
+        (((hash >> 32) * self.shards) >> 32) as ShardId
+    }
+
+    /// The shard of a key.
+    pub fn shard_of(&self, key: &[u8]) -> ShardId {
+        self.shard(self.hash(key), key)
+    }
+
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.shards as usize
+    }
+}
+
+/// What stands between the first `{` and the next `}`, unless that is nothing.
+fn hash_tag(key: &[u8]) -> Option<&[u8]> {
+    let open = memchr::memchr(b'{', key)?;
+    let rest = &key[open + 1..];
+    let close = memchr::memchr(b'}', rest)?;
+    (close > 0).then(|| &rest[..close])
+}
+
+/// Delay of a writer when the dirty budget is used up, µs.
+pub const MOST_DELAY_US: u64 = 20_000;
+
+/// What the engine is told at its start. Sizes in bytes.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Data directory.
+    pub dir: PathBuf,
+    /// Shards for a new data directory; `None` accepts what an existing one has.
+    pub shards: Option<u16>,
+    /// Numbered databases.
+    pub databases: u32,
+    /// When the log is synced.
+    pub fsync: log::Fsync,
+    /// Memory of all shard tables.
+    pub table_budget: usize,
+    /// Of that, what may be dirty or in flight.
+    pub dirty_budget: usize,
+    /// Memory of the second-level cache.
+    pub cold_budget: usize,
+    /// fjall's block cache.
+    pub block_cache: usize,
+    /// Size at which the log is flushed away.
+    pub log_limit: u64,
+    /// Nice value of background threads.
+    pub nice: i32,
+    /// Runs timers and flushes on threads of their own. Tests that step by hand turn it off.
+    pub background: bool,
+}
+
+/// Counters of flushes.
+#[derive(Debug, Default)]
+#[expect(missing_docs, reason = "the names INFO gives them")]
+pub struct EngineStats {
+    pub flushes: AtomicU64,
+    pub flushed_records: AtomicU64,
+    pub flush_errors: AtomicU64,
+    pub flush_us: AtomicU64,
+    pub replayed_records: AtomicU64,
+    pub last_flush_ms: AtomicU64,
+}
+
+/// All shards with their log and store.
+pub struct Engine {
+    /// Key → shard.
+    pub router: Router,
+    /// The shards, by id.
+    pub shards: Vec<Arc<Shard>>,
+    /// The redo log.
+    pub log: Arc<Log>,
+    /// fjall.
+    pub store: Arc<Store>,
+    /// I/O of the log; its named steps also mark the steps of a flush.
+    pub io: Arc<dyn Io>,
+    /// The options it was opened with.
+    pub options: EngineOptions,
+    /// Reasons for a command to stop and look; see [`gate`].
+    pub gate: AtomicU32,
+    /// Counters.
+    pub stats: EngineStats,
+    /// Dirty bytes at which writers wait.
+    pub dirty_budget: AtomicU64,
+    /// Log size at which a flush begins.
+    pub log_limit: AtomicU64,
+    /// Delay of writers, µs; 0 while there is room.
+    pub write_delay_us: AtomicU64,
+    /// The expiry sweep runs (DEBUG SET-ACTIVE-EXPIRE).
+    pub active_expire: AtomicBool,
+    /// Threads stop.
+    pub stopping: AtomicBool,
+    /// One flush at a time.
+    flush_lock: parking_lot::Mutex<()>,
+    flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
+    threads: parking_lot::Mutex<Vec<std::thread::JoinHandle<()>>>,
+    thread_work: parking_lot::Mutex<Vec<crossbeam_channel::Receiver<(ShardSet, Job)>>>,
+    replay: parking_lot::Mutex<Option<log::Replay>>,
+    first_names: Arc<Names>,
+    /// For commits whose end nobody waits for.
+    waiter: log::WaiterId,
+}
+
+/// Why the engine does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Directory, lock file, superblock or fjall.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
+    /// The redo log.
+    #[error(transparent)]
+    Log(#[from] log::OpenError),
+    /// A record of the log or of the store cannot be understood.
+    #[error("{0}")]
+    Record(String),
+}
+
+impl Engine {
+    /// Opens a data directory, creating it if need be. Commands may run after [`Engine::replay`].
+    pub fn open(io: Arc<dyn Io>, options: EngineOptions) -> Result<Arc<Engine>, OpenError> {
+        let store = StoreOptions {
+            shards: options.shards,
+            cache_bytes: options.block_cache as u64,
+            nice: Some(options.nice),
+            ..StoreOptions::default()
+        };
+        let store = Arc::new(Store::open(&options.dir, store)?);
+        let shards = store.superblock().shards;
+        let router = Router::new(store.superblock().hash_key, shards);
+        let (log, replay) =
+            Log::open(io.clone(), &log::Options::new(options.dir.join(crate::store::LOG_FOLDER), options.fsync))?;
+        let waiter = log.register(Box::new(|| ()));
+        let names = Arc::new(load_names(&store, options.databases)?);
+        let mut list = Vec::with_capacity(shards as usize);
+        let mut work = Vec::with_capacity(shards as usize);
+        for shard in 0..shards {
+            let core = open_core(shard, &store, &options, names.clone(), shards)?;
+            let (tx, rx) = crossbeam_channel::unbounded();
+            list.push(Arc::new(Shard::new(core, tx)));
+            work.push(rx);
+        }
+        Ok(Arc::new(Engine {
+            router,
+            shards: list,
+            log: Arc::new(log),
+            waiter,
+            store,
+            io,
+            gate: AtomicU32::new(gate::LOADING),
+            stats: EngineStats::default(),
+            first_names: names.clone(),
+            dirty_budget: AtomicU64::new(options.dirty_budget as u64),
+            log_limit: AtomicU64::new(options.log_limit),
+            write_delay_us: AtomicU64::new(0),
+            active_expire: AtomicBool::new(true),
+            stopping: AtomicBool::new(false),
+            flush_lock: parking_lot::Mutex::new(()),
+            flush_wake: Default::default(),
+            threads: parking_lot::Mutex::new(Vec::new()),
+            thread_work: parking_lot::Mutex::new(work),
+            replay: parking_lot::Mutex::new(Some(replay)),
+            options,
+        }))
+    }
+
+    /// Brings the log's records into the tables, then starts the threads. Call once, before any command.
+    pub fn replay(self: &Arc<Self>) -> Result<(), OpenError> {
+        if let Some(replay) = self.replay.lock().take() {
+            super::replay::run(self, replay)?;
+        }
+        self.set_gate(gate::LOADING, false);
+        if self.options.background {
+            self.start_threads();
+        }
+        Ok(())
+    }
+
+    /// The name → id map as it was at the start; a session follows the current one from its first lease on.
+    pub fn first_names(&self) -> Arc<Names> {
+        self.first_names.clone()
+    }
+
+    /// Sets or clears a bit of the gate.
+    pub fn set_gate(&self, bit: u32, on: bool) {
+        if on {
+            self.gate.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            self.gate.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    fn start_threads(self: &Arc<Self>) {
+        let mut threads = self.threads.lock();
+        for (id, work) in self.thread_work.lock().drain(..).enumerate() {
+            let engine = self.clone();
+            let run = move || super::timer::shard_thread(&engine, id as ShardId, &work);
+            threads.push(spawn(format!("shard-{id}"), self.options.nice.min(5), run));
+        }
+        let engine = self.clone();
+        threads.push(spawn("flush".to_owned(), self.options.nice, move || engine.flush_thread()));
+    }
+
+    /// All shard ids.
+    pub fn all_shards(&self) -> ShardSet {
+        (0..self.shards.len() as ShardId).collect()
+    }
+
+    /// The cores of these shards, if none of them is taken.
+    #[inline]
+    pub fn try_lease(&self, shards: &[ShardId]) -> Option<Lease<'_>> {
+        let mut lease = Lease::new();
+        for &shard in shards {
+            match self.shards[shard as usize].try_core() {
+                Some(core) => lease.push(core),
+                None => {
+                    self.release(lease);
+                    return None;
+                }
+            }
+        }
+        Some(lease)
+    }
+
+    /// The cores of these shards, waited for; never on a network thread.
+    pub fn lease(&self, shards: &[ShardId]) -> Lease<'_> {
+        debug_assert!(shards.is_sorted(), "cores are taken in ascending order");
+        shards.iter().map(|&s| self.shards[s as usize].core()).collect()
+    }
+
+    /// Gives cores back, running what waits in their mailboxes.
+    #[inline]
+    pub fn release(&self, lease: Lease<'_>) {
+        for core in lease {
+            let shard = &self.shards[core.shard as usize];
+            shard.release(core);
+        }
+    }
+
+    /// Has a job run as soon as its shards are free: by the holder of the one shard, or by a shard's thread.
+    pub fn post(&self, shards: ShardSet, job: Job) {
+        match shards[..] {
+            [one] => self.shards[one as usize].post(job),
+            _ => self.post_blocking(shards, job),
+        }
+    }
+
+    /// Has a job run on the thread of its first shard, where it may wait for the disk.
+    pub fn post_blocking(&self, shards: ShardSet, job: Job) {
+        let first = shards.first().copied().unwrap_or(0);
+        if let Err(unsent) = self.shards[first as usize].thread.send((shards, job)) {
+            // The threads have stopped: the job's reply channel closes with it.
+            drop(unsent);
+        }
+    }
+
+    /// Runs a transaction on the calling thread, which may wait.
+    pub fn transact<R>(
+        &self,
+        shards: &[ShardId],
+        now_ms: u64,
+        run: impl FnOnce(&mut Txn<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut set = WriteSet::default();
+        let lease = self.lease(shards);
+        let mut txn = Txn::new(lease, &self.router, &mut set, now_ms, true);
+        let result = run(&mut txn);
+        match &result {
+            Ok(_) => {
+                txn.commit(&self.log);
+            }
+            Err(_) => txn.rollback_to(Mark::default()),
+        }
+        let need = txn.need;
+        let lease = std::mem::take(&mut txn.lease);
+        drop(txn);
+        self.release(lease);
+        self.write_out(need);
+        result
+    }
+
+    /// Dirty bytes of all shards, gathered ones included.
+    pub fn dirty_bytes(&self) -> usize {
+        self.shards.iter().map(|s| s.dirty_bytes()).sum()
+    }
+
+    /// Why writes are refused now, if they are.
+    pub fn refusal(&self) -> Option<Arc<str>> {
+        self.log.health()
+    }
+
+    /// Wakes the flusher; `now` asks for a flush even below the thresholds.
+    pub fn wake_flusher(&self, now: bool) {
+        let mut asked = self.flush_wake.0.lock();
+        *asked |= now;
+        self.flush_wake.1.notify_one();
+    }
+
+    fn flush_thread(&self) {
+        while !self.stopping.load(Ordering::Relaxed) {
+            let asked = {
+                let mut asked = self.flush_wake.0.lock();
+                if !*asked {
+                    self.flush_wake.1.wait_for(&mut asked, Duration::from_millis(10));
+                }
+                std::mem::take(&mut *asked)
+            };
+            self.set_gates();
+            let poisoned = self.log.needs_flush();
+            let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
+            let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
+            if !(asked || full || long || poisoned) {
+                continue;
+            }
+            if let Err(error) = self.flush() {
+                self.stats.flush_errors.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%error, "flush failed, will be repeated");
+                if self.store.health().is_err()
+                    && let Err(error) = self.store.reopen()
+                {
+                    tracing::error!(%error, "cannot reopen the store");
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+
+    /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.
+    fn set_gates(&self) {
+        let budget = self.dirty_budget.load(Ordering::Relaxed).max(1);
+        let dirty = self.dirty_bytes() as u64;
+        let free = budget / 4 * 3;
+        let over = dirty.saturating_sub(free);
+        let delay = MOST_DELAY_US * over.min(budget - free) / (budget - free).max(1);
+        self.write_delay_us.store(delay, Ordering::Relaxed);
+        if (self.gate.load(Ordering::Relaxed) & gate::SLOWED != 0) != (delay > 0) {
+            self.set_gate(gate::SLOWED, delay > 0);
+        }
+        if (self.gate.load(Ordering::Relaxed) & gate::REFUSED != 0) != self.refusal().is_some() {
+            self.set_gate(gate::REFUSED, self.refusal().is_some());
+        }
+    }
+
+    /// Brings everything dirty to fjall and deletes the segments that are thereby worthless.
+    pub fn flush(&self) -> Result<(), FlushError> {
+        let _one = self.flush_lock.lock();
+        let began = std::time::Instant::now();
+        self.io.step("flush.begin")?;
+        let boundary = self.log.rotate()?;
+        self.io.step("flush.rotated")?;
+        self.store_tables()?;
+        self.io.step("flush.stored")?;
+        self.log.delete_before(boundary)?;
+        self.io.step("flush.deleted")?;
+        self.stats.flushes.fetch_add(1, Ordering::Relaxed);
+        self.stats.flush_us.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.stats.last_flush_ms.store(crate::util::time::now_ms(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Brings everything dirty to fjall. During replay this is the whole flush: the log must stay as it is.
+    pub fn store_tables(&self) -> Result<(), FlushError> {
+        self.shards.iter().try_for_each(|shard| self.flush_shard(shard))
+    }
+
+    /// Has the log write what was appended, for commits that no connection waits for.
+    pub fn write_out(&self, lsn: log::Lsn) {
+        if lsn > self.log.written() {
+            self.log.commit(lsn, self.waiter);
+        }
+    }
+
+    fn flush_shard(&self, shard: &Shard) -> Result<(), FlushError> {
+        use super::flush::Gather;
+        let mut core = shard.core();
+        let partition = core.partition.clone();
+        let mut gather = Gather::begin(&mut core);
+        let mut more = gather.slice(&mut core);
+        while more {
+            shard.release(core);
+            core = shard.core();
+            more = gather.slice(&mut core);
+        }
+        let mut flight = gather.end(&mut core);
+        shard.release(core);
+        let result = self.ingest(&partition, &mut flight);
+        if result.is_ok() {
+            self.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
+        }
+        flight.drop_bytes();
+        loop {
+            let mut core = shard.core();
+            let more = flight.settle(&mut core, result.is_ok());
+            core.store_is_cold = self.store_is_cold();
+            shard.release(core);
+            if !more {
+                return result;
+            }
+        }
+    }
+
+    fn ingest(&self, partition: &crate::store::Partition, flight: &mut super::flush::Flight) -> Result<(), FlushError> {
+        self.io.step("flush.gathered")?;
+        if flight.is_empty() {
+            return Ok(());
+        }
+        flight.sort();
+        let highest = flight.highest;
+        partition.ingest_with(flight.records(), || {
+            self.log.sync_to(highest)?;
+            self.io.step("flush.synced")
+        })?;
+        self.io.step("flush.ingested")?;
+        Ok(())
+    }
+
+    /// Whether a read of the store may have to wait for the disk.
+    fn store_is_cold(&self) -> bool {
+        store_bytes(&self.store) > self.options.block_cache as u64 / 2
+    }
+
+    /// Keys of a namespace, over all shards under lease.
+    pub fn count(txn: &Txn<'_, '_>, ns: NsId) -> u64 {
+        txn.lease.iter().map(|core| core.count(ns)).sum()
+    }
+
+    /// Stops the threads; with `flush`, brings everything to fjall first, so that the next start need not replay.
+    pub fn close(&self, flush: bool) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.wake_flusher(false);
+        for shard in &self.shards {
+            // Wakes the thread; one that has ended needs no waking.
+            _ = shard.thread.send((ShardSet::new(), Box::new(|lease| lease)));
+        }
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the engine panicked");
+            }
+        }
+        if flush && let Err(error) = self.flush() {
+            tracing::error!(%error, "last flush failed; the log holds everything");
+        }
+        if let Err(error) = self.log.close() {
+            tracing::error!(%error, "the end of the log may be lost");
+        }
+    }
+}
+
+/// Why a flush failed.
+#[derive(Debug, thiserror::Error)]
+pub enum FlushError {
+    /// The log.
+    #[error("log: {0}")]
+    Io(#[from] std::io::Error),
+    /// fjall.
+    #[error("store: {0}")]
+    Store(#[from] crate::store::StoreError),
+}
+
+/// Bytes of all tables of the store.
+fn store_bytes(store: &Store) -> u64 {
+    store.partitions().iter().map(|p| p.disk_bytes()).sum()
+}
+
+fn load_names(store: &Store, databases: u32) -> Result<Names, OpenError> {
+    let mut key = Vec::new();
+    codec::key::names_key(&mut key);
+    let map = match store.partition(0).get(&key)? {
+        None => NamespaceMap::default(),
+        Some(value) => NamespaceMap::decode(&value).map_err(|e| OpenError::Record(e.to_string()))?,
+    };
+    Ok(Names::new(map, databases))
+}
+
+fn open_core(
+    shard: ShardId,
+    store: &Store,
+    options: &EngineOptions,
+    names: Arc<Names>,
+    shards: u16,
+) -> Result<Core, OpenError> {
+    let partition = store.partition(shard).clone();
+    let mut core = Core {
+        shard,
+        table: Default::default(),
+        expiry: Default::default(),
+        stored_ttl: Default::default(),
+        raw: Default::default(),
+        counts: Default::default(),
+        dirty_counts: Default::default(),
+        dirty: Vec::new(),
+        in_flight: Vec::new(),
+        order: None,
+        order_used_ms: 0,
+        last_lsn: 0,
+        table_bytes: 0,
+        table_limit: options.table_budget / shards as usize,
+        dirty_bytes: 0,
+        flight_bytes: 0,
+        gathers: 0,
+        settled: 0,
+        sweep_from_ms: 0,
+        reap_from: None,
+        garbage: Default::default(),
+        cold: ColdCache::new(options.cold_budget / shards as usize),
+        names,
+        stats: Default::default(),
+        store_is_cold: store_bytes(store) > options.block_cache as u64 / 2,
+        partition,
+    };
+    super::replay::load_small_records(&mut core)?;
+    Ok(core)
+}
+
+/// A thread with a name and a nice value.
+pub fn spawn(name: String, nice: i32, run: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+    let body = move || {
+        crate::util::sys::set_nice(nice);
+        run();
+    };
+    match std::thread::Builder::new().name(name).spawn(body) {
+        Ok(handle) => handle,
+        Err(error) => {
+            tracing::error!(%error, "cannot start a thread");
+            std::process::exit(1);
+        }
+    }
+}

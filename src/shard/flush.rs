@@ -1,0 +1,318 @@
+//! The flush: changed records on their way to fjall, sorted, in bulk.
+//!
+//! | step | under the shard's lock |
+//! |---|---|
+//! | [`Gather::begin`]: the list of dirty objects becomes the list in flight | once, short |
+//! | [`Gather::slice`]: encode objects, mark them `IN_FLIGHT` and no longer `DIRTY` | per slice of 128 |
+//! | [`Gather::end`]: raw records and counts | once |
+//! | [`Flight::sort`], sync of the log, ingestion | no |
+//! | [`Flight::settle`]: what did not change meanwhile turns clean, removals leave the table | per slice |
+//!
+//! Invariants: an object is gathered with its metadata, its changed elements and its expiry record together; before an
+//! ingestion finishes the log is synced up to the highest LSN gathered (rule 1); an object turns clean only if it was
+//! not changed since it was gathered (rule 2); a failed ingestion turns everything dirty again.
+
+use crate::codec::{self, ExpiryKind, Meta};
+use crate::log::Lsn;
+
+use super::core::Core;
+use super::object::{ELEMENT_OVERHEAD, Element, Kind, state};
+use super::table::Index;
+
+/// Objects encoded or settled per hold of the shard's lock.
+pub const SLICE: usize = 128;
+
+#[derive(Clone, Copy)]
+struct Record {
+    at: usize,
+    key_len: u32,
+    /// `TOMBSTONE` for a removal.
+    value_len: u32,
+}
+
+const TOMBSTONE: u32 = u32::MAX;
+
+/// An object in flight.
+struct Entry {
+    index: Index,
+    /// Metadata was put, not removed.
+    put: bool,
+}
+
+/// An element in flight.
+struct ElementEntry {
+    index: Index,
+    version: u64,
+    key: Box<[u8]>,
+}
+
+/// Everything one shard gives to one ingestion.
+#[derive(Default)]
+pub struct Flight {
+    bytes: Vec<u8>,
+    records: Vec<Record>,
+    entries: Vec<Entry>,
+    elements: Vec<ElementEntry>,
+    raw: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    counts: Vec<codec::NsId>,
+    number: u64,
+    /// The highest LSN of anything gathered.
+    pub highest: Lsn,
+}
+
+/// Collects a shard's flight slice by slice.
+pub struct Gather {
+    flight: Flight,
+    next: usize,
+    key: Vec<u8>,
+}
+
+impl Gather {
+    /// Starts: everything dirty now is to be gathered.
+    pub fn begin(core: &mut Core) -> Self {
+        debug_assert!(core.in_flight.is_empty(), "one flush at a time");
+        core.in_flight = std::mem::take(&mut core.dirty);
+        core.flight_bytes = std::mem::take(&mut core.dirty_bytes);
+        Gather { flight: Flight::default(), next: 0, key: Vec::new() }
+    }
+
+    /// Encodes the next objects. False once there are no more.
+    pub fn slice(&mut self, core: &mut Core) -> bool {
+        let mut budget = SLICE;
+        while budget > 0 && self.next < core.in_flight.len() {
+            let index = core.in_flight[self.next];
+            self.next += 1;
+            budget -= 1 + self.object(core, index).min(budget - 1);
+        }
+        self.next < core.in_flight.len()
+    }
+
+    /// Encodes one object; how many elements came with it.
+    fn object(&mut self, core: &mut Core, index: Index) -> usize {
+        if !core.table.is_used(index) || core.table.at(index).state & state::QUEUED == 0 {
+            return 0;
+        }
+        let object = core.table.at_mut(index);
+        object.state &= !state::QUEUED;
+        if object.state & state::DIRTY == 0 {
+            return 0;
+        }
+        if !core.names.is_live(object.ns) {
+            if object.state & state::IN_FLIGHT == 0 {
+                core.discard(index);
+            }
+            return 0;
+        }
+        object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
+        self.flight.highest = self.flight.highest.max(object.lsn);
+        let elements = self.elements(core, index);
+        self.metadata(core, index);
+        elements
+    }
+
+    fn metadata(&mut self, core: &mut Core, index: Index) {
+        let object = core.table.at(index);
+        self.key.clear();
+        codec::key::meta_key(object.ns, object.key(), &mut self.key);
+        let kind = object.kind.stored();
+        match kind {
+            None => self.flight.push(&self.key, None),
+            Some(kind) => {
+                let long_key = codec::is_long(object.key()).then(|| object.key());
+                let mut meta = Meta { expire_ms: object.expire_ms, ..Meta::new(kind) };
+                if let Some(body) = &object.body {
+                    meta.version = body.version;
+                    meta.size = body.size;
+                    meta.extra = body.extra;
+                    meta.encoding = body.encoding;
+                }
+                self.flight.push_with(&self.key, |out| meta.encode(long_key, object.value(), out));
+            }
+        }
+        self.flight.entries.push(Entry { index, put: kind.is_some() });
+        self.expiry_record(core, index);
+    }
+
+    /// Brings fjall's expiry index in line with the object.
+    fn expiry_record(&mut self, core: &mut Core, index: Index) {
+        let object = core.table.at(index);
+        let now = if object.kind == Kind::Absent { 0 } else { object.expire_ms };
+        let old = core.stored_ttl.get(&index).copied().unwrap_or(0);
+        if old != now && old != 0 {
+            self.key.clear();
+            codec::key::expiry_key(old, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
+            self.flight.push(&self.key, None);
+            core.stored_ttl.remove(&index);
+        }
+        if now != 0 {
+            self.key.clear();
+            codec::key::expiry_key(now, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
+            self.flight.push(&self.key, Some(b""));
+            core.stored_ttl.insert(index, now);
+            core.sweep_from_ms = core.sweep_from_ms.min(now);
+        }
+    }
+
+    fn elements(&mut self, core: &mut Core, index: Index) -> usize {
+        let Core { table, .. } = core;
+        let object = table.at_mut(index);
+        let (ns, key_len) = (object.ns, object.key_len as usize);
+        let Some(body) = &mut object.body else { return 0 };
+        let before = self.flight.elements.len();
+        for (key, element) in body.overlay.elements.iter_mut().filter(|(_, e)| e.state & state::DIRTY != 0) {
+            element.state = element.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
+            self.key.clear();
+            codec::key::element_key(ns, &object.bytes[..key_len], body.version, key, &mut self.key);
+            self.flight.push(&self.key, element.value.as_deref());
+            self.flight.elements.push(ElementEntry { index, version: body.version, key: key.clone() });
+        }
+        let gathered = self.flight.elements.len() - before;
+        body.maybe_stored |= gathered > 0;
+        gathered
+    }
+
+    /// Takes the records without an object along.
+    pub fn end(mut self, core: &mut Core) -> Flight {
+        core.gathers += 1;
+        self.flight.number = core.gathers;
+        self.flight.highest = self.flight.highest.max(core.last_lsn);
+        for (key, value) in std::mem::take(&mut core.raw) {
+            self.flight.push(&key, value.as_deref());
+            self.flight.raw.push((key, value));
+        }
+        for ns in std::mem::take(&mut core.dirty_counts) {
+            self.key.clear();
+            codec::key::count_key(ns, &mut self.key);
+            self.flight.push(&self.key, Some(&codec::key::count_value(core.count(ns))));
+            self.flight.counts.push(ns);
+        }
+        self.flight
+    }
+}
+
+impl Flight {
+    fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        let value_len = value.map_or(TOMBSTONE, |v| v.len() as u32);
+        self.records.push(Record { at, key_len: key.len() as u32, value_len });
+    }
+
+    fn push_with(&mut self, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        value(&mut self.bytes);
+        let value_len = (self.bytes.len() - at - key.len()) as u32;
+        self.records.push(Record { at, key_len: key.len() as u32, value_len });
+    }
+
+    /// Whether there is nothing to ingest.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Sorts by key; of records with the same key the last one gathered stays.
+    pub fn sort(&mut self) {
+        let bytes = &self.bytes;
+        let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
+        self.records.sort_by(|a, b| key(a).cmp(key(b)).then(b.at.cmp(&a.at)));
+        self.records.dedup_by(|later, kept| key(later) == key(kept));
+    }
+
+    /// The records in order: key, and value or tombstone.
+    pub fn records(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        self.records.iter().map(|r| {
+            let value = r.at + r.key_len as usize;
+            let key = &self.bytes[r.at..value];
+            (key, (r.value_len != TOMBSTONE).then(|| &self.bytes[value..value + r.value_len as usize]))
+        })
+    }
+
+    /// Forgets the encoded records; only what settling needs stays.
+    pub fn drop_bytes(&mut self) {
+        self.bytes = Vec::new();
+        self.records = Vec::new();
+    }
+
+    /// After the ingestion: settles the next slice. True while there is more.
+    pub fn settle(&mut self, core: &mut Core, ok: bool) -> bool {
+        for _ in 0..SLICE {
+            if let Some(entry) = self.elements.pop() {
+                settle_element(core, &entry, ok);
+            } else if let Some(entry) = self.entries.pop() {
+                settle_object(core, &entry, ok);
+            } else {
+                self.settle_raw(core, ok);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn settle_raw(&mut self, core: &mut Core, ok: bool) {
+        core.in_flight.clear();
+        core.flight_bytes = 0;
+        if ok {
+            core.settled = self.number;
+            return;
+        }
+        for (key, value) in self.raw.drain(..) {
+            core.raw.entry(key).or_insert(value);
+        }
+        core.dirty_counts.extend(self.counts.drain(..));
+    }
+}
+
+fn settle_element(core: &mut Core, entry: &ElementEntry, ok: bool) {
+    if !core.table.is_used(entry.index) {
+        return;
+    }
+    let Some(body) = &mut core.table.at_mut(entry.index).body else { return };
+    if body.version != entry.version {
+        return;
+    }
+    let Some(element) = body.overlay.elements.get_mut(&entry.key) else { return };
+    element.state &= !state::IN_FLIGHT;
+    if !ok {
+        element.state |= state::DIRTY;
+    }
+    if matches!(element, Element { value: None, state: s } if *s & state::DIRTY == 0) {
+        body.overlay.elements.remove(&entry.key);
+        let bytes = entry.key.len() + ELEMENT_OVERHEAD;
+        body.bytes -= bytes;
+        core.table_bytes -= bytes;
+    }
+}
+
+fn settle_object(core: &mut Core, entry: &Entry, ok: bool) {
+    debug_assert!(core.table.is_used(entry.index), "an object in flight stays in the table");
+    let object = core.table.at_mut(entry.index);
+    object.state &= !state::IN_FLIGHT;
+    if !ok {
+        core.touch_dirty(entry.index);
+        return;
+    }
+    let live = object.kind != Kind::Absent;
+    let clean = object.state & state::DIRTY == 0;
+    if entry.put {
+        object.state |= state::STORED;
+        core.order_remove(entry.index);
+    } else {
+        object.state &= !(state::STORED | state::MAYBE_STORED);
+        if live {
+            core.order_insert(entry.index);
+        }
+    }
+    if clean && !live {
+        core.discard(entry.index);
+    } else if !live && !entry.put {
+        // Made again and removed again while the first tombstone was on its way: fjall holds nothing of it.
+        core.discard(entry.index);
+    }
+}

@@ -1,0 +1,221 @@
+//! An object in a shard's table: one key with its metadata and what of its content is in memory.
+//!
+//! An [`Object`] fills one cache line. A small string's value follows the key in the same allocation; everything
+//! else lives in a [`Body`]: version, size and the *overlay*, an ordered map of the elements that are hot or dirty.
+//!
+//! | flag | meaning |
+//! |---|---|
+//! | `DIRTY` | changed since it was last gathered for a flush |
+//! | `QUEUED` | stands in the shard's list of dirty objects |
+//! | `IN_FLIGHT` | gathered by a flush that has not finished |
+//! | `MAYBE_STORED` | fjall may hold its metadata: removing it leaves a tombstone |
+//! | `STORED` | fjall holds its metadata for certain: key-space walks find it there |
+//! | `REFERENCED` | read or written since the clock's hand last passed |
+//!
+//! Invariants: an object with `DIRTY` or `IN_FLIGHT` is never evicted; [`Kind::Absent`] is a removal that waits for its
+//! tombstone; elements of a body are dirty only if their object is.
+
+use std::collections::BTreeMap;
+
+use crate::codec::{Extra, Kind as StoredKind, NsId};
+use crate::log::Lsn;
+
+/// What a key holds; `Absent` stands for a removal that fjall has not seen yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of Redis's types")]
+pub enum Kind {
+    Absent,
+    String,
+    Hash,
+    List,
+    Set,
+    Zset,
+    Stream,
+}
+
+impl Kind {
+    /// The name `TYPE` answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Absent => "none",
+            Kind::String => "string",
+            Kind::Hash => "hash",
+            Kind::List => "list",
+            Kind::Set => "set",
+            Kind::Zset => "zset",
+            Kind::Stream => "stream",
+        }
+    }
+
+    /// The tag on disk; `None` for a removal, which has no metadata.
+    pub const fn stored(self) -> Option<StoredKind> {
+        Some(match self {
+            Kind::Absent => return None,
+            Kind::String => StoredKind::String,
+            Kind::Hash => StoredKind::Hash,
+            Kind::List => StoredKind::List,
+            Kind::Set => StoredKind::Set,
+            Kind::Zset => StoredKind::Zset,
+            Kind::Stream => StoredKind::Stream,
+        })
+    }
+}
+
+impl From<StoredKind> for Kind {
+    fn from(kind: StoredKind) -> Self {
+        match kind {
+            StoredKind::String => Kind::String,
+            StoredKind::Hash => Kind::Hash,
+            StoredKind::List => Kind::List,
+            StoredKind::Set => Kind::Set,
+            StoredKind::Zset => Kind::Zset,
+            StoredKind::Stream => Kind::Stream,
+        }
+    }
+}
+
+/// State bits of objects and elements; see the table above.
+pub mod state {
+    #![expect(missing_docs, reason = "the module's table says what each means")]
+    pub const DIRTY: u8 = 1;
+    pub const QUEUED: u8 = 2;
+    pub const IN_FLIGHT: u8 = 4;
+    pub const MAYBE_STORED: u8 = 8;
+    pub const STORED: u8 = 16;
+    pub const REFERENCED: u8 = 32;
+}
+
+/// One element of a collection or one chunk of a big string, as the overlay holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Element {
+    /// `None`: removed; the overlay masks what fjall may still hold.
+    pub value: Option<Vec<u8>>,
+    /// `DIRTY`, `IN_FLIGHT`, `MAYBE_STORED`.
+    pub state: u8,
+}
+
+impl Element {
+    /// Whether the element may leave memory.
+    pub const fn is_clean(&self) -> bool {
+        self.state & (state::DIRTY | state::IN_FLIGHT) == 0
+    }
+}
+
+/// The elements of a collection that are in memory, by their physical key: group tag, then element.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overlay {
+    /// In the order fjall would return them.
+    pub elements: BTreeMap<Box<[u8]>, Element>,
+    /// All elements are in memory: a miss is an answer.
+    pub complete: bool,
+}
+
+/// Memory an overlay entry costs beside its bytes: tree node share and two allocations.
+pub const ELEMENT_OVERHEAD: usize = 72;
+
+/// What a collection or a big string keeps beside its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Body {
+    /// Stands in every element key; 0 until the commit that creates the object has its LSN.
+    pub version: u64,
+    /// Encode-version: 0 exact, 1 blind (hash, set) or index (sorted set).
+    pub encoding: u8,
+    /// Elements; for a big string, bytes.
+    pub size: u64,
+    /// What only one type needs.
+    pub extra: Extra,
+    /// The elements in memory.
+    pub overlay: Overlay,
+    /// Some element of this version may be in fjall: dropping the body needs a garbage record.
+    pub maybe_stored: bool,
+    /// Bytes of all elements in memory, overhead included.
+    pub bytes: usize,
+}
+
+impl Body {
+    /// A new, empty and therefore complete body.
+    pub fn new() -> Self {
+        Body {
+            version: 0,
+            encoding: 0,
+            size: 0,
+            extra: Extra::None,
+            overlay: Overlay { elements: BTreeMap::new(), complete: true },
+            maybe_stored: false,
+            bytes: 0,
+        }
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One key of a shard's table.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Object {
+    /// The user key, then the value of a small string.
+    pub bytes: Vec<u8>,
+    /// Everything that is no small string.
+    pub body: Option<Box<Body>>,
+    /// LSN of the commit that last changed it.
+    pub lsn: Lsn,
+    /// Absolute time of expiry, 0 for none.
+    pub expire_ms: u64,
+    /// 32 bits of the key's hash, for the table.
+    pub hash: u32,
+    /// Length of the user key in `bytes`.
+    pub key_len: u32,
+    /// Namespace id.
+    pub ns: NsId,
+    /// Type.
+    pub kind: Kind,
+    /// See [`state`].
+    pub state: u8,
+    /// Second of the last access, modulo 65,536.
+    pub accessed_s: u16,
+}
+
+const _: () = assert!(size_of::<Object>() == 64, "an object fills one cache line");
+
+impl Object {
+    /// The user key.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        &self.bytes[..self.key_len as usize]
+    }
+
+    /// The value of a small string.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        &self.bytes[self.key_len as usize..]
+    }
+
+    /// Whether the object is there at `now_ms`.
+    #[inline]
+    pub fn is_live(&self, now_ms: u64) -> bool {
+        self.kind != Kind::Absent && !self.is_expired(now_ms)
+    }
+
+    /// Whether its time is past.
+    #[inline]
+    pub fn is_expired(&self, now_ms: u64) -> bool {
+        self.expire_ms != 0 && self.expire_ms <= now_ms
+    }
+
+    /// Whether it may leave memory.
+    #[inline]
+    pub const fn is_clean(&self) -> bool {
+        self.state & (state::DIRTY | state::IN_FLIGHT) == 0
+    }
+
+    /// Memory it holds, its table slot included.
+    #[inline]
+    pub fn mem_bytes(&self) -> usize {
+        let body = self.body.as_ref().map_or(0, |b| size_of::<Body>() + b.bytes);
+        size_of::<Object>() + 16 + self.bytes.capacity() + 16 + body
+    }
+}

@@ -1,0 +1,290 @@
+//! Opening: what fjall holds besides keys, then the redo log's records, applied to the tables in their order.
+//!
+//! Records are physical, so applying one twice, or one whose effect fjall already holds, does no harm: whatever a
+//! record touches is brought to its final state by the records after it. A partial change (a patch, an element, a
+//! time) of something that is not there, or not of its version any more, is stale and passed over: the record that
+//! removed or replaced it follows.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::codec::{self, DiskKey, Meta, NamespaceMap, NsId, redo::Op};
+use crate::error::Result;
+use crate::log::{Lsn, Replay};
+
+use super::core::{Core, ShardId};
+use super::engine::{Engine, OpenError};
+use super::garbage::{Dead, Stage};
+use super::names::Names;
+use super::object::{Body, ELEMENT_OVERHEAD, Element, Kind, state};
+use super::table::Index;
+
+fn bad(what: impl std::fmt::Display) -> OpenError {
+    OpenError::Record(what.to_string())
+}
+
+/// Reads counts, garbage queue and dead namespaces from a shard's partition.
+pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
+    let partition = core.partition.clone();
+    let range = codec::key::tag_range(codec::key::tag::COUNT);
+    for item in partition.range(&range.lower, &range.upper)? {
+        let (key, value) = item?;
+        if let DiskKey::Count { ns } = codec::key::decode_key(&key).map_err(bad)?
+            && core.names.is_live(ns)
+        {
+            core.counts.insert(ns, codec::key::decode_count(&value).map_err(bad)?);
+        }
+    }
+    let range = codec::key::tag_range(codec::key::tag::GARBAGE);
+    for item in partition.range(&range.lower, &range.upper)? {
+        let (key, _) = item?;
+        if let DiskKey::Garbage { ns, .. } = codec::key::decode_key(&key).map_err(bad)? {
+            core.garbage.push_back((Dead::from_record(ns, &key), Stage::Queued(0)));
+        }
+    }
+    Ok(())
+}
+
+/// Applies every record of the log.
+pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
+    let mut records = 0u64;
+    while let Some((lsn, payload)) = replay.next_record()? {
+        for op in codec::redo::Ops::new(payload) {
+            apply(engine, lsn, &op.map_err(bad)?).map_err(bad)?;
+        }
+        records += 1;
+        engine.stats.replayed_records.store(records, Ordering::Relaxed);
+        if records.is_multiple_of(4096) && over_budget(engine) {
+            // Nothing may be deleted meanwhile: what follows in the log still needs its place.
+            engine.store_tables().map_err(bad)?;
+        }
+    }
+    engine.log.start(replay)?;
+    Ok(())
+}
+
+fn over_budget(engine: &Engine) -> bool {
+    let dirty: usize = engine.shards.iter().map(|s| s.core().dirty_bytes).sum();
+    dirty as u64 > engine.dirty_budget.load(Ordering::Relaxed)
+}
+
+fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
+    let with_key = |ns: NsId, key: &[u8], run: &mut dyn FnMut(&mut Core, u64) -> Result| {
+        let hash = engine.router.hash(key);
+        let shard = engine.router.shard(hash, key);
+        let mut core = engine.shards[shard as usize].core();
+        core.last_lsn = lsn;
+        if !core.names.is_live(ns) {
+            return Ok(());
+        }
+        run(&mut core, hash).map_err(|e| e.to_string())
+    };
+    match *op {
+        Op::Put { ns, key, header, value } => {
+            let mut meta = Meta::decode(header).map_err(|e| e.to_string())?.0;
+            meta.resolve_version(lsn);
+            with_key(ns, key, &mut |core, hash| {
+                put(core, hash, lsn, (ns, key), &meta, value);
+                Ok(())
+            })
+        }
+        Op::Delete { ns, key } => with_key(ns, key, &mut |core, hash| {
+            delete(core, hash, lsn, ns, key);
+            Ok(())
+        }),
+        Op::Patch { ns, key, offset, bytes } => with_key(ns, key, &mut |core, hash| {
+            let Some(index) = core.fault(hash, ns, key, true)? else { return Ok(()) };
+            patch(core, index, lsn, offset as usize, bytes);
+            Ok(())
+        }),
+        Op::Expire { ns, key, expire_ms } => with_key(ns, key, &mut |core, hash| {
+            let Some(index) = core.fault(hash, ns, key, true)? else { return Ok(()) };
+            if core.table.at(index).kind != Kind::Absent {
+                core.set_expire(index, expire_ms);
+                stamp(core, index, lsn);
+            }
+            Ok(())
+        }),
+        Op::ElemPut { ns, key, version, elem, value } => with_key(ns, key, &mut |core, hash| {
+            let new = |_: Option<&Element>| Some(value.to_vec());
+            change_element(core, hash, lsn, (ns, key, version), elem, new)
+        }),
+        Op::ElemDelete { ns, key, version, elem } => {
+            with_key(ns, key, &mut |core, hash| change_element(core, hash, lsn, (ns, key, version), elem, |_| None))
+        }
+        Op::ElemPatch { ns, key, version, elem, offset, bytes } => with_key(ns, key, &mut |core, hash| {
+            change_element(core, hash, lsn, (ns, key, version), elem, |old| {
+                let mut value = old.and_then(|e| e.value.clone()).unwrap_or_default();
+                let end = offset as usize + bytes.len();
+                value.resize(value.len().max(end), 0);
+                value[offset as usize..end].copy_from_slice(bytes);
+                Some(value)
+            })
+        }),
+        Op::Count { shard, ns, count } => with_shard(engine, shard, lsn, |core| {
+            if core.names.is_live(ns) {
+                core.set_count(ns, count);
+            }
+        }),
+        Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, |core| raw(core, key, value)),
+        Op::Names(map) => {
+            let map = NamespaceMap::decode(map).map_err(|e| e.to_string())?;
+            let names = Arc::new(Names::from_map(map));
+            for shard in &engine.shards {
+                rename(&mut shard.core(), names.clone());
+            }
+            Ok(())
+        }
+    }
+}
+
+fn with_shard(engine: &Engine, shard: ShardId, lsn: Lsn, run: impl FnOnce(&mut Core)) -> Result<(), String> {
+    let shard = engine.shards.get(shard as usize).ok_or("the log names a shard that does not exist")?;
+    let mut core = shard.core();
+    core.last_lsn = lsn;
+    run(&mut core);
+    Ok(())
+}
+
+fn rename(core: &mut Core, names: Arc<Names>) {
+    core.counts.retain(|&ns, _| names.is_live(ns));
+    core.dirty_counts.retain(|&ns| names.is_live(ns));
+    core.reap_from = Some(0);
+    if core.shard == 0 {
+        let (mut key, mut record) = (Vec::new(), Vec::new());
+        codec::key::names_key(&mut key);
+        names.map().encode(&mut record);
+        core.raw.insert(key, Some(record));
+    }
+    core.names = names;
+}
+
+fn raw(core: &mut Core, key: &[u8], value: Option<&[u8]>) {
+    core.dirty_bytes += key.len() + ELEMENT_OVERHEAD;
+    core.raw.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+    if let Ok(DiskKey::Garbage { ns, .. }) = codec::key::decode_key(key) {
+        let dead = Dead::from_record(ns, key);
+        core.garbage.retain(|(d, _)| *d != dead);
+        if value.is_some() {
+            core.garbage.push_back((dead, Stage::Queued(core.gathers + 1)));
+        }
+    }
+}
+
+/// The object of a key, whether fjall holds it or not; a new one counts as possibly stored (rule 3).
+fn claim(core: &mut Core, hash: u64, ns: NsId, key: &[u8]) -> Index {
+    match core.table.find(super::table::table_hash(hash, ns), ns, key) {
+        Some(index) => index,
+        None => {
+            core.cold.take(ns, key);
+            let index = core.create(hash, ns, key, 0);
+            core.table.at_mut(index).state |= state::MAYBE_STORED;
+            index
+        }
+    }
+}
+
+fn stamp(core: &mut Core, index: Index, lsn: Lsn) {
+    core.touch_dirty(index);
+    core.table.at_mut(index).lsn = lsn;
+}
+
+fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Meta, value: &[u8]) {
+    let index = claim(core, hash, ns, key);
+    let object = core.table.at_mut(index);
+    let before = object.mem_bytes();
+    let was_absent = object.kind == Kind::Absent;
+    object.kind = Kind::from(meta.kind);
+    object.bytes.truncate(object.key_len as usize);
+    object.bytes.extend_from_slice(value);
+    if meta.has_version() {
+        let version = meta.version;
+        let fresh = version == lsn;
+        let body = object.body.get_or_insert_with(Default::default);
+        if body.version != version {
+            **body = Body { version, ..Body::new() };
+            body.overlay.complete = fresh;
+            body.maybe_stored = true;
+        }
+        body.size = meta.size;
+        body.extra = meta.extra;
+        body.encoding = meta.encoding;
+    } else {
+        object.body = None;
+    }
+    core.table_bytes = core.table_bytes + core.table.at(index).mem_bytes() - before;
+    core.set_expire(index, meta.expire_ms);
+    if was_absent && core.table.at(index).state & state::STORED == 0 {
+        core.order_insert(index);
+    }
+    stamp(core, index, lsn);
+}
+
+fn delete(core: &mut Core, hash: u64, lsn: Lsn, ns: NsId, key: &[u8]) {
+    let index = claim(core, hash, ns, key);
+    core.set_expire(index, 0);
+    let object = core.table.at_mut(index);
+    let before = object.mem_bytes();
+    object.kind = Kind::Absent;
+    let key_len = object.key_len as usize;
+    object.bytes.truncate(key_len);
+    object.bytes.shrink_to_fit();
+    object.body = None;
+    core.table_bytes = core.table_bytes + core.table.at(index).mem_bytes() - before;
+    core.order_remove(index);
+    stamp(core, index, lsn);
+}
+
+fn patch(core: &mut Core, index: Index, lsn: Lsn, offset: usize, bytes: &[u8]) {
+    let object = core.table.at_mut(index);
+    if object.kind != Kind::String || object.body.is_some() {
+        return;
+    }
+    let before = object.mem_bytes();
+    let start = object.key_len as usize + offset;
+    let end = start + bytes.len();
+    if object.bytes.len() < end {
+        object.bytes.resize(end, 0);
+    }
+    object.bytes[start..end].copy_from_slice(bytes);
+    core.table_bytes = core.table_bytes + core.table.at(index).mem_bytes() - before;
+    stamp(core, index, lsn);
+}
+
+fn change_element(
+    core: &mut Core,
+    hash: u64,
+    lsn: Lsn,
+    (ns, key, version): (NsId, &[u8], u64),
+    element: &[u8],
+    change: impl FnOnce(Option<&Element>) -> Option<Vec<u8>>,
+) -> Result {
+    let Some(index) = core.fault(hash, ns, key, true)? else { return Ok(()) };
+    let version = if version == 0 { lsn } else { version };
+    let partition = core.partition.clone();
+    let object = core.table.at_mut(index);
+    let key_len = object.key_len as usize;
+    let Some(body) = object.body.as_mut().filter(|b| b.version == version) else { return Ok(()) };
+    if !body.overlay.complete && !body.overlay.elements.contains_key(element) {
+        let mut disk_key = Vec::new();
+        codec::key::element_key(ns, &object.bytes[..key_len], version, element, &mut disk_key);
+        if let Some(value) = partition.get(&disk_key).map_err(|e| super::core::storage(key, e))? {
+            let old = Element { value: Some(value.to_vec()), state: state::MAYBE_STORED };
+            body.bytes += element.len() + value.len() + ELEMENT_OVERHEAD;
+            core.table_bytes += element.len() + value.len() + ELEMENT_OVERHEAD;
+            body.overlay.elements.insert(element.into(), old);
+        }
+    }
+    let old = body.overlay.elements.get(element);
+    let size =
+        |e: Option<&Element>| e.map_or(0, |e| element.len() + e.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD);
+    let removed = size(old);
+    let new = Element { value: change(old), state: state::DIRTY | state::MAYBE_STORED };
+    let added = size(Some(&new));
+    body.overlay.elements.insert(element.into(), new);
+    body.bytes = body.bytes + added - removed;
+    core.table_bytes = core.table_bytes + added - removed;
+    core.dirty_bytes += added;
+    stamp(core, index, lsn);
+    Ok(())
+}

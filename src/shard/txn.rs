@@ -1,0 +1,836 @@
+//! A transaction: the leased cores, the commands' writes, and what undoes them.
+//!
+//! Writes go into the tables at once, so that the transaction's own reads see them; for each the redo log's operation
+//! is encoded and its inverse noted. [`Txn::commit`] appends all operations as **one log record** and stamps the
+//! touched objects with its LSN; [`Txn::rollback_to`] plays the inverses back. Nobody else can look in between: the
+//! cores stay locked from the first read to the end.
+//!
+//! | step | write set | tables |
+//! |---|---|---|
+//! | a primitive (`put_string`, `delete`, `set_expiry`, …) | operation, inverse | changed |
+//! | an error, or a read that must not wait here | cut back to the mark | inverses applied |
+//! | commit | one record, then emptied | LSN and version stamped, removals without trace dropped |
+//!
+//! Invariants: a key's operations stand in the order in which they were made; a count is logged absolute, once per
+//! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use crate::codec::{self, Meta, NsId, redo};
+use crate::error::Result;
+use crate::log::{Log, Lsn};
+
+use super::core::{Core, ShardId};
+use super::engine::Router;
+use super::object::{Body, ELEMENT_OVERHEAD, Element, Kind, Object, state};
+use super::table::Index;
+
+/// A string longer than this is stored in chunks.
+pub const BIG_STRING: usize = 64 << 10;
+/// Bytes of a chunk.
+pub const CHUNK: usize = 16 << 10;
+/// Values up to this length are copied aside for undo; longer ones are moved.
+const COPY_LIMIT: usize = 1 << 10;
+
+/// Where a found object is: position of its core in the lease, index in its table. Valid until the next removal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    at: u16,
+    index: Index,
+}
+
+/// Cores that a transaction holds, in ascending order of shard.
+pub type Lease<'a> = SmallVec<[MutexGuard<'a, Core>; 1]>;
+
+/// The inverse of one change.
+enum Undo {
+    /// Time, kind and state before; the value is another entry.
+    Header { at: Found, kind: Kind, expire_ms: u64, state: u8 },
+    /// A small value before, in the arena.
+    Value { at: Found, from: usize, len: usize },
+    /// A long value before, or one that was dropped.
+    Moved { at: Found, bytes: Vec<u8> },
+    /// Body before.
+    Body { at: Found, body: Option<Box<Body>> },
+    /// Bytes that a splice covered (in the arena), and the value's length before.
+    Splice { at: Found, offset: usize, from: usize, len: usize, old_len: usize },
+    /// Size of a body before.
+    Size { at: Found, size: u64 },
+    /// An element before.
+    Element { at: Found, key: Box<[u8]>, old: Option<Element> },
+    /// Bytes of an element that a splice covered, and its length before.
+    ElementSplice { at: Found, key: Box<[u8]>, offset: usize, from: usize, len: usize, old_len: usize, state: u8 },
+    /// The key was not in the table.
+    Created { at: Found },
+    /// Keys of a namespace before.
+    Count { at: u16, ns: NsId, count: u64 },
+    /// A raw record before.
+    Raw { at: u16, key: Vec<u8>, old: Option<Option<Vec<u8>>> },
+    /// A garbage entry was queued.
+    Garbage { at: u16 },
+}
+
+/// The writes of the transactions that run one after the other on one thread; keeps its buffers.
+#[derive(Default)]
+pub struct WriteSet {
+    redo: Vec<u8>,
+    header: Vec<u8>,
+    undo: Vec<Undo>,
+    arena: Vec<u8>,
+    touched: Vec<Found>,
+    counts: SmallVec<[(u16, NsId); 2]>,
+}
+
+/// A point in a transaction to which it can return.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mark {
+    redo: usize,
+    undo: usize,
+    touched: usize,
+    counts: usize,
+}
+
+/// Cores under lease and the writes made to them.
+pub struct Txn<'a, 'e> {
+    /// The cores, ascending.
+    pub lease: Lease<'e>,
+    /// Hashes keys and knows their shards.
+    pub router: &'a Router,
+    /// The writes.
+    set: &'a mut WriteSet,
+    /// The time at which the transaction happens.
+    pub now_ms: u64,
+    /// Whether reads may wait for the disk.
+    pub may_block: bool,
+    /// Whether look-ups count as hits and misses.
+    pub count_hits: bool,
+    /// Whether look-ups leave the access time alone (CLIENT NO-TOUCH).
+    pub no_touch: bool,
+    /// The highest LSN that the reply depends on.
+    pub need: Lsn,
+    hint: Option<(*const u8, u64)>,
+    routed: bool,
+}
+
+impl<'a, 'e> Txn<'a, 'e> {
+    /// A transaction over leased cores.
+    pub fn new(lease: Lease<'e>, router: &'a Router, set: &'a mut WriteSet, now_ms: u64, may_block: bool) -> Self {
+        debug_assert!(set.redo.is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
+        let routed = lease.len() == 1;
+        Txn { lease, router, set, now_ms, may_block, count_hits: false, no_touch: false, need: 0, hint: None, routed }
+    }
+
+    /// Tells the hash of the key that begins at this address; spares hashing it again.
+    pub fn hint(&mut self, key: &[u8], hash: u64) {
+        self.hint = Some((key.as_ptr(), hash));
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        match self.hint {
+            Some((at, hash)) if at == key.as_ptr() => hash,
+            _ => self.router.hash(key),
+        }
+    }
+
+    /// Position in the lease of the core that owns a key.
+    #[inline]
+    fn place(&self, hash: u64, key: &[u8]) -> u16 {
+        if self.routed {
+            debug_assert_eq!(self.lease[0].shard, self.router.shard(hash, key), "key within its lease");
+            return 0;
+        }
+        let shard = self.router.shard(hash, key);
+        match self.lease.binary_search_by_key(&shard, |core| core.shard) {
+            Ok(at) => at as u16,
+            Err(_) => unreachable!("a command touches only keys that its row names"),
+        }
+    }
+
+    /// The object, whether live or not.
+    #[inline]
+    fn raw_find(&mut self, ns: NsId, key: &[u8]) -> Result<(u16, u64, Option<Index>)> {
+        let hash = self.hash(key);
+        let at = self.place(hash, key);
+        let index = self.lease[at as usize].fault(hash, ns, key, self.may_block)?;
+        Ok((at, hash, index))
+    }
+
+    /// A live key. Whether it is there or not, the reply will wait for what was seen here.
+    #[inline]
+    pub fn find(&mut self, ns: NsId, key: &[u8]) -> Result<Option<Found>> {
+        let (at, _, index) = self.raw_find(ns, key)?;
+        let (now_ms, count_hits, no_touch) = (self.now_ms, self.count_hits, self.no_touch);
+        let core = &mut *self.lease[at as usize];
+        let Some(index) = index else {
+            self.need = self.need.max(core.last_lsn);
+            core.stats.keyspace_misses += u64::from(count_hits);
+            return Ok(None);
+        };
+        let object = core.table.at_mut(index);
+        self.need = self.need.max(object.lsn);
+        if !object.is_live(now_ms) {
+            self.need = self.need.max(core.last_lsn);
+            core.stats.keyspace_misses += u64::from(count_hits);
+            return Ok(None);
+        }
+        if !no_touch {
+            object.state |= state::REFERENCED;
+            object.accessed_s = (now_ms / 1000) as u16;
+        }
+        core.stats.keyspace_hits += u64::from(count_hits);
+        Ok(Some(Found { at, index }))
+    }
+
+    /// A found object.
+    #[inline]
+    pub fn object(&self, found: Found) -> &Object {
+        self.lease[found.at as usize].table.at(found.index)
+    }
+
+    /// The core of a found object.
+    pub fn core(&mut self, found: Found) -> &mut Core {
+        &mut self.lease[found.at as usize]
+    }
+
+    fn object_mut(&mut self, at: Found) -> &mut Object {
+        self.lease[at.at as usize].table.at_mut(at.index)
+    }
+
+    fn note_header(&mut self, at: Found) {
+        let object = self.object(at);
+        let (kind, expire_ms, state) = (object.kind, object.expire_ms, object.state);
+        self.set.undo.push(Undo::Header { at, kind, expire_ms, state });
+    }
+
+    fn touch(&mut self, at: Found) {
+        self.lease[at.at as usize].touch_dirty(at.index);
+        if self.set.touched.last() != Some(&at) {
+            self.set.touched.push(at);
+        }
+    }
+
+    fn add_count(&mut self, at: u16, ns: NsId, delta: i64) {
+        let core = &mut self.lease[at as usize];
+        let count = core.count(ns);
+        let new = count.checked_add_signed(delta);
+        assert!(new.is_some(), "a namespace never holds fewer than zero keys");
+        core.set_count(ns, new.unwrap_or(0));
+        self.set.undo.push(Undo::Count { at, ns, count });
+        if !self.set.counts.contains(&(at, ns)) {
+            self.set.counts.push((at, ns));
+        }
+    }
+
+    /// Takes value and body of an object aside, so that a rollback can bring them back; the body's elements become
+    /// garbage if fjall may hold some.
+    fn strip(&mut self, at: Found) {
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        let before = object.mem_bytes();
+        let key_len = object.key_len as usize;
+        let len = object.bytes.len() - key_len;
+        if len > COPY_LIMIT {
+            let key = object.bytes[..key_len].to_vec();
+            let bytes = std::mem::replace(&mut object.bytes, key);
+            self.set.undo.push(Undo::Moved { at, bytes });
+        } else if len > 0 {
+            let from = self.set.arena.len();
+            self.set.arena.extend_from_slice(&object.bytes[key_len..]);
+            object.bytes.truncate(key_len);
+            self.set.undo.push(Undo::Value { at, from, len });
+        }
+        let body = object.body.take();
+        let after = object.mem_bytes();
+        core.table_bytes = core.table_bytes + after - before;
+        if let Some(body) = body {
+            if body.maybe_stored {
+                self.queue_garbage(at, body.version);
+            }
+            self.set.undo.push(Undo::Body { at, body: Some(body) });
+        }
+    }
+
+    fn queue_garbage(&mut self, at: Found, version: u64) {
+        let object = self.object(at);
+        let dead = super::garbage::Dead::new(object.ns, object.key(), version);
+        self.put_raw(at.at, dead.record_key(), Some(Vec::new()));
+        let core = &mut *self.lease[at.at as usize];
+        core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
+        self.set.undo.push(Undo::Garbage { at: at.at });
+    }
+
+    /// Puts or removes a record that belongs to no key.
+    pub fn put_raw(&mut self, at: u16, key: Vec<u8>, value: Option<Vec<u8>>) {
+        let core = &mut self.lease[at as usize];
+        redo::encode_raw(core.shard, &key, value.as_deref(), &mut self.set.redo);
+        core.dirty_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
+        let old = core.raw.insert(key.clone(), value);
+        self.set.undo.push(Undo::Raw { at, key, old });
+    }
+
+    /// Makes a key hold this string, whatever it held before. `expire_ms` is absolute, 0 for none.
+    pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
+        let (at, hash, index) = self.raw_find(ns, key)?;
+        let at = self.claim(at, hash, index, ns, key, value.len());
+        self.set_kind(at, Kind::String);
+        self.lease[at.at as usize].set_expire(at.index, expire_ms);
+        if value.len() > BIG_STRING {
+            self.fill_big(at, value);
+        } else {
+            let core = &mut *self.lease[at.at as usize];
+            let object = core.table.at_mut(at.index);
+            let before = object.mem_bytes();
+            set_tail(&mut object.bytes, object.key_len as usize, value);
+            core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+            let object = core.table.at(at.index);
+            let meta = Meta { expire_ms, ..Meta::new(codec::Kind::String) };
+            self.set.push_put(ns, object.key(), &meta, value);
+        }
+        self.touch(at);
+        self.lease[at.at as usize].make_room();
+        Ok(at)
+    }
+
+    /// An object to be filled anew: the one there, stripped, or a new one.
+    fn claim(&mut self, at: u16, hash: u64, index: Option<Index>, ns: NsId, key: &[u8], capacity: usize) -> Found {
+        match index {
+            Some(index) => {
+                let found = Found { at, index };
+                self.need = self.need.max(self.object(found).lsn);
+                self.note_header(found);
+                self.strip(found);
+                if self.object(found).kind == Kind::Absent {
+                    self.add_count(at, ns, 1);
+                    self.lease[at as usize].order_insert(index);
+                }
+                found
+            }
+            None => {
+                let capacity = if capacity > BIG_STRING { 0 } else { capacity };
+                let index = self.lease[at as usize].create(hash, ns, key, capacity);
+                let found = Found { at, index };
+                self.set.undo.push(Undo::Created { at: found });
+                self.add_count(at, ns, 1);
+                found
+            }
+        }
+    }
+
+    fn set_kind(&mut self, at: Found, kind: Kind) {
+        let now_s = (self.now_ms / 1000) as u16;
+        let object = self.object_mut(at);
+        object.kind = kind;
+        object.accessed_s = now_s;
+        object.state |= state::REFERENCED;
+    }
+
+    /// Gives an object without value a body of chunks.
+    fn fill_big(&mut self, at: Found, value: &[u8]) {
+        let mut body = Box::new(Body::new());
+        body.size = value.len() as u64;
+        let object = self.object(at);
+        let (ns, expire_ms) = (object.ns, object.expire_ms);
+        let meta = big_meta(expire_ms, 0, body.size);
+        let key = object.key().to_vec();
+        self.set.push_put(ns, &key, &meta, b"");
+        let mut dirty = 0;
+        for (number, chunk) in value.chunks(CHUNK).enumerate() {
+            let element = chunk_element(number as u32);
+            redo::encode_elem_put(ns, &key, 0, &element, chunk, &mut self.set.redo);
+            body.bytes += element.len() + chunk.len() + ELEMENT_OVERHEAD;
+            dirty += element.len() + chunk.len() + ELEMENT_OVERHEAD;
+            let element = Box::from(&element[..]);
+            body.overlay.elements.insert(element, Element { value: Some(chunk.to_vec()), state: state::DIRTY });
+        }
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        core.table_bytes -= object.mem_bytes();
+        object.body = Some(body);
+        core.table_bytes += object.mem_bytes();
+        core.dirty_bytes += dirty;
+        self.set.undo.push(Undo::Body { at, body: None });
+    }
+
+    /// Removes a key. False if there was none, or none that was live.
+    pub fn delete(&mut self, ns: NsId, key: &[u8]) -> Result<bool> {
+        let (at, _, index) = self.raw_find(ns, key)?;
+        let Some(index) = index else {
+            self.need = self.need.max(self.lease[at as usize].last_lsn);
+            return Ok(false);
+        };
+        Ok(self.delete_found(Found { at, index }))
+    }
+
+    /// Removes a found object. False if it was not live.
+    pub fn delete_found(&mut self, at: Found) -> bool {
+        self.need = self.need.max(self.object(at).lsn);
+        let object = self.lease[at.at as usize].table.at(at.index);
+        if object.kind == Kind::Absent {
+            return false;
+        }
+        let (live, ns) = (object.is_live(self.now_ms), object.ns);
+        redo::encode_delete(ns, object.key(), &mut self.set.redo);
+        self.note_header(at);
+        self.strip(at);
+        let core = &mut *self.lease[at.at as usize];
+        core.set_expire(at.index, 0);
+        core.table.at_mut(at.index).kind = Kind::Absent;
+        core.order_remove(at.index);
+        self.add_count(at.at, ns, -1);
+        self.touch(at);
+        live
+    }
+
+    /// Removes an object of the core at this place of the lease.
+    pub fn delete_at(&mut self, at: u16, index: Index) -> bool {
+        self.delete_found(Found { at, index })
+    }
+
+    /// Sets or, with 0, removes the time of a live key.
+    pub fn set_expiry(&mut self, at: Found, expire_ms: u64) {
+        self.note_header(at);
+        self.lease[at.at as usize].set_expire(at.index, expire_ms);
+        let object = self.lease[at.at as usize].table.at(at.index);
+        redo::encode_expire(object.ns, object.key(), expire_ms, &mut self.set.redo);
+        self.touch(at);
+    }
+
+    /// Length of a live string.
+    pub fn string_len(&self, at: Found) -> usize {
+        let object = self.object(at);
+        object.body.as_ref().map_or(object.bytes.len() - object.key_len as usize, |b| b.size as usize)
+    }
+
+    /// Appends `start..end` of a live string to `out`; what lies beyond its end is left out.
+    pub fn string_range(&mut self, at: Found, start: usize, end: usize, out: &mut Vec<u8>) -> Result {
+        let end = end.min(self.string_len(at));
+        if start >= end {
+            return Ok(());
+        }
+        if self.object(at).body.is_none() {
+            out.extend_from_slice(&self.object(at).value()[start..end]);
+            return Ok(());
+        }
+        for number in start / CHUNK..=(end - 1) / CHUNK {
+            let base = number * CHUNK;
+            let (from, to) = (start.max(base) - base, end.min(base + CHUNK) - base);
+            let chunk = self.chunk(at, number as u32)?;
+            let have = &chunk[from.min(chunk.len())..to.min(chunk.len())];
+            out.extend_from_slice(have);
+            let missing = to - from - have.len();
+            out.resize(out.len() + missing, 0);
+        }
+        Ok(())
+    }
+
+    /// The bytes of a chunk, empty if it is absent: absent chunks read as zeros.
+    pub fn chunk(&mut self, at: Found, number: u32) -> Result<&[u8]> {
+        let key = chunk_element(number);
+        self.load_element(at, &key)?;
+        let body = self.object(at).body.as_deref();
+        let element = body.and_then(|b| b.overlay.elements.get(&key[..]));
+        Ok(element.and_then(|e| e.value.as_deref()).unwrap_or_default())
+    }
+
+    /// Brings an element of a body into its overlay, if fjall has it and the overlay does not.
+    fn load_element(&mut self, at: Found, key: &[u8]) -> Result {
+        let may_block = self.may_block;
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let Some(body) = &object.body else { return Ok(()) };
+        if body.overlay.complete || !body.maybe_stored || body.overlay.elements.contains_key(key) {
+            return Ok(());
+        }
+        if core.store_is_cold && !may_block {
+            return Err(crate::Error::Cold);
+        }
+        let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
+        codec::key::element_key(object.ns, object.key(), body.version, key, &mut disk_key);
+        let value = core.partition.get(&disk_key).map_err(|e| super::core::storage(object.key(), e))?;
+        if let Some(value) = value {
+            let bytes = key.len() + value.len() + ELEMENT_OVERHEAD;
+            let element = Element { value: Some(value.to_vec()), state: state::MAYBE_STORED };
+            if let Some(body) = &mut core.table.at_mut(at.index).body {
+                body.overlay.elements.insert(key.into(), element);
+                body.bytes += bytes;
+                core.table_bytes += bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// Overwrites bytes of a live string from `offset` on; beyond its end it grows, zeros between.
+    pub fn splice(&mut self, at: Found, offset: usize, bytes: &[u8]) -> Result {
+        let old_len = self.string_len(at);
+        let new_len = old_len.max(offset + bytes.len());
+        if self.object(at).body.is_none() {
+            if new_len <= BIG_STRING {
+                self.splice_small(at, offset, bytes, old_len, new_len);
+                return Ok(());
+            }
+            self.make_big(at);
+        }
+        self.splice_big(at, offset, bytes, new_len)
+    }
+
+    fn splice_small(&mut self, at: Found, offset: usize, bytes: &[u8], old_len: usize, new_len: usize) {
+        self.note_header(at);
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        redo::encode_patch(object.ns, object.key(), offset as u64, bytes, &mut self.set.redo);
+        let before = object.mem_bytes();
+        let key_len = object.key_len as usize;
+        let (from, covered) = cover(&mut self.set.arena, &object.bytes[key_len..], offset, bytes.len());
+        self.set.undo.push(Undo::Splice { at, offset, from, len: covered, old_len });
+        object.bytes.resize(key_len + new_len, 0);
+        object.bytes[key_len + offset..key_len + offset + bytes.len()].copy_from_slice(bytes);
+        core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+        if object.state & state::DIRTY != 0 {
+            core.dirty_bytes += new_len - old_len;
+        }
+        self.touch(at);
+    }
+
+    /// Turns a small string into one of chunks.
+    fn make_big(&mut self, at: Found) {
+        let value = self.object(at).value().to_vec();
+        self.note_header(at);
+        self.strip(at);
+        self.fill_big(at, &value);
+        self.touch(at);
+    }
+
+    fn splice_big(&mut self, at: Found, offset: usize, bytes: &[u8], new_len: usize) -> Result {
+        self.note_header(at);
+        if new_len as u64 != self.object(at).body.as_ref().map_or(0, |b| b.size) {
+            self.resize_big(at, new_len as u64);
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let position = offset + done;
+            let within = position % CHUNK;
+            let part = &bytes[done..bytes.len().min(done + CHUNK - within)];
+            self.splice_chunk(at, (position / CHUNK) as u32, within, part)?;
+            done += part.len();
+        }
+        self.touch(at);
+        Ok(())
+    }
+
+    fn resize_big(&mut self, at: Found, size: u64) {
+        let Some(body) = &mut self.lease[at.at as usize].table.at_mut(at.index).body else { return };
+        let old = std::mem::replace(&mut body.size, size);
+        let version = body.version;
+        self.set.undo.push(Undo::Size { at, size: old });
+        let object = self.lease[at.at as usize].table.at(at.index);
+        let meta = big_meta(object.expire_ms, version, size);
+        self.set.push_put(object.ns, object.key(), &meta, b"");
+    }
+
+    fn splice_chunk(&mut self, at: Found, number: u32, offset: usize, bytes: &[u8]) -> Result {
+        let key = chunk_element(number);
+        self.load_element(at, &key)?;
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        let key_len = object.key_len as usize;
+        let Some(body) = &mut object.body else { return Ok(()) };
+        redo::encode_elem_patch(
+            object.ns,
+            &object.bytes[..key_len],
+            body.version,
+            &key,
+            offset as u64,
+            bytes,
+            &mut self.set.redo,
+        );
+        let boxed: Box<[u8]> = Box::from(&key[..]);
+        let undo = match body.overlay.elements.get_mut(&key[..]) {
+            Some(Element { value: Some(value), state }) => {
+                let old_len = value.len();
+                let (from, len) = cover(&mut self.set.arena, value, offset, bytes.len());
+                value.resize(old_len.max(offset + bytes.len()), 0);
+                value[offset..offset + bytes.len()].copy_from_slice(bytes);
+                let grown = value.len() - old_len;
+                body.bytes += grown;
+                core.table_bytes += grown;
+                core.dirty_bytes += if *state & state::DIRTY == 0 { value.len() + ELEMENT_OVERHEAD } else { grown };
+                let old_state = std::mem::replace(state, *state | state::DIRTY);
+                Undo::ElementSplice { at, key: boxed, offset, from, len, old_len, state: old_state }
+            }
+            _ => {
+                let mut value = vec![0; offset + bytes.len()];
+                value[offset..].copy_from_slice(bytes);
+                let size = key.len() + value.len() + ELEMENT_OVERHEAD;
+                let old =
+                    body.overlay.elements.insert(boxed.clone(), Element { value: Some(value), state: state::DIRTY });
+                body.bytes += size;
+                core.table_bytes += size;
+                core.dirty_bytes += size;
+                Undo::Element { at, key: boxed, old }
+            }
+        };
+        self.set.undo.push(undo);
+        Ok(())
+    }
+
+    /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
+    pub fn replace_names(&mut self, names: std::sync::Arc<super::names::Names>, dead: &[NsId]) {
+        assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
+        let mut record = Vec::new();
+        names.map().encode(&mut record);
+        redo::encode_names(&record, &mut self.set.redo);
+        for at in 0..self.lease.len() as u16 {
+            for &ns in dead {
+                let mut key = Vec::new();
+                codec::key::dead_ns_key(ns, &mut key);
+                self.put_raw(at, key, Some(Vec::new()));
+            }
+            let core = &mut *self.lease[at as usize];
+            core.names = names.clone();
+            if at == 0 {
+                let mut key = Vec::new();
+                codec::key::names_key(&mut key);
+                core.dirty_bytes += record.len();
+                core.raw.insert(key, Some(record.clone()));
+            }
+            if !dead.is_empty() {
+                core.reap_from = Some(0);
+                core.order = None;
+                core.counts.retain(|ns, _| !dead.contains(ns));
+                core.dirty_counts.retain(|ns| !dead.contains(ns));
+            }
+        }
+    }
+
+    /// Where the transaction stands.
+    pub fn mark(&self) -> Mark {
+        let set = &self.set;
+        Mark { redo: set.redo.len(), undo: set.undo.len(), touched: set.touched.len(), counts: set.counts.len() }
+    }
+
+    /// Whether anything was written.
+    pub fn has_writes(&self) -> bool {
+        !self.set.redo.is_empty()
+    }
+
+    /// Takes back everything since a mark.
+    pub fn rollback_to(&mut self, mark: Mark) {
+        while self.set.undo.len() > mark.undo {
+            if let Some(undo) = self.set.undo.pop() {
+                self.undo(undo);
+            }
+        }
+        self.set.redo.truncate(mark.redo);
+        self.set.touched.truncate(mark.touched);
+        self.set.counts.truncate(mark.counts);
+        if mark.undo == 0 {
+            self.set.arena.clear();
+        }
+    }
+
+    fn undo(&mut self, undo: Undo) {
+        match undo {
+            Undo::Header { at, kind, expire_ms, state } => {
+                let core = &mut *self.lease[at.at as usize];
+                core.set_expire(at.index, expire_ms);
+                let object = core.table.at_mut(at.index);
+                object.kind = kind;
+                object.state = state | object.state & (state::QUEUED | state::IN_FLIGHT);
+                let stored = object.state & state::STORED != 0;
+                match kind {
+                    Kind::Absent => core.order_remove(at.index),
+                    _ if !stored => core.order_insert(at.index),
+                    _ => {}
+                }
+            }
+            Undo::Value { at, from, len } => {
+                let core = &mut *self.lease[at.at as usize];
+                let object = core.table.at_mut(at.index);
+                let before = object.mem_bytes();
+                set_tail(&mut object.bytes, object.key_len as usize, &self.set.arena[from..from + len]);
+                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+                self.set.arena.truncate(from);
+            }
+            Undo::Moved { at, bytes } => {
+                let core = &mut *self.lease[at.at as usize];
+                let object = core.table.at_mut(at.index);
+                let before = object.mem_bytes();
+                object.bytes = bytes;
+                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+            }
+            Undo::Body { at, body } => {
+                let core = &mut *self.lease[at.at as usize];
+                let object = core.table.at_mut(at.index);
+                let before = object.mem_bytes();
+                object.body = body;
+                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+            }
+            Undo::Splice { at, offset, from, len, old_len } => {
+                let core = &mut *self.lease[at.at as usize];
+                let object = core.table.at_mut(at.index);
+                let before = object.mem_bytes();
+                let start = object.key_len as usize;
+                uncover(&mut object.bytes, start, offset, &self.set.arena[from..from + len], old_len);
+                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+                self.set.arena.truncate(from);
+            }
+            Undo::Size { at, size } => {
+                if let Some(body) = &mut self.object_mut(at).body {
+                    body.size = size;
+                }
+            }
+            Undo::Created { at } => {
+                self.lease[at.at as usize].discard(at.index);
+            }
+            Undo::Count { at, ns, count } => {
+                self.lease[at as usize].set_count(ns, count);
+            }
+            Undo::Raw { at, key, old } => {
+                let core = &mut self.lease[at as usize];
+                match old {
+                    Some(value) => core.raw.insert(key, value),
+                    None => core.raw.remove(&key),
+                };
+            }
+            Undo::Garbage { at } => {
+                self.lease[at as usize].garbage.pop_back();
+            }
+            undo @ (Undo::Element { .. } | Undo::ElementSplice { .. }) => self.undo_element(undo),
+        }
+    }
+
+    fn undo_element(&mut self, undo: Undo) {
+        match undo {
+            Undo::Element { at, key, old } => {
+                let core = &mut *self.lease[at.at as usize];
+                let Some(body) = &mut core.table.at_mut(at.index).body else { return };
+                let size = |e: &Element| key.len() + e.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
+                let new = body.overlay.elements.remove(&key);
+                let removed = new.as_ref().map_or(0, size);
+                let added = old.as_ref().map_or(0, size);
+                body.bytes = body.bytes + added - removed;
+                core.table_bytes = core.table_bytes + added - removed;
+                if let Some(old) = old {
+                    body.overlay.elements.insert(key, old);
+                }
+            }
+            Undo::ElementSplice { at, key, offset, from, len, old_len, state } => {
+                let core = &mut *self.lease[at.at as usize];
+                let Some(body) = &mut core.table.at_mut(at.index).body else { return };
+                if let Some(Element { value: Some(value), state: s }) = body.overlay.elements.get_mut(&key) {
+                    let grown = value.len() - old_len;
+                    uncover(value, 0, offset, &self.set.arena[from..from + len], old_len);
+                    *s = state | *s & state::IN_FLIGHT;
+                    body.bytes -= grown;
+                    core.table_bytes -= grown;
+                }
+                self.set.arena.truncate(from);
+            }
+            _ => unreachable!("only element inverses come here"),
+        }
+    }
+
+    /// Appends all writes as one log record. Returns the LSN that the reply must wait for.
+    pub fn commit(&mut self, log: &Log) -> Lsn {
+        if self.set.redo.is_empty() {
+            debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
+            return self.need;
+        }
+        for (at, ns) in self.set.counts.drain(..) {
+            let core = &self.lease[at as usize];
+            redo::encode_count(core.shard, ns, core.count(ns), &mut self.set.redo);
+        }
+        let redo = &self.set.redo;
+        let lsn = log.append(|_, out| out.extend_from_slice(redo));
+        self.set.redo.clear();
+        self.set.undo.clear();
+        self.set.arena.clear();
+        for i in 0..self.set.touched.len() {
+            self.stamp(self.set.touched[i], lsn);
+        }
+        self.set.touched.clear();
+        if self.set.arena.capacity() > 1 << 20 {
+            self.set.arena = Vec::new();
+        }
+        if self.set.redo.capacity() > 1 << 20 {
+            self.set.redo = Vec::new();
+        }
+        for core in &mut self.lease {
+            core.last_lsn = lsn;
+        }
+        self.need = self.need.max(lsn);
+        self.need
+    }
+
+    fn stamp(&mut self, at: Found, lsn: Lsn) {
+        const TRACE: u8 = state::MAYBE_STORED | state::IN_FLIGHT;
+        let core = &mut *self.lease[at.at as usize];
+        if !core.table.is_used(at.index) {
+            return;
+        }
+        let object = core.table.at_mut(at.index);
+        object.lsn = lsn;
+        if let Some(body) = &mut object.body
+            && body.version == 0
+        {
+            body.version = lsn;
+        }
+        // A record that never was in fjall leaves no tombstone.
+        if object.kind == Kind::Absent && object.state & TRACE == 0 {
+            core.discard(at.index);
+        }
+    }
+
+    /// The shard ids under lease.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> + '_ {
+        self.lease.iter().map(|core| core.shard)
+    }
+}
+
+/// The element of a big string's chunk.
+fn chunk_element(number: u32) -> [u8; 5] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [codec::element::Group::StringChunk.tag(), a, b, c, d]
+}
+
+impl WriteSet {
+    fn push_put(&mut self, ns: NsId, key: &[u8], meta: &Meta, value: &[u8]) {
+        self.header.clear();
+        meta.encode_header(&mut self.header);
+        redo::encode_put(ns, key, &self.header, value, &mut self.redo);
+    }
+}
+
+/// Metadata of a string in chunks; version 0 stands for the LSN of the log record at hand.
+fn big_meta(expire_ms: u64, version: u64, size: u64) -> Meta {
+    Meta { expire_ms, version, size, ..Meta::new(codec::Kind::String) }
+}
+
+/// Replaces what follows the first `start` bytes; keeps the allocation unless it is far too large.
+fn set_tail(bytes: &mut Vec<u8>, start: usize, tail: &[u8]) {
+    bytes.truncate(start);
+    let need = start + tail.len();
+    if bytes.capacity() < need {
+        bytes.reserve_exact(tail.len());
+    } else if bytes.capacity() > 256 && bytes.capacity() > need * 2 {
+        bytes.shrink_to(need);
+    }
+    bytes.extend_from_slice(tail);
+}
+
+/// Copies what a splice will cover to the arena; where it begins there, and how much it is.
+fn cover(arena: &mut Vec<u8>, value: &[u8], offset: usize, len: usize) -> (usize, usize) {
+    let from = arena.len();
+    let covered = &value[offset.min(value.len())..(offset + len).min(value.len())];
+    arena.extend_from_slice(covered);
+    (from, covered.len())
+}
+
+/// Brings back what a splice covered.
+fn uncover(bytes: &mut Vec<u8>, start: usize, offset: usize, covered: &[u8], old_len: usize) {
+    bytes.truncate(start + old_len);
+    let offset = start + offset.min(old_len);
+    bytes[offset..offset + covered.len()].copy_from_slice(covered);
+}

@@ -1,0 +1,153 @@
+//! Walks of the key space in key order: SCAN, KEYS, RANDOMKEY.
+//!
+//! Two sources are merged: the metadata records in fjall, and the shard's order index of keys that fjall does not show
+//! yet. The table decides about every key that it holds: a removal masks what fjall shows, a newer type counts.
+
+use std::ops::Bound;
+
+use crate::codec::{self, NsId};
+use crate::error::Result;
+
+use super::core::{Core, Order, storage, unreadable};
+use super::engine::Router;
+use super::object::Kind;
+use super::table::table_hash;
+
+/// A key met on a walk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Met {
+    /// The user key.
+    pub key: Vec<u8>,
+    /// The key as it stands in records: where the walk can be taken up again.
+    pub stored_key: Vec<u8>,
+    /// Its type.
+    pub kind: Kind,
+}
+
+/// What part of a namespace to walk.
+#[derive(Debug, Clone, Copy)]
+pub struct Span<'a> {
+    /// Namespace.
+    pub ns: NsId,
+    /// Only keys that begin so.
+    pub prefix: &'a [u8],
+    /// Only keys whose stored form comes after this one.
+    pub after: Option<&'a [u8]>,
+}
+
+/// Walks the live keys of a span until `visit` says stop with false. True if the walk came to its end.
+pub fn walk(
+    core: &mut Core,
+    router: &Router,
+    span: Span<'_>,
+    now_ms: u64,
+    visit: impl FnMut(Met) -> bool,
+) -> Result<bool> {
+    core.need_order(now_ms);
+    // Taken out for the walk, so that the table can be asked meanwhile.
+    let order = core.order.take().unwrap_or_default();
+    let ended = merge(core, &order, router, span, now_ms, visit);
+    core.order = Some(order);
+    ended
+}
+
+fn merge(
+    core: &Core,
+    order: &Order,
+    router: &Router,
+    span: Span<'_>,
+    now_ms: u64,
+    mut visit: impl FnMut(Met) -> bool,
+) -> Result<bool> {
+    let from = match span.after.filter(|after| *after >= span.prefix) {
+        Some(after) => Bound::Excluded((span.ns, Box::from(after))),
+        None => Bound::Included((span.ns, Box::from(span.prefix))),
+    };
+    let mut born = order
+        .range((from, Bound::Unbounded))
+        .take_while(|((ns, key), _)| *ns == span.ns && key.starts_with(span.prefix))
+        .peekable();
+    let mut stored = Stored::open(core, span)?;
+    loop {
+        let born_first = match (born.peek(), &stored.next) {
+            (None, None) => return Ok(true),
+            (Some(((_, a), _)), Some(b)) => **a <= *b.stored_key,
+            (born, _) => born.is_some(),
+        };
+        let met = if born_first {
+            let Some(((_, key), &index)) = born.next() else { return Ok(true) };
+            if stored.next.as_ref().is_some_and(|s| s.stored_key[..] == key[..]) {
+                stored.advance()?;
+            }
+            let object = core.table.at(index);
+            let met = Met { key: object.key().to_vec(), stored_key: key.to_vec(), kind: object.kind };
+            object.is_live(now_ms).then_some(met)
+        } else {
+            let Some(found) = stored.next.take() else { return Ok(true) };
+            stored.advance()?;
+            found.current(core, router, span.ns, now_ms)
+        };
+        if met.is_some_and(|met| !visit(met)) {
+            return Ok(false);
+        }
+    }
+}
+
+/// A metadata record that fjall shows.
+struct StoredKey {
+    key: Vec<u8>,
+    stored_key: Vec<u8>,
+    kind: Kind,
+    expire_ms: u64,
+}
+
+impl StoredKey {
+    /// The key as it is now: the table knows better than fjall.
+    fn current(self, core: &Core, router: &Router, ns: NsId, now_ms: u64) -> Option<Met> {
+        let (kind, live) = match core.table.find(table_hash(router.hash(&self.key), ns), ns, &self.key) {
+            Some(index) => {
+                let object = core.table.at(index);
+                (object.kind, object.is_live(now_ms))
+            }
+            None => (self.kind, self.expire_ms == 0 || self.expire_ms > now_ms),
+        };
+        live.then_some(Met { key: self.key, stored_key: self.stored_key, kind })
+    }
+}
+
+struct Stored {
+    range: crate::store::Range,
+    next: Option<StoredKey>,
+}
+
+impl Stored {
+    fn open(core: &Core, span: Span<'_>) -> Result<Self> {
+        let mut range = codec::key::meta_prefix_range(span.ns, span.prefix);
+        if let Some(after) = span.after.filter(|after| *after >= span.prefix) {
+            range.lower.clear();
+            codec::key::meta_key_of_stored(span.ns, after, &mut range.lower);
+            range.lower.push(0);
+        }
+        let range = core.partition.range(&range.lower, &range.upper).map_err(unreadable)?;
+        let mut stored = Stored { range, next: None };
+        stored.advance()?;
+        Ok(stored)
+    }
+
+    fn advance(&mut self) -> Result {
+        let Some(item) = self.range.next() else {
+            self.next = None;
+            return Ok(());
+        };
+        let (disk_key, value) = item.map_err(unreadable)?;
+        let (meta, long_key, _) = codec::Meta::decode(&value).map_err(|e| storage(&disk_key, e))?;
+        let codec::DiskKey::Meta { key, .. } = codec::key::decode_key(&disk_key).map_err(|e| storage(&disk_key, e))?
+        else {
+            return Err(storage(&disk_key, "no metadata record"));
+        };
+        let stored_key = key.to_vec();
+        let key = long_key.map_or_else(|| stored_key.clone(), <[u8]>::to_vec);
+        self.next = Some(StoredKey { key, stored_key, kind: Kind::from(meta.kind), expire_ms: meta.expire_ms });
+        Ok(())
+    }
+}

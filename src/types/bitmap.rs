@@ -1,0 +1,6 @@
+//! bitmap
+
+use crate::handler::Command;
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[];
