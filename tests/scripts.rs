@@ -56,7 +56,7 @@ scripts! {
 #[test]
 fn every_file_is_run() {
     let mut found: Vec<String> = std::fs::read_dir(folder())
-        .expect("the folder of scripts")
+        .unwrap_or_else(|e| panic!("{}: {e}", folder().display()))
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.strip_suffix(".txt").map(str::to_owned))
         .collect();
     found.sort();

@@ -46,6 +46,9 @@ const UNTIL_LIMIT: Duration = Duration::from_secs(10);
 /// How long recording waits for more replies to raw bytes.
 const RECORD_QUIET: Duration = Duration::from_millis(300);
 
+/// Told of every entry: its answers, and the same as text if they are not the expected ones.
+type Report<'a> = &'a mut dyn FnMut(&Entry, Proto, &[Answer], Option<String>);
+
 /// A parsed file.
 pub(crate) struct Script {
     path: PathBuf,
@@ -55,7 +58,6 @@ pub(crate) struct Script {
 
 struct Section {
     title: String,
-    line: usize,
     provers: Vec<Kind>,
     resp2_only: bool,
     args: Vec<String>,
@@ -144,7 +146,7 @@ impl Script {
     }
 
     /// Runs the sections of a kind of server; `first` leaves out those that another server proves before it.
-    fn run(&self, kind: Kind, first: bool, report: &mut dyn FnMut(&Entry, Proto, &[Answer], Option<String>)) {
+    fn run(&self, kind: Kind, first: bool, report: Report) {
         let mut shared = None;
         for section in self.sections.iter().filter(|section| section.runs_on(kind)) {
             if first && section.provers.first() != Some(&kind) {
@@ -174,7 +176,7 @@ impl Section {
         Server::start(kind, &args).unwrap_or_else(|| panic!("no {} here", kind.title()))
     }
 
-    fn run(&self, server: &Server, proto: Proto, report: &mut dyn FnMut(&Entry, Proto, &[Answer], Option<String>)) {
+    fn run(&self, server: &Server, proto: Proto, report: Report) {
         if self.args.is_empty() {
             let flushed = server.client().call("FLUSHALL");
             assert!(!flushed.is_error(), "FLUSHALL before \"{}\": {}", self.title, flushed.text());
@@ -406,7 +408,7 @@ fn section(header: &str, line: usize) -> Result<Section, String> {
     }
     let args = split(&args).ok_or_else(|| format!("{}: quotes", line + 1))?;
     let args = args.into_iter().map(|a| String::from_utf8_lossy(&a).into_owned()).collect();
-    Ok(Section { title: words.join(" "), line, provers, resp2_only, args, entries: Vec::new() })
+    Ok(Section { title: words.join(" "), provers, resp2_only, args, entries: Vec::new() })
 }
 
 /// Connection, whether to repeat, and the command of a line that is one.

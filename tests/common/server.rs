@@ -16,6 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::resp::{Client, Value};
@@ -254,8 +255,20 @@ pub(crate) fn notice(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// A port nobody listens on. It is free when asked for; the kernel gives the same one again only much later.
+/// A port nobody listens on, below those the kernel gives to outgoing connections: one of these could take it while a server
+/// that is to come back on it is down.
 pub(crate) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
-    listener.local_addr().expect("an address").port()
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(step < COUNT, "no free port");
+        let port = FIRST + start.wrapping_add(step) % COUNT;
+        let port = u16::try_from(port).expect("below 65536");
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
