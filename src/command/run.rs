@@ -81,6 +81,13 @@ pub fn start(
         refuse(&runner.stats, id, session, out, &error);
         return Outcome::Done;
     }
+    let mut call = call;
+    if !std::ptr::eq(command, container)
+        && let Route::One(at) = command.route
+    {
+        // The look-ahead knows the container's route only.
+        call.hash = runner.server.engine.router.hash(&call.args[at]);
+    }
     let gate = runner.server.engine.gate.load(Ordering::Relaxed);
     if gate != 0 {
         match pass_gate(&runner.server, gate, session, command, call.now_ms) {
@@ -102,6 +109,13 @@ pub fn start(
 fn refuse(stats: &ThreadStats, id: Id, session: &mut Session, out: &mut Reply, error: &Error) {
     bump(&stats.calls[id as usize][1], 1);
     bump(&stats.errors, 1);
+    if session.multi.is_some() && super::table().rows()[id as usize].name == "exec" {
+        session.end_multi();
+        let text = error.text();
+        let why = text.strip_prefix("ERR ").unwrap_or(&text);
+        out.error(&Error::Text(format!("EXECABORT Transaction discarded because of: {why}").into()));
+        return;
+    }
     if let Some(multi) = &mut session.multi {
         multi.aborted = true;
     }
