@@ -149,7 +149,6 @@ fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<
         // A shard that is busy now is not waited for just to be asked how large it is.
         let Some(core) = engine.shards[shard as usize].try_core() else { continue };
         keys += core.names.id(&session.db).map_or(0, |ns| core.count(ns));
-        engine.shards[shard as usize].release(core);
         if keys >= query.count as u64 {
             break;
         }

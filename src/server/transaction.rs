@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::command::run::shards_of;
+use crate::command::run::{Hints, shards_of};
 use crate::handler::session::Multi;
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
@@ -84,7 +84,7 @@ fn exec_shards(server: &Server, session: &Session, _args: Args<'_>) -> Option<Sh
     let mut shards = ShardSet::new();
     if let Some(multi) = session.multi.as_ref().filter(|multi| !multi.aborted) {
         for (command, args) in &multi.queue {
-            shards.extend(shards_of(server, session, command, args.as_args())?);
+            shards.extend(shards_of(server, session, command, args.as_args(), &mut Hints::new())?);
         }
     }
     Some(shards)
