@@ -75,7 +75,7 @@ impl Worker {
     }
 
     fn new(server: Arc<Server>) -> Rc<Worker> {
-        let stats = Arc::new(ThreadStats::new(crate::command::table().rows().len()));
+        let stats = Arc::new(ThreadStats::new(crate::command::table().slots()));
         server.threads.lock().push(stats.clone());
         let tick = Arc::new(Notify::new());
         let wake = tick.clone();
