@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::{Id, Slot, keys, resolve, table};
@@ -16,9 +17,9 @@ use crate::error::Error;
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::{Args, Command, Ctx, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
-use crate::shard::actor::{Job, ShardSet};
+use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::engine::gate;
-use crate::shard::txn::{Lease, Mark, Txn, WriteSet};
+use crate::shard::txn::{Mark, Txn, WriteSet};
 
 /// What became of a command.
 pub enum Outcome {
@@ -181,15 +182,29 @@ fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, out
     out.status("QUEUED");
 }
 
-/// The shards of a call; `None` for all.
-pub fn shards_of(server: &Server, session: &Session, command: &Command, args: Args<'_>) -> Option<ShardSet> {
+/// Addresses and hashes of keys.
+pub type Hints = SmallVec<[(usize, u64); 4]>;
+
+/// The shards of a call; `None` for all. The hashes of its keys are left in `hints`.
+pub fn shards_of(
+    server: &Server,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+    hints: &mut Hints,
+) -> Option<ShardSet> {
     let router = &server.engine.router;
-    let mut shards = match command.route {
+    let mut shard_of = |key: &[u8]| {
+        let hash = router.hash(key);
+        hints.push((key.as_ptr() as usize, hash));
+        router.shard(hash, key)
+    };
+    let mut shards: ShardSet = match command.route {
         Route::None => ShardSet::new(),
-        Route::One(at) => args.get(at).map(|key| router.shard_of(key)).into_iter().collect(),
+        Route::One(at) => args.get(at).map(shard_of).into_iter().collect(),
         Route::Keys => {
             let keys = keys::keys_of(command, args).unwrap_or_default();
-            keys.iter().map(|&(at, _)| router.shard_of(&args[at])).collect()
+            keys.iter().map(|&(at, _)| shard_of(&args[at])).collect()
         }
         Route::All => return None,
         Route::By(by) => by(server, session, args)?,
@@ -210,21 +225,26 @@ fn run_here(
 ) -> Outcome {
     let Runner { server, stats, set } = runner;
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
+    set.hints.clear();
     let shards = match command.route {
         Route::One(at) if call.args.len() > at => {
+            let key = &call.args[at];
+            set.hints.push((key.as_ptr() as usize, call.hash));
             let mut one = ShardSet::new();
-            one.push(server.engine.router.shard(call.hash, &call.args[at]));
+            one.push(server.engine.router.shard(call.hash, key));
             one
         }
         Route::None => ShardSet::new(),
-        _ => shards_of(server, session, command, call.args).unwrap_or_else(|| server.engine.all_shards()),
+        _ => {
+            shards_of(server, session, command, call.args, &mut set.hints).unwrap_or_else(|| server.engine.all_shards())
+        }
     };
     let begin = out.len();
     if !command.has(flags::THREAD)
         && let Some(lease) = server.engine.try_lease(&shards)
     {
         let (lease, result) = under_lease(server, session, command, call, lease, set, out, false);
-        server.engine.release(lease);
+        drop(lease);
         if let Ok((lsn, failed)) = result {
             *need = (*need).max(lsn);
             if failed {
@@ -261,9 +281,6 @@ fn under_lease<'e>(
     let mut txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
     txn.count_hits = command.has(flags::READONLY);
     txn.no_touch = session.no_touch;
-    if let Route::One(at) = command.route {
-        txn.hint(&call.args[at], call.hash);
-    }
     let mut ctx = Ctx { txn, session, server };
     let begin = out.len();
     let result = (command.run)(&mut ctx, call.args, out);

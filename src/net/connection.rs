@@ -28,6 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::worker::Worker;
+use crate::command::keys::keys_of;
 use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
@@ -38,6 +39,7 @@ use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
 use crate::server::client::{CLOSING, UNIX};
 use crate::shard::engine::gate;
+use crate::shard::table::table_hash;
 use crate::util::time::now_ms;
 
 /// Commands parsed ahead.
@@ -126,7 +128,18 @@ struct State {
 struct Ahead {
     spans: Vec<Span>,
     calls: SmallVec<[Parsed; AHEAD]>,
+    targets: Vec<Target>,
 }
+
+/// Where a key ahead will be looked for.
+struct Target {
+    shard: u16,
+    hash: u32,
+    index: Option<u32>,
+}
+
+/// Keys prefetched at once: what the first-level cache holds of their lines.
+const MOST_TARGETS: usize = 192;
 
 struct Parsed {
     first: u32,
@@ -324,7 +337,9 @@ impl Connection {
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
         let stop = loop {
             let parsed = state.parse_ahead(input, done);
-            if state.ahead.calls.len() > 1 {
+            if let [_, _, ..] | [Parsed { command: Some((_, Command { route: Route::Keys, .. })), .. }] =
+                state.ahead.calls[..]
+            {
                 self.look_ahead(state, input);
             }
             let calls = std::mem::take(&mut state.ahead.calls);
@@ -375,30 +390,40 @@ impl Connection {
     fn look_ahead(&self, state: &mut State, input: &[u8]) {
         let engine = &self.worker.server.engine;
         let Some(ns) = state.session.as_ref().map(|s| s.ns) else { return };
-        let mut targets: SmallVec<[(u16, u32, Option<u32>); AHEAD]> = SmallVec::new();
-        for call in &mut state.ahead.calls {
-            if let Some((_, Command { route: Route::One(at), .. })) = call.command
-                && (*at as u32) < call.count
-            {
-                let (from, to) = state.ahead.spans[call.first as usize + at];
-                let key = &input[from as usize..to as usize];
-                call.hash = engine.router.hash(key);
-                let shard = engine.router.shard(call.hash, key);
-                targets.push((shard, crate::shard::table::table_hash(call.hash, ns), None));
+        let Ahead { spans, calls, targets } = &mut state.ahead;
+        targets.clear();
+        let mut add = |span: Span| {
+            let key = &input[span.0 as usize..span.1 as usize];
+            let hash = engine.router.hash(key);
+            let shard = engine.router.shard(hash, key);
+            targets.push(Target { shard, hash: table_hash(hash, ns), index: None });
+            hash
+        };
+        for call in calls {
+            let spans = &spans[call.first as usize..(call.first + call.count) as usize];
+            match call.command {
+                Some((_, Command { route: Route::One(at), .. })) if *at < spans.len() => call.hash = add(spans[*at]),
+                Some((_, command @ Command { route: Route::Keys, .. })) => {
+                    for (at, _) in keys_of(command, Args::new(input, spans)).unwrap_or_default() {
+                        add(spans[at]);
+                    }
+                }
+                _ => {}
             }
         }
-        for &(shard, hash, _) in &targets {
-            if let Some(core) = engine.shards[shard as usize].try_core() {
-                core.table.prefetch_slot(hash);
+        targets.truncate(MOST_TARGETS);
+        for target in &*targets {
+            if let Some(core) = engine.shards[target.shard as usize].try_core() {
+                core.table.prefetch_slot(target.hash);
             }
         }
-        for (shard, hash, index) in &mut targets {
-            if let Some(core) = engine.shards[*shard as usize].try_core() {
-                *index = core.table.prefetch_object(*hash);
+        for target in &mut *targets {
+            if let Some(core) = engine.shards[target.shard as usize].try_core() {
+                target.index = core.table.prefetch_object(target.hash);
             }
         }
-        for &(shard, _, index) in &targets {
-            if let (Some(index), Some(core)) = (index, engine.shards[shard as usize].try_core())
+        for target in &*targets {
+            if let (Some(index), Some(core)) = (target.index, engine.shards[target.shard as usize].try_core())
                 && core.table.is_used(index)
             {
                 core.table.prefetch_bytes(index);
@@ -584,7 +609,7 @@ impl State {
 
     /// Parses up to 32 commands. An error is told after the commands before it have run.
     fn parse_ahead(&mut self, input: &mut [u8], from: usize) -> Result<(), crate::resp::ProtocolError> {
-        let Ahead { spans, calls } = &mut self.ahead;
+        let Ahead { spans, calls, .. } = &mut self.ahead;
         spans.clear();
         calls.clear();
         let mut at = from;

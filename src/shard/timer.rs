@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use crate::codec::{self, DiskKey};
 use crate::error::Result;
 
-use super::actor::{Job, ShardSet};
+use super::actor::{Job, Lease, ShardSet};
 use super::core::{Core, ShardId, unreadable};
 use super::engine::Engine;
 use super::garbage::Stage;
 use super::object::{Kind, state};
-use super::txn::{Lease, Mark, Txn, WriteSet};
+use super::txn::{Mark, Txn, WriteSet};
 
 /// Time between two turns of a shard's timer.
 pub const TURN: Duration = Duration::from_millis(100);
@@ -34,8 +34,7 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Rece
     let mut timer = Timer::new(engine, id);
     while !engine.stopping.load(std::sync::atomic::Ordering::Relaxed) {
         if let Ok((shards, job)) = work.recv_deadline(next_turn) {
-            let lease = job(engine.lease(&shards));
-            engine.release(lease);
+            drop(job(engine.lease(&shards)));
         }
         if Instant::now() >= next_turn {
             timer.turn(crate::util::time::now_ms());
@@ -82,9 +81,7 @@ impl<'a> Timer<'a> {
                 0
             }
         };
-        let lease = std::mem::take(&mut txn.lease);
         drop(txn);
-        self.engine.release(lease);
         self.engine.write_out(need);
         result
     }
@@ -127,7 +124,7 @@ impl<'a> Timer<'a> {
             let mut core = self.engine.shards[self.id as usize].core();
             // What fjall still lists before `resume` is dead and leaves with the next flush.
             core.sweep_from_ms = if ended { now_ms + 1 } else { resume };
-            self.engine.shards[self.id as usize].release(core);
+            drop(core);
             if ended {
                 return self.expire_next_stored(now_ms);
             }
@@ -223,7 +220,7 @@ impl<'a> Timer<'a> {
                     if let Some(front) = core.garbage.front_mut() {
                         front.1 = next;
                     }
-                    shard.release(core);
+                    drop(core);
                     return Ok(());
                 }
                 Stage::Queued(_) | Stage::Removed(_) => return Ok(()),
@@ -251,7 +248,7 @@ impl<'a> Timer<'a> {
             let done = end == core.table.places();
             core.reap_from = (!done).then_some(end);
             let partition = core.partition.clone();
-            shard.release(core);
+            drop(core);
             if done {
                 return partition.major_compact().map_err(unreadable);
             }

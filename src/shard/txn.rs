@@ -14,13 +14,13 @@
 //! Invariants: a key's operations stand in the order in which they were made; a count is logged absolute, once per
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
-use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::log::{Log, Lsn};
 
+use super::actor::Lease;
 use super::core::{Core, ShardId};
 use super::engine::Router;
 use super::object::{Body, ELEMENT_OVERHEAD, Element, Kind, Object, state};
@@ -39,9 +39,6 @@ pub struct Found {
     at: u16,
     index: Index,
 }
-
-/// Cores that a transaction holds, in ascending order of shard.
-pub type Lease<'a> = SmallVec<[MutexGuard<'a, Core>; 1]>;
 
 /// The inverse of one change.
 enum Undo {
@@ -74,6 +71,9 @@ enum Undo {
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
 #[derive(Default)]
 pub struct WriteSet {
+    /// Hashes of the keys that routing has looked at, by their address, in the order in which most commands use them:
+    /// spares hashing them again.
+    pub hints: SmallVec<[(usize, u64); 4]>,
     redo: Vec<u8>,
     header: Vec<u8>,
     undo: Vec<Undo>,
@@ -109,7 +109,8 @@ pub struct Txn<'a, 'e> {
     pub no_touch: bool,
     /// The highest LSN that the reply depends on.
     pub need: Lsn,
-    hint: Option<(*const u8, u64)>,
+    /// How many of the write set's hints are used up.
+    hinted: std::cell::Cell<usize>,
     routed: bool,
 }
 
@@ -118,18 +119,28 @@ impl<'a, 'e> Txn<'a, 'e> {
     pub fn new(lease: Lease<'e>, router: &'a Router, set: &'a mut WriteSet, now_ms: u64, may_block: bool) -> Self {
         debug_assert!(set.redo.is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
         let routed = lease.len() == 1;
-        Txn { lease, router, set, now_ms, may_block, count_hits: false, no_touch: false, need: 0, hint: None, routed }
-    }
-
-    /// Tells the hash of the key that begins at this address; spares hashing it again.
-    pub fn hint(&mut self, key: &[u8], hash: u64) {
-        self.hint = Some((key.as_ptr(), hash));
+        Txn {
+            lease,
+            router,
+            set,
+            now_ms,
+            may_block,
+            count_hits: false,
+            no_touch: false,
+            need: 0,
+            hinted: std::cell::Cell::new(0),
+            routed,
+        }
     }
 
     #[inline]
     fn hash(&self, key: &[u8]) -> u64 {
-        match self.hint {
-            Some((at, hash)) if at == key.as_ptr() => hash,
+        let next = self.hinted.get();
+        match self.set.hints.get(next) {
+            Some(&(at, hash)) if at == key.as_ptr() as usize => {
+                self.hinted.set(next + 1);
+                hash
+            }
             _ => self.router.hash(key),
         }
     }
