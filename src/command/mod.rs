@@ -53,8 +53,11 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let rows: Vec<&'static Command> = FAMILIES.iter().flat_map(|family| family.iter()).collect();
     let by_name = rows.iter().enumerate().map(|(id, row)| (row.name.as_bytes(), id as Id)).collect();
     let mut slots = rows.len();
-    let first_sub = rows.iter().map(|row| std::mem::replace(&mut slots, slots + row.subcommands.len()) as Slot);
-    let first_sub = first_sub.collect();
+    let mut first_sub = Vec::with_capacity(rows.len());
+    for row in &rows {
+        first_sub.push(slots as Slot);
+        slots += row.subcommands.len();
+    }
     Table { rows, first_sub, slots, by_name }
 });
 

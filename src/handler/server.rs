@@ -167,7 +167,7 @@ pub struct Server {
 impl Server {
     /// A server that has no connections yet.
     pub fn new(engine: Arc<Engine>, config: Config) -> Self {
-        let password_required = !config.settings().requirepass.is_empty();
+        let password_required = !config.settings().requirepass.0.is_empty();
         let now_ms = now_ms();
         Server {
             engine,

@@ -41,7 +41,7 @@ fn is_user(server: &Server, user: &[u8], password: &[u8]) -> bool {
         return false;
     }
     let settings = server.config.settings();
-    let required = &settings.requirepass;
+    let required = &settings.requirepass.0;
     if required.is_empty() {
         return true;
     }
@@ -52,7 +52,7 @@ fn is_user(server: &Server, user: &[u8], password: &[u8]) -> bool {
 
 fn auth(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let (user, password) = match args.len() {
-        2 if ctx.server.config.settings().requirepass.is_empty() => return Err(NO_PASSWORD),
+        2 if ctx.server.config.settings().requirepass.0.is_empty() => return Err(NO_PASSWORD),
         2 => (&b"default"[..], &args[1]),
         3 => (&args[1], &args[2]),
         _ => return Err(Error::Syntax),

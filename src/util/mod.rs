@@ -7,6 +7,7 @@
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
 //! | [`sys`] | nice value, file limit, shutdown of a socket |
+//! | [`logging`] | the server's log: where to, how much |
 //! | [`time`] | wall and monotonic clock |
 
 pub mod alloc;
@@ -14,6 +15,7 @@ mod bignum;
 mod decimal;
 pub mod glob;
 mod grisu;
+pub mod logging;
 pub mod long_double;
 pub mod num;
 pub mod sys;
