@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{Id, keys, resolve};
+use super::{Id, Slot, keys, resolve, table};
 use crate::error::{Error, quotation};
 use crate::handler::server::{ThreadStats, bump};
-use crate::handler::{Args, Command, Ctx, OwnedArgs, Reply, Route, Server, Session, flags};
+use crate::handler::{Args, Command, Ctx, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::engine::gate;
@@ -39,6 +39,8 @@ pub struct Finished {
     pub reply: Reply,
     /// What the reply must wait for.
     pub need: Lsn,
+    /// The command's slot if it failed.
+    pub failed: Option<Slot>,
 }
 
 /// What a network thread keeps for running commands.
@@ -75,10 +77,11 @@ pub fn start(
 ) -> Outcome {
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     let (id, container) = call.command;
-    bump(&runner.stats.calls[id as usize][0], 1);
     let command = resolve(container, call.args.get(1));
+    let slot_id = table().slot(id, command);
+    session.client.command.store(slot_id, Ordering::Relaxed);
     if let Err(error) = check(runner, session, command, container, call.args) {
-        refuse(&runner.stats, id, session, out, &error);
+        refuse(&runner.stats, command, slot_id, session, out, &error);
         return Outcome::Done;
     }
     let mut call = call;
@@ -94,7 +97,7 @@ pub fn start(
             Ok(true) => {}
             Ok(false) => return Outcome::Closed,
             Err(error) => {
-                refuse(&runner.stats, id, session, out, &error);
+                refuse(&runner.stats, command, slot_id, session, out, &error);
                 return Outcome::Done;
             }
         }
@@ -103,23 +106,26 @@ pub fn start(
         enqueue(session, command, call.args, out);
         return Outcome::Done;
     }
+    bump(&runner.stats.calls[slot_id as usize][0], 1);
     run_here(runner, slot, call, command, out, need)
 }
 
-fn refuse(stats: &ThreadStats, id: Id, session: &mut Session, out: &mut Reply, error: &Error) {
-    bump(&stats.calls[id as usize][1], 1);
-    bump(&stats.errors, 1);
-    if session.multi.is_some() && super::table().rows()[id as usize].name == "exec" {
+#[cold]
+fn refuse(stats: &ThreadStats, command: &Command, slot: Slot, session: &mut Session, out: &mut Reply, error: &Error) {
+    bump(&stats.calls[slot as usize][1], 1);
+    let begin = out.len();
+    if session.multi.is_some() && command.name == "exec" {
         session.end_multi();
         let text = error.text();
         let why = text.strip_prefix("ERR ").unwrap_or(&text);
         out.error(&Error::Text(format!("EXECABORT Transaction discarded because of: {why}").into()));
-        return;
+    } else {
+        if let Some(multi) = &mut session.multi {
+            multi.aborted = true;
+        }
+        out.error(error);
     }
-    if let Some(multi) = &mut session.multi {
-        multi.aborted = true;
-    }
-    out.error(error);
+    stats.count_error(&out.as_slice()[begin..]);
 }
 
 #[inline]
@@ -151,10 +157,15 @@ fn check(
 /// Whether the command may run now; an error if it may not run at all.
 #[cold]
 fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, now_ms: u64) -> Result<bool, Error> {
-    if gate & gate::LOADING != 0 && !command.has(flags::LOADING) {
+    if gate & gate::STOPPING != 0 {
+        return Ok(false);
+    }
+    // PING tells whether the process lives, not whether its data is there.
+    if gate & gate::LOADING != 0 && !command.has(flags::LOADING) && command.name != "ping" {
         return Err(Error::err("LOADING Redis is loading the dataset in memory"));
     }
-    let writes = command.has(flags::WRITE) || session.multi.as_ref().is_some_and(|m| m.writes());
+    let queued = session.multi.as_ref().filter(|_| command.name == "exec");
+    let writes = command.has(flags::WRITE) || queued.is_some_and(|multi| multi.writes());
     if gate & gate::REFUSED != 0
         && writes
         && let Some(why) = server.engine.refusal()
@@ -163,7 +174,9 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
     }
     if gate & gate::PAUSED != 0 {
         let pause = *server.pause.lock();
-        if now_ms < pause.until_ms && (writes || pause.all) && !command.has(flags::ADMIN | flags::NOSCRIPT) {
+        // CLIENT UNPAUSE must get through, and with it those who look for the reason of the silence.
+        let exempt = matches!(command.group, Group::Connection) && !matches!(command.name, "ping" | "echo");
+        if now_ms < pause.until_ms && (writes || pause.all && !exempt) {
             return Ok(false);
         }
         if now_ms >= pause.until_ms {
@@ -240,6 +253,7 @@ fn run_here(
             shards_of(server, session, command, call.args, &mut set.hints).unwrap_or_else(|| server.engine.all_shards())
         }
     };
+    let begin = out.len();
     if !command.has(flags::THREAD)
         && let Some(lease) = server.engine.try_lease(&shards)
     {
@@ -248,8 +262,8 @@ fn run_here(
         if let Ok((lsn, failed)) = result {
             *need = (*need).max(lsn);
             if failed {
-                bump(&stats.calls[call.command.0 as usize][2], 1);
-                bump(&stats.errors, 1);
+                bump(&stats.calls[table().slot(call.command.0, command) as usize][2], 1);
+                stats.count_error(&out.as_slice()[begin..]);
             }
             return Outcome::Done;
         }
@@ -367,9 +381,10 @@ impl Request {
         let (lease, result) =
             under_lease(&server, &mut self.session, self.row, call, lease, &mut set, &mut reply, may_block);
         match result {
-            Ok((need, _)) => {
+            Ok((need, failed)) => {
+                let failed = failed.then(|| table().slot(self.command.0, self.row));
                 // A closed channel means that the connection is gone; its write stands all the same.
-                let _ = self.done.send(Finished { session: self.session, reply, need });
+                let _ = self.done.send(Finished { session: self.session, reply, need, failed });
             }
             Err(Cold) => {
                 let shards = self.shards.clone();

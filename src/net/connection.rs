@@ -37,6 +37,7 @@ use crate::handler::session::{Client, ReplyMode};
 use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
+use crate::server::client::{CLOSING, UNIX};
 use crate::shard::engine::gate;
 use crate::shard::table::table_hash;
 use crate::util::time::now_ms;
@@ -156,8 +157,8 @@ enum Stop {
     Posted(tokio::sync::oneshot::Receiver<Finished>),
     /// A command asked for a pause.
     Sleep(Duration),
-    /// A command's reply is to be held back for this long.
-    Hold(Duration, Vec<u8>),
+    /// A command's reply is to be sent this much later.
+    Late(Duration, Reply),
     /// The command may not run yet; the same one is tried again after this.
     Again(Duration),
     /// The peer must read first.
@@ -184,7 +185,7 @@ impl Connection {
             ..Client::default()
         });
         if matches!(socket, Socket::Unix(_)) {
-            client.bits.store(8, Ordering::Relaxed);
+            client.bits.store(UNIX, Ordering::Relaxed);
         }
         server.clients.lock().insert(client.id, client.clone());
         let settings = server.config.settings();
@@ -222,31 +223,24 @@ impl Connection {
     /// The connection's task.
     pub async fn serve(self: Rc<Self>) {
         loop {
-            match poll_fn(|cx| self.poll(cx)).await {
-                Stop::Posted(finished) => {
-                    let Ok(finished) = finished.await else { break };
-                    if let Some(stop) = self.take_back(finished) {
-                        self.pause(stop).await;
-                    }
+            let mut stop = poll_fn(|cx| self.poll(cx)).await;
+            if let Stop::Posted(finished) = stop {
+                let Ok(finished) = finished.await else { break };
+                stop = self.take_back(finished);
+            }
+            match stop {
+                Stop::Late(time, reply) => {
+                    tokio::time::sleep(time).await;
+                    self.put_late(&reply);
                 }
+                Stop::Posted(_) => {}
+                Stop::Sleep(time) | Stop::Again(time) => tokio::time::sleep(time).await,
                 Stop::Close => break,
-                stop @ (Stop::Sleep(_) | Stop::Again(_) | Stop::Hold(..)) => self.pause(stop).await,
                 Stop::Dry | Stop::Full => {}
             }
         }
         // Before the descriptor is closed and its number given to somebody else.
         self.worker.server.clients.lock().remove(&self.client.id);
-    }
-
-    async fn pause(self: &Rc<Self>, stop: Stop) {
-        match stop {
-            Stop::Sleep(time) | Stop::Again(time) => tokio::time::sleep(time).await,
-            Stop::Hold(time, reply) => {
-                tokio::time::sleep(time).await;
-                self.put_held(&reply);
-            }
-            Stop::Dry | Stop::Full | Stop::Close | Stop::Posted(_) => {}
-        }
     }
 
     /// Sends what may be sent, runs what has arrived, reads more.
@@ -261,7 +255,8 @@ impl Connection {
                 return Poll::Ready(Stop::Close);
             }
             let drained = state.out.is_empty() && state.sending.is_empty();
-            if state.broken || state.closing && drained {
+            let killed = self.client.bits.load(Ordering::Relaxed) & CLOSING != 0;
+            if state.broken || killed || state.closing && drained {
                 return Poll::Ready(Stop::Close);
             }
             state.stalled = state.closing || state.pending_bytes() > OUTPUT_HIGH;
@@ -448,6 +443,7 @@ impl Connection {
         let mut need = self.need.get();
         let Some(command) = call.command else {
             unknown(state.session.as_deref_mut(), args, &mut state.out);
+            self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
             state.replies += 1;
             return None;
         };
@@ -467,15 +463,19 @@ impl Connection {
         };
         let call = Call { command, args, hash, now_ms };
         let mut runner = self.worker.runner.borrow_mut();
-        bump(&runner.stats.commands, 1);
         let outcome = run::start(&mut runner, &mut state.session, call, &mut state.out, &mut need);
         self.need.set(need);
         match outcome {
             Outcome::Done => {
-                state.replies += 1;
+                bump(&runner.stats.commands, 1);
+                bump(&self.client.totals[0], 1);
                 self.after(state, begin)
             }
-            Outcome::Posted(finished) => Some(Stop::Posted(finished)),
+            Outcome::Posted(finished) => {
+                bump(&runner.stats.commands, 1);
+                bump(&self.client.totals[0], 1);
+                Some(Stop::Posted(finished))
+            }
             Outcome::Closed => Some(Stop::Again(Duration::from_millis(1))),
         }
     }
@@ -488,35 +488,27 @@ impl Connection {
             ReplyMode::On | ReplyMode::SkipNext => {}
             mode => {
                 state.out.truncate(begin);
-                state.replies -= 1;
                 if mode == ReplyMode::Skip {
                     session.reply_mode = ReplyMode::On;
                 }
             }
         }
         state.out.set_proto(session.proto);
-        match std::mem::replace(&mut session.after, After::Nothing) {
+        let stop = match std::mem::replace(&mut session.after, After::Nothing) {
             After::Nothing => None,
             After::Close => {
                 state.closing = true;
                 Some(Stop::Dry)
             }
-            After::SleepMs(ms) => Some(Stop::Sleep(Duration::from_millis(ms.max(1)))),
-            After::HoldMs(ms) => {
-                let reply = state.out.as_slice()[begin..].to_vec();
+            After::SleepMs(ms) => {
+                let mut late = Reply::new(session.proto);
+                late.raw(&state.out.as_slice()[begin..]);
                 state.out.truncate(begin);
-                state.replies -= usize::from(!reply.is_empty());
-                Some(Stop::Hold(Duration::from_millis(ms), reply))
+                Some(Stop::Late(Duration::from_millis(ms), late))
             }
-        }
-    }
-
-    /// The time of a reply that was held back is over.
-    fn put_held(self: &Rc<Self>, reply: &[u8]) {
-        let mut state = self.state.borrow_mut();
-        state.out.raw(reply);
-        state.replies += usize::from(!reply.is_empty());
-        self.reply_soon(&mut state);
+        };
+        state.replies += usize::from(state.out.len() > begin);
+        stop
     }
 
     /// The pause of a writer while too much is dirty: once for what one read brought, and again and again where the
@@ -535,18 +527,30 @@ impl Connection {
         Some(Duration::from_micros(delay_us))
     }
 
-    /// A command that ran elsewhere is back; how to go on if not at once.
-    fn take_back(self: &Rc<Self>, finished: Finished) -> Option<Stop> {
+    /// A command that ran elsewhere is back.
+    fn take_back(self: &Rc<Self>, finished: Finished) -> Stop {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        if let Some(slot) = finished.failed {
+            let stats = &self.worker.runner.borrow().stats;
+            bump(&stats.calls[slot as usize][2], 1);
+            stats.count_error(finished.reply.as_slice());
+        }
         state.session = Some(finished.session);
         let begin = state.out.len();
         state.out.raw(finished.reply.as_slice());
-        state.replies += 1;
         self.need.set(self.need.get().max(finished.need));
         let stop = self.after(state, begin);
         self.reply_soon(state);
-        stop
+        stop.unwrap_or(Stop::Dry)
+    }
+
+    /// The time of a late reply has come.
+    fn put_late(self: &Rc<Self>, reply: &Reply) {
+        let mut state = self.state.borrow_mut();
+        state.out.raw(reply.as_slice());
+        state.replies += 1;
+        self.reply_soon(&mut state);
     }
 
     /// Sends the replies if the log has got there, else leaves them to the tick.
@@ -555,18 +559,26 @@ impl Connection {
             return;
         }
         if self.need.get() <= self.worker.server.engine.log.acked() {
-            state.send_now(&self.worker);
+            self.send_now(state);
         } else {
             self.queued.set(true);
             self.worker.enqueue(self.clone());
         }
     }
 
+    fn send_now(&self, state: &mut State) {
+        let bytes = state.out.len() as u64;
+        bump(&self.worker.runner.borrow().stats.bytes_out, bytes);
+        bump(&self.client.totals[2], bytes);
+        state.send_now();
+        self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
+    }
+
     /// From the tick: the log has reached `need`.
     pub fn send(&self) {
         self.queued.set(false);
         let mut state = self.state.borrow_mut();
-        state.send_now(&self.worker);
+        self.send_now(&mut state);
         if (state.stalled || state.broken || !state.sending.is_empty())
             && let Some(waker) = &state.waker
         {
@@ -624,7 +636,7 @@ impl State {
     }
 
     /// Moves `out` to the socket as far as it takes it.
-    fn send_now(&mut self, worker: &Worker) {
+    fn send_now(&mut self) {
         self.replies = 0;
         if self.sending.is_empty() {
             self.out.swap(&mut self.sending);
@@ -633,7 +645,6 @@ impl State {
             self.sending.extend_from_slice(self.out.as_slice());
             self.out.truncate(0);
         }
-        bump(&worker.runner.borrow().stats.bytes_out, (self.sending.len() - self.sent) as u64);
         while self.sent < self.sending.len() {
             match self.socket.try_write(&self.sending[self.sent..]) {
                 Ok(n) => self.sent += n,

@@ -9,6 +9,7 @@ use crate::shard::object::Kind;
 use crate::util::num::parse_i64;
 
 use super::database::other_namespace;
+use super::{help, unknown_subcommand};
 
 const SAME_OBJECT: Error = Error::err("ERR source and destination objects are the same");
 
@@ -117,10 +118,6 @@ fn move_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-fn object(_ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
-    Err(Error::quoting("ERR unknown subcommand '", &args[1], 128, "'. Try OBJECT HELP."))
-}
-
 /// Longest string that Redis keeps in one allocation with its header.
 const EMBEDDED: usize = 44;
 
@@ -173,7 +170,6 @@ fn object_freq(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 const OBJECT_HELP: &[&str] = &[
-    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "ENCODING <key>",
     "    Return the kind of internal representation used in order to store the value",
     "    associated with a <key>.",
@@ -186,13 +182,10 @@ const OBJECT_HELP: &[&str] = &[
     "REFCOUNT <key>",
     "    Return the number of references of the value associated with the specified",
     "    <key>.",
-    "HELP",
-    "    Print this help.",
 ];
 
 fn object_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.array(OBJECT_HELP.len());
-    OBJECT_HELP.iter().for_each(|line| out.status(line));
+    help(out, "OBJECT", OBJECT_HELP);
     Ok(())
 }
 
@@ -210,7 +203,7 @@ fn timeout_ms(ctx: &Ctx, arg: &[u8]) -> Result<u64> {
 /// would wait for ever; as no replica can appear, the answer is told at once instead.
 fn wait_in_vain(ctx: &mut Ctx, replicas: i64, timeout_ms: u64) {
     if replicas > 0 && timeout_ms > 0 && ctx.session.multi.is_none() {
-        ctx.session.after = After::HoldMs(timeout_ms);
+        ctx.session.after = After::SleepMs(timeout_ms);
     }
 }
 
@@ -311,14 +304,14 @@ pub const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .help("1.0.0", "Moves a key to another database.")
         .syntax("key db", "O(N) where N is the size of the value"),
-    Command::new("object", object, -2, 0, Group::Generic)
+    Command::new("object", unknown_subcommand, -2, 0, Group::Generic)
         .help("2.2.3", "Looks at how a value is kept.")
         .syntax("", "Depends on the subcommand")
         .subcommands(OBJECT),
-    Command::new("wait", wait, 3, flags::BLOCKING, Group::Generic)
+    Command::new("wait", wait, 3, flags::BLOCKING | flags::CONNECTION, Group::Generic)
         .help("3.0.0", "Waits until replicas have this connection's writes.")
         .syntax("numreplicas timeout", "O(1)"),
-    Command::new("waitaof", waitaof, 4, flags::BLOCKING | flags::THREAD, Group::Generic)
+    Command::new("waitaof", waitaof, 4, flags::BLOCKING | flags::CONNECTION | flags::THREAD, Group::Generic)
         .help("7.2.0", "Waits until this connection's writes are on disk, here or on replicas.")
         .syntax("numlocal numreplicas timeout", "O(1)"),
 ];

@@ -343,6 +343,11 @@ impl Engine {
         self.log.health()
     }
 
+    /// Whether a flush is running, or asked for and about to.
+    pub fn is_flushing(&self) -> bool {
+        *self.flush_wake.0.lock() || self.flush_lock.is_locked()
+    }
+
     /// Wakes the flusher; `now` asks for a flush even below the thresholds.
     pub fn wake_flusher(&self, now: bool) {
         let mut asked = self.flush_wake.0.lock();
