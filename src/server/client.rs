@@ -429,7 +429,7 @@ const SUBCOMMANDS: &[Command] = &[
 ];
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[Command::new("client", unknown_subcommand, -2, 0, Group::Connection)
+pub const COMMANDS: &[Command] = &[Command::new("client", unknown_subcommand, -2, flags::UNQUEUED, Group::Connection)
     .help("2.4.0", "Commands about connections.")
     .syntax("", "Depends on the subcommand")
     .subcommands(SUBCOMMANDS)];

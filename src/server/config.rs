@@ -131,7 +131,7 @@ fn config_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 const ADMIN: u32 = flags::ADMIN | flags::NOSCRIPT | flags::LOADING | flags::STALE;
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2, 0, Group::Server)
+pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)
     .help("2.0.0", "Commands about the server's directives.")
     .syntax("", "Depends on the subcommand")
     .subcommands(&[

@@ -5,7 +5,7 @@
 
 use crate::codec::NsId;
 use crate::handler::{After, Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::Kind;
+use crate::shard::object::{Kind, Object, state};
 use crate::util::num::parse_i64;
 
 use super::database::other_namespace;
@@ -118,8 +118,8 @@ fn move_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// Longest string that Redis keeps in one allocation with its header.
-const EMBEDDED: usize = 44;
+/// Bytes of key and value that Redis 8.2 keeps together in one allocation of 64 bytes: `embstr`. A time takes 8 of them.
+const EMBEDDED: usize = 41;
 
 fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let Some(found) = ctx.peek(&args[2])? else {
@@ -128,16 +128,28 @@ fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let object = ctx.object(found);
     let encoding: &[u8] = match object.kind {
-        Kind::String if object.body.is_some() || object.value().len() > EMBEDDED => b"raw",
-        Kind::String if parse_i64(object.value()).is_some() => b"int",
-        Kind::Absent | Kind::String => b"embstr",
+        Kind::String => string_encoding(object),
         Kind::Hash | Kind::Set => b"hashtable",
         Kind::List => b"quicklist",
         Kind::Zset => b"skiplist",
         Kind::Stream => b"stream",
+        Kind::Absent => unreachable!("a found key is there"),
     };
     out.bulk(encoding);
     Ok(())
+}
+
+fn string_encoding(string: &Object) -> &'static [u8] {
+    let room = if string.expire_ms == 0 { EMBEDDED } else { EMBEDDED - 8 };
+    if string.body.is_some() || string.state & state::RAW != 0 {
+        b"raw"
+    } else if parse_i64(string.value()).is_some() {
+        b"int"
+    } else if string.bytes.len() > room {
+        b"raw"
+    } else {
+        b"embstr"
+    }
 }
 
 fn object_idletime(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -304,7 +316,7 @@ pub const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .help("1.0.0", "Moves a key to another database.")
         .syntax("key db", "O(N) where N is the size of the value"),
-    Command::new("object", unknown_subcommand, -2, 0, Group::Generic)
+    Command::new("object", unknown_subcommand, -2, flags::UNQUEUED, Group::Generic)
         .help("2.2.3", "Looks at how a value is kept.")
         .syntax("", "Depends on the subcommand")
         .subcommands(OBJECT),

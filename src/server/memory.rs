@@ -118,7 +118,7 @@ fn memory_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[Command::new("memory", unknown_subcommand, -2, 0, Group::Server)
+pub const COMMANDS: &[Command] = &[Command::new("memory", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)
     .help("4.0.0", "Commands about memory.")
     .syntax("", "Depends on the subcommand")
     .subcommands(&[

@@ -31,8 +31,12 @@ use crate::handler::{Args, Ctx, Error, Reply, Result};
 /// The version of Redis that Tarn follows, as INFO and HELLO name it. Clients decide by it what to send.
 pub const REDIS_VERSION: &str = "8.2.3";
 
-/// A container called with a word that is none of its subcommands.
-pub fn unknown_subcommand(_ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
+/// A container called with a word that is none of its subcommands. Its row is `UNQUEUED`: such a call is never queued, it
+/// spoils the transaction.
+pub fn unknown_subcommand(ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
+    if let Some(multi) = &mut ctx.session.multi {
+        multi.aborted = true;
+    }
     let container = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
     Err(Error::quoting("ERR unknown subcommand '", &args[1], 128, &format!("'. Try {container} HELP.")))
 }

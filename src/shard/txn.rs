@@ -339,7 +339,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let object = self.object_mut(at);
         object.kind = kind;
         object.accessed_s = now_s;
-        object.state |= state::REFERENCED;
+        object.state = (object.state | state::REFERENCED) & !state::RAW;
     }
 
     /// Gives an object without value a body of chunks.
@@ -516,6 +516,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Splice { at, offset, from, len: covered, old_len });
         object.bytes.resize(key_len + new_len, 0);
         object.bytes[key_len + offset..key_len + offset + bytes.len()].copy_from_slice(bytes);
+        object.state |= state::RAW;
         core.table_bytes = core.table_bytes + object.mem_bytes() - before;
         if object.state & state::DIRTY != 0 {
             core.dirty_bytes += new_len - old_len;
