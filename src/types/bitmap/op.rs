@@ -44,9 +44,9 @@ impl Op {
             OPS.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes())).ok_or(Error::Syntax)?;
         match op {
             Op::Not if sources != 1 => Err(Error::err("ERR BITOP NOT must be called with a single source key.")),
-            Op::Diff | Op::Diff1 | Op::AndOr if sources < 2 => Err(Error::Text(
-                format!("ERR BITOP {name} must be called with at least two source keys.").into(),
-            )),
+            Op::Diff | Op::Diff1 | Op::AndOr if sources < 2 => {
+                Err(Error::Text(format!("ERR BITOP {name} must be called with at least two source keys.").into()))
+            }
             op => Ok(op),
         }
     }
@@ -165,15 +165,13 @@ fn store(ctx: &mut Ctx, key: &[u8], len: usize, parts: &[Part]) -> Result {
 }
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[
-    Command::new("bitop", bitop, -4, flags::WRITE | flags::DENYOOM, Group::Bitmap)
-        .keys(&[KeySpec::one(2, key::OW | key::UPDATE), KeySpec::range(3, -1, 1, key::RO | key::ACCESS)])
-        .help("2.6.0", "Combines strings bit by bit and stores the result.")
-        .syntax(
-            "<AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE> destkey key [key ...]",
-            "O(N) where N is the length of the longest string.",
-        ),
-];
+pub const COMMANDS: &[Command] = &[Command::new("bitop", bitop, -4, flags::WRITE | flags::DENYOOM, Group::Bitmap)
+    .keys(&[KeySpec::one(2, key::OW | key::UPDATE), KeySpec::range(3, -1, 1, key::RO | key::ACCESS)])
+    .help("2.6.0", "Combines strings bit by bit and stores the result.")
+    .syntax(
+        "<AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE> destkey key [key ...]",
+        "O(N) where N is the length of the longest string.",
+    )];
 
 #[cfg(test)]
 mod tests {

@@ -55,9 +55,7 @@ fn lcs(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let [a, b] = &values;
     let cells = (a.len() as u64 + 1) * (b.len() as u64 + 1);
     if cells * size_of::<u32>() as u64 > max_len(ctx) {
-        return Err(Error::err(
-            "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
-        ));
+        return Err(Error::err("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"));
     }
     let table = Lengths::new(a, b);
     if options.len {
