@@ -37,7 +37,7 @@ pub enum Error {
     Quoted(Box<[u8]>),
     /// The log or the store cannot take writes; why.
     Misconf(Cow<'static, str>),
-    /// Not for the client: the command needs the disk and this thread must not wait for it. The command left
+    /// Not for the client: the command needs the disk, or much time, and must not keep this thread. The command left
     /// nothing behind and is run again on the shard's own thread.
     Cold,
     /// The store answered with an I/O error or a corrupt record; why.

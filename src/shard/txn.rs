@@ -316,6 +316,11 @@ impl<'a, 'e> Txn<'a, 'e> {
                 let found = Found { at, index };
                 self.need = self.need.max(self.object(found).lsn);
                 self.note_header(found);
+                if self.object(found).body.as_ref().is_some_and(|body| body.version == 0) {
+                    // Born in this very record, as its successor may be: only a removal between tells them apart when
+                    // the record is replayed, else elements of the one would turn up in the other.
+                    redo::encode_delete(ns, key, &mut self.set.redo);
+                }
                 self.strip(found);
                 if self.object(found).kind == Kind::Absent {
                     self.add_count(at, ns, 1);

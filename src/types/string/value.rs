@@ -29,6 +29,7 @@ pub fn reply_range(ctx: &mut Ctx, found: Found, range: Range<usize>, out: &mut R
         out.bulk(&object.value()[range]);
         return Ok(());
     }
+    may_go_through(ctx, range.len())?;
     out.bulk_parts(range.len(), |buf| {
         let end = buf.len() + range.len();
         let read = ctx.string_range(found, range.start, range.end, buf);
@@ -76,6 +77,7 @@ pub fn each_piece(
         let _ = visit(range.start, Piece::Bytes(&object.value()[range]));
         return Ok(());
     }
+    may_go_through(ctx, range.len())?;
     let mut at = range.start;
     while at < range.end {
         let number = at / CHUNK;
@@ -128,6 +130,17 @@ pub fn write_at(ctx: &mut Ctx, key: &[u8], found: Option<Found>, offset: usize, 
         ctx.splice(found, offset, bytes)?;
         Ok(found)
     }
+}
+
+/// Bytes that a command may go through where it keeps a network thread waiting.
+const LIGHT: usize = 1 << 20;
+
+/// Sends a command that will go through so many bytes to the shard's own thread, unless it runs there already.
+///
+/// # Errors
+/// `Cold`, at once, if the command is to be run again there.
+pub fn may_go_through(ctx: &Ctx, bytes: usize) -> Result {
+    if bytes > LIGHT && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// Longest string a client may build, bytes.
