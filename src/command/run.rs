@@ -99,6 +99,13 @@ pub fn start(
         enqueue(session, command, call.args, out);
         return Outcome::Done;
     }
+    let mut call = call;
+    if let Route::One(at) = command.route
+        && !std::ptr::eq(command, container)
+    {
+        // The hash made while parsing ahead is that of the container's key, which has none.
+        call.hash = call.args.get(at).map_or(0, |key| runner.server.engine.router.hash(key));
+    }
     bump(&runner.stats.calls[slot_id as usize][0], 1);
     run_here(runner, slot, call, command, out, need)
 }
