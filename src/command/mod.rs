@@ -16,8 +16,17 @@ use crate::handler::Command;
 
 /// Every family's rows.
 const FAMILIES: &[&[Command]] = &[
-    crate::types::string::COMMANDS,
-    crate::types::bitmap::COMMANDS,
+    crate::types::string::set::COMMANDS,
+    crate::types::string::get::COMMANDS,
+    crate::types::string::many::COMMANDS,
+    crate::types::string::edit::COMMANDS,
+    crate::types::string::number::COMMANDS,
+    crate::types::string::condition::COMMANDS,
+    crate::types::string::lcs::COMMANDS,
+    crate::types::bitmap::bits::COMMANDS,
+    crate::types::bitmap::count::COMMANDS,
+    crate::types::bitmap::op::COMMANDS,
+    crate::types::bitmap::field::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,

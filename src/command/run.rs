@@ -84,6 +84,13 @@ pub fn start(
         refuse(&runner.stats, slot_id, session, out, &error);
         return Outcome::Done;
     }
+    let mut call = call;
+    if !std::ptr::eq(command, container)
+        && let Route::One(at) = command.route
+    {
+        // The look-ahead knows the container's route only.
+        call.hash = runner.server.engine.router.hash(&call.args[at]);
+    }
     let gate = runner.server.engine.gate.load(Ordering::Relaxed);
     if gate != 0 {
         match pass_gate(&runner.server, gate, session, command, call.now_ms) {
@@ -99,13 +106,6 @@ pub fn start(
         enqueue(session, command, call.args, out);
         return Outcome::Done;
     }
-    let mut call = call;
-    if let Route::One(at) = command.route
-        && !std::ptr::eq(command, container)
-    {
-        // The hash made while parsing ahead is that of the container's key, which has none.
-        call.hash = call.args.get(at).map_or(0, |key| runner.server.engine.router.hash(key));
-    }
     bump(&runner.stats.calls[slot_id as usize][0], 1);
     run_here(runner, slot, call, command, out, need)
 }
@@ -113,11 +113,18 @@ pub fn start(
 #[cold]
 fn refuse(stats: &ThreadStats, slot: Slot, session: &mut Session, out: &mut Reply, error: &Error) {
     bump(&stats.calls[slot as usize][1], 1);
-    if let Some(multi) = &mut session.multi {
-        multi.aborted = true;
-    }
     let begin = out.len();
-    out.error(error);
+    if session.multi.is_some() && table().slot_name(slot).is_some_and(|name| name == "exec") {
+        session.end_multi();
+        let text = error.text();
+        let why = text.strip_prefix("ERR ").unwrap_or(&text);
+        out.error(&Error::Text(format!("EXECABORT Transaction discarded because of: {why}").into()));
+    } else {
+        if let Some(multi) = &mut session.multi {
+            multi.aborted = true;
+        }
+        out.error(error);
+    }
     stats.count_error(&out.as_slice()[begin..]);
 }
 

@@ -75,6 +75,11 @@ impl Router {
         self.shard(self.hash(key), key)
     }
 
+    /// The one shard of all keys that begin so: those with a `{tag}` in what they share.
+    pub fn shard_of_prefix(&self, prefix: &[u8]) -> Option<ShardId> {
+        hash_tag(prefix).map(|_| self.shard_of(prefix))
+    }
+
     /// Number of shards.
     pub fn shards(&self) -> usize {
         self.shards as usize

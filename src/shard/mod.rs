@@ -13,11 +13,13 @@
 //! | [`replay`] | the log's records on their way back |
 //! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
 //! | [`walk`], [`cursor`] | the key space in order |
+//! | [`draw`] | a key at random |
 
 pub mod actor;
 pub mod cold;
 pub mod core;
 pub mod cursor;
+pub mod draw;
 pub mod engine;
 pub mod flush;
 pub mod garbage;

@@ -14,6 +14,8 @@
 //! Invariants: a key's operations stand in the order in which they were made; a count is logged absolute, once per
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::codec::{self, Meta, NsId, redo};
@@ -23,6 +25,7 @@ use crate::log::{Log, Lsn};
 use super::actor::Lease;
 use super::core::{Core, ShardId};
 use super::engine::Router;
+use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, Element, Kind, Object, state};
 use super::table::Index;
 
@@ -66,6 +69,8 @@ enum Undo {
     Raw { at: u16, key: Vec<u8>, old: Option<Option<Vec<u8>>> },
     /// A garbage entry was queued.
     Garbage { at: u16 },
+    /// The name → id map before, and what its change threw away.
+    Names { at: u16, names: Arc<Names>, reap_from: Option<Index>, counts: Vec<(NsId, u64)>, dirty: Vec<NsId> },
 }
 
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
@@ -445,6 +450,20 @@ impl<'a, 'e> Txn<'a, 'e> {
         Ok(element.and_then(|e| e.value.as_deref()).unwrap_or_default())
     }
 
+    /// The first chunk from this one on that may hold bytes; `None` if all are absent from there.
+    pub fn next_chunk(&self, at: Found, number: u32) -> Option<u32> {
+        let overlay = &self.object(at).body.as_deref()?.overlay;
+        if !overlay.complete {
+            return Some(number);
+        }
+        let from = std::ops::Bound::Included(&chunk_element(number)[..]);
+        let (element, _) = overlay.elements.range::<[u8], _>((from, std::ops::Bound::Unbounded)).next()?;
+        match **element {
+            [_, a, b, c, d] => Some(u32::from_be_bytes([a, b, c, d])),
+            _ => Some(number),
+        }
+    }
+
     /// Brings an element of a body into its overlay, if fjall has it and the overlay does not.
     fn load_element(&mut self, at: Found, key: &[u8]) -> Result {
         let may_block = self.may_block;
@@ -586,8 +605,8 @@ impl<'a, 'e> Txn<'a, 'e> {
         Ok(())
     }
 
-    /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
-    pub fn replace_names(&mut self, names: std::sync::Arc<super::names::Names>, dead: &[NsId]) {
+    /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage. Sessions must follow.
+    pub fn replace_names(&mut self, names: Arc<Names>, dead: &[NsId]) {
         assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
         let mut record = Vec::new();
         names.map().encode(&mut record);
@@ -599,20 +618,29 @@ impl<'a, 'e> Txn<'a, 'e> {
                 self.put_raw(at, key, Some(Vec::new()));
             }
             let core = &mut *self.lease[at as usize];
-            core.names = names.clone();
             if at == 0 {
                 let mut key = Vec::new();
                 codec::key::names_key(&mut key);
                 core.dirty_bytes += record.len();
-                core.raw.insert(key, Some(record.clone()));
+                let old = core.raw.insert(key.clone(), Some(record.clone()));
+                self.set.undo.push(Undo::Raw { at, key, old });
             }
+            let before = std::mem::replace(&mut core.names, names.clone());
+            let (reap_from, mut counts, mut dirty) = (core.reap_from, Vec::new(), Vec::new());
             if !dead.is_empty() {
                 core.reap_from = Some(0);
                 core.order = None;
-                core.counts.retain(|ns, _| !dead.contains(ns));
-                core.dirty_counts.retain(|ns| !dead.contains(ns));
+                counts.extend(dead.iter().filter_map(|ns| core.counts.remove_entry(ns)));
+                dirty.extend(dead.iter().filter(|ns| core.dirty_counts.remove(ns)));
             }
+            self.set.undo.push(Undo::Names { at, names: before, reap_from, counts, dirty });
         }
+    }
+
+    /// The reply depends on whatever the cores under lease hold: on absent keys, or on a whole shard.
+    pub fn saw_all(&mut self) {
+        let last = self.lease.iter().map(|core| core.last_lsn).max();
+        self.need = self.need.max(last.unwrap_or(0));
     }
 
     /// Where the transaction stands.
@@ -707,6 +735,12 @@ impl<'a, 'e> Txn<'a, 'e> {
             }
             Undo::Garbage { at } => {
                 self.lease[at as usize].garbage.pop_back();
+            }
+            Undo::Names { at, names, reap_from, counts, dirty } => {
+                let core = &mut *self.lease[at as usize];
+                (core.names, core.reap_from) = (names, reap_from);
+                core.counts.extend(counts);
+                core.dirty_counts.extend(dirty);
             }
             undo @ (Undo::Element { .. } | Undo::ElementSplice { .. }) => self.undo_element(undo),
         }
