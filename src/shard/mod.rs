@@ -15,6 +15,8 @@
 //! | [`walk`], [`cursor`] | the key space in order |
 
 pub mod actor;
+#[cfg(test)]
+mod check;
 pub mod cold;
 pub mod core;
 pub mod cursor;
@@ -28,6 +30,10 @@ pub mod table;
 pub mod timer;
 pub mod txn;
 pub mod walk;
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod tests;
 
 pub use engine::Engine;
 pub use txn::{Found, Txn};
