@@ -74,6 +74,8 @@ pub struct Core {
     pub table_bytes: usize,
     /// What the table may hold before clean objects leave.
     pub table_limit: usize,
+    /// Objects and elements read into the table since clean ones last left it.
+    pub admitted: usize,
     /// Bytes that turned dirty since the last gather began.
     pub dirty_bytes: usize,
     /// Bytes a running flush has gathered.
@@ -84,6 +86,8 @@ pub struct Core {
     pub settled: u64,
     /// Earliest time that fjall's expiry index may list; the sweep starts there.
     pub sweep_from_ms: u64,
+    /// Dead namespaces whose records fjall may still hold.
+    pub dead_names: BTreeMap<NsId, super::garbage::DeadStage>,
     /// Objects of dead namespaces may be in the table from this index on.
     pub reap_from: Option<Index>,
     /// Bodies of which elements in fjall wait to be removed.
@@ -169,7 +173,7 @@ impl Core {
             self.expiry.insert((meta.expire_ms, index));
             self.stored_ttl.insert(index, meta.expire_ms);
         }
-        self.make_room();
+        self.admitted += 1;
         Ok(index)
     }
 
@@ -247,14 +251,20 @@ impl Core {
         object
     }
 
-    /// Lets clean objects leave for the second-level cache while the table is over its limit; bounded steps, since a
-    /// table full of dirty objects must not be walked.
+    /// Lets clean objects leave for the second-level cache while the table is over its limit. Only between
+    /// transactions: whatever one has found must stay where it is to its end. Steps are bounded by what came in since,
+    /// as a table full of dirty objects must not be walked.
+    #[inline]
     pub fn make_room(&mut self) {
-        const STEPS: usize = 16;
-        if self.table_bytes <= self.table_limit {
-            return;
+        let admitted = std::mem::take(&mut self.admitted);
+        if self.table_bytes > self.table_limit {
+            self.evict_some(16 * (admitted + 1));
         }
-        for _ in 0..STEPS {
+    }
+
+    #[cold]
+    fn evict_some(&mut self, steps: usize) {
+        for _ in 0..steps {
             let Some(index) = self.table.turn_hand() else { continue };
             let object = self.table.at_mut(index);
             if !object.is_clean() {
@@ -334,14 +344,14 @@ impl Core {
         let order = (self.dirty.iter().chain(self.in_flight.iter()))
             .filter(|&&i| self.table.is_used(i))
             .map(|&i| (i, self.table.at(i)))
-            .filter(|(_, o)| o.state & state::STORED == 0)
+            .filter(|(_, o)| o.state & state::STORED == 0 && o.kind != Kind::Absent)
             .map(|(i, o)| (order_key(o), i))
             .collect();
         self.order = Some(order);
     }
 }
 
-fn order_key(object: &Object) -> (NsId, Box<[u8]>) {
+pub(super) fn order_key(object: &Object) -> (NsId, Box<[u8]>) {
     let mut stored = Vec::new();
     codec::push_stored(object.key(), &mut stored);
     (object.ns, stored.into())

@@ -165,6 +165,7 @@ pub struct Engine {
     pub active_expire: AtomicBool,
     /// Threads stop.
     pub stopping: AtomicBool,
+    log_from: AtomicU64,
     /// One flush at a time.
     flush_lock: parking_lot::Mutex<()>,
     flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
@@ -232,6 +233,7 @@ impl Engine {
             write_delay_us: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             stopping: AtomicBool::new(false),
+            log_from: AtomicU64::new(0),
             flush_lock: parking_lot::Mutex::new(()),
             flush_wake: Default::default(),
             threads: parking_lot::Mutex::new(Vec::new()),
@@ -409,12 +411,24 @@ impl Engine {
         self.io.step("flush.rotated")?;
         self.store_tables()?;
         self.io.step("flush.stored")?;
-        self.log.delete_before(boundary)?;
+        self.delete_before(boundary)?;
         self.io.step("flush.deleted")?;
         self.stats.flushes.fetch_add(1, Ordering::Relaxed);
         self.stats.flush_us.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.stats.last_flush_ms.store(crate::util::time::now_ms(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Deletes the segments before a boundary, when all that they hold is in fjall.
+    pub(super) fn delete_before(&self, boundary: log::SegmentBoundary) -> std::io::Result<()> {
+        self.log.delete_before(boundary)?;
+        self.log_from.fetch_max(boundary.first_lsn(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The log holds no record below this LSN any more; 0 as long as that is not known.
+    pub fn log_from(&self) -> log::Lsn {
+        self.log_from.load(Ordering::SeqCst)
     }
 
     /// Brings everything dirty to fjall. During replay this is the whole flush: the log must stay as it is.
@@ -553,12 +567,14 @@ fn open_core(
         order_used_ms: 0,
         last_lsn: 0,
         table_bytes: 0,
+        admitted: 0,
         table_limit: options.table_budget / shards as usize,
         dirty_bytes: 0,
         flight_bytes: 0,
         gathers: 0,
         settled: 0,
         sweep_from_ms: 0,
+        dead_names: Default::default(),
         reap_from: None,
         garbage: Default::default(),
         cold: ColdCache::new(options.cold_budget / shards as usize),
