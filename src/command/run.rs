@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::{Id, Slot, keys, resolve, table};
-use crate::error::{Error, quotation};
+use crate::error::Error;
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::{Args, Command, Ctx, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
@@ -81,7 +81,7 @@ pub fn start(
     let slot_id = table().slot(id, command);
     session.client.command.store(slot_id, Ordering::Relaxed);
     if let Err(error) = check(runner, session, command, container, call.args) {
-        refuse(&runner.stats, command, slot_id, session, out, &error);
+        refuse(&runner.stats, slot_id, session, out, &error);
         return Outcome::Done;
     }
     let mut call = call;
@@ -97,7 +97,7 @@ pub fn start(
             Ok(true) => {}
             Ok(false) => return Outcome::Closed,
             Err(error) => {
-                refuse(&runner.stats, command, slot_id, session, out, &error);
+                refuse(&runner.stats, slot_id, session, out, &error);
                 return Outcome::Done;
             }
         }
@@ -111,10 +111,10 @@ pub fn start(
 }
 
 #[cold]
-fn refuse(stats: &ThreadStats, command: &Command, slot: Slot, session: &mut Session, out: &mut Reply, error: &Error) {
+fn refuse(stats: &ThreadStats, slot: Slot, session: &mut Session, out: &mut Reply, error: &Error) {
     bump(&stats.calls[slot as usize][1], 1);
     let begin = out.len();
-    if command.name == "exec" {
+    if session.multi.is_some() && table().slot_name(slot).is_some_and(|name| name == "exec") {
         session.end_multi();
         let text = error.text();
         let why = text.strip_prefix("ERR ").unwrap_or(&text);
@@ -404,15 +404,14 @@ impl crate::handler::session::Multi {
 
 /// Redis's text for a command it does not know.
 pub fn unknown_command(args: Args<'_>) -> Error {
-    const MOST: usize = 128;
-    let mut rest = Vec::new();
+    let show = |bytes: &[u8], most: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(most)]).into_owned();
+    let mut rest = String::new();
     for arg in args.iter().skip(1) {
-        if rest.len() >= MOST {
+        if rest.len() >= 128 {
             break;
         }
-        rest = [&rest, &b"'"[..], quotation(arg, MOST - rest.len()), b"' "].concat();
+        rest.push_str(&format!("'{}' ", show(arg, 128 - rest.len())));
     }
-    let name = quotation(&args[0], MOST);
-    let text = [b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat();
-    Error::Quoted(text.into())
+    let name = show(&args[0], 128);
+    Error::Text(format!("ERR unknown command '{name}', with args beginning with: {rest}").into())
 }

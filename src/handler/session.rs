@@ -38,8 +38,8 @@ pub enum After {
     Nothing,
     /// Closes.
     Close,
-    /// Waits this long before it reads on (DEBUG SLEEP keeps only its own connection waiting).
-    SleepMs(u64),
+    /// Waits this long before even the reply is sent (WAIT for replicas that there are not).
+    HoldMs(u64),
 }
 
 /// One connection's state.

@@ -157,8 +157,8 @@ enum Stop {
     Posted(tokio::sync::oneshot::Receiver<Finished>),
     /// A command asked for a pause.
     Sleep(Duration),
-    /// A command's reply is to be sent this much later.
-    Late(Duration, Reply),
+    /// A command's reply is to be held back for this long.
+    Hold(Duration, Vec<u8>),
     /// The command may not run yet; the same one is tried again after this.
     Again(Duration),
     /// The peer must read first.
@@ -223,24 +223,31 @@ impl Connection {
     /// The connection's task.
     pub async fn serve(self: Rc<Self>) {
         loop {
-            let mut stop = poll_fn(|cx| self.poll(cx)).await;
-            if let Stop::Posted(finished) = stop {
-                let Ok(finished) = finished.await else { break };
-                stop = self.take_back(finished);
-            }
-            match stop {
-                Stop::Late(time, reply) => {
-                    tokio::time::sleep(time).await;
-                    self.put_late(&reply);
+            match poll_fn(|cx| self.poll(cx)).await {
+                Stop::Posted(finished) => {
+                    let Ok(finished) = finished.await else { break };
+                    if let Some(stop) = self.take_back(finished) {
+                        self.pause(stop).await;
+                    }
                 }
-                Stop::Posted(_) => {}
-                Stop::Sleep(time) | Stop::Again(time) => tokio::time::sleep(time).await,
                 Stop::Close => break,
+                stop @ (Stop::Sleep(_) | Stop::Again(_) | Stop::Hold(..)) => self.pause(stop).await,
                 Stop::Dry | Stop::Full => {}
             }
         }
         // Before the descriptor is closed and its number given to somebody else.
         self.worker.server.clients.lock().remove(&self.client.id);
+    }
+
+    async fn pause(self: &Rc<Self>, stop: Stop) {
+        match stop {
+            Stop::Sleep(time) | Stop::Again(time) => tokio::time::sleep(time).await,
+            Stop::Hold(time, reply) => {
+                tokio::time::sleep(time).await;
+                self.put_held(&reply);
+            }
+            Stop::Dry | Stop::Full | Stop::Close | Stop::Posted(_) => {}
+        }
     }
 
     /// Sends what may be sent, runs what has arrived, reads more.
@@ -500,15 +507,22 @@ impl Connection {
                 state.closing = true;
                 Some(Stop::Dry)
             }
-            After::SleepMs(ms) => {
-                let mut late = Reply::new(session.proto);
-                late.raw(&state.out.as_slice()[begin..]);
+            After::HoldMs(ms) => {
+                let reply = state.out.as_slice()[begin..].to_vec();
                 state.out.truncate(begin);
-                Some(Stop::Late(Duration::from_millis(ms), late))
+                Some(Stop::Hold(Duration::from_millis(ms), reply))
             }
         };
         state.replies += usize::from(state.out.len() > begin);
         stop
+    }
+
+    /// The time of a reply that was held back is over.
+    fn put_held(self: &Rc<Self>, reply: &[u8]) {
+        let mut state = self.state.borrow_mut();
+        state.out.raw(reply);
+        state.replies += usize::from(!reply.is_empty());
+        self.reply_soon(&mut state);
     }
 
     /// The pause of a writer while too much is dirty: once for what one read brought, and again and again where the
@@ -527,8 +541,8 @@ impl Connection {
         Some(Duration::from_micros(delay_us))
     }
 
-    /// A command that ran elsewhere is back.
-    fn take_back(self: &Rc<Self>, finished: Finished) -> Stop {
+    /// A command that ran elsewhere is back; how to go on if not at once.
+    fn take_back(self: &Rc<Self>, finished: Finished) -> Option<Stop> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         if let Some(slot) = finished.failed {
@@ -542,15 +556,7 @@ impl Connection {
         self.need.set(self.need.get().max(finished.need));
         let stop = self.after(state, begin);
         self.reply_soon(state);
-        stop.unwrap_or(Stop::Dry)
-    }
-
-    /// The time of a late reply has come.
-    fn put_late(self: &Rc<Self>, reply: &Reply) {
-        let mut state = self.state.borrow_mut();
-        state.out.raw(reply.as_slice());
-        state.replies += 1;
-        self.reply_soon(&mut state);
+        stop
     }
 
     /// Sends the replies if the log has got there, else leaves them to the tick.

@@ -77,7 +77,7 @@ fn debug(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn sleep(ctx: &mut Ctx, seconds: &[u8], out: &mut Reply) {
     let seconds = parse_double(seconds).unwrap_or(0.0).clamp(0.0, 1e9);
     if seconds > 0.0 {
-        ctx.session.after = After::SleepMs((seconds * 1000.0).ceil() as u64);
+        ctx.session.after = After::HoldMs((seconds * 1000.0).ceil() as u64);
     }
     out.ok();
 }

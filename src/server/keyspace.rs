@@ -219,7 +219,7 @@ fn timeout_ms(ctx: &Ctx, arg: &[u8]) -> Result<u64> {
 /// would wait for ever; as no replica can appear, the answer is told at once instead.
 fn wait_in_vain(ctx: &mut Ctx, replicas: i64, timeout_ms: u64) {
     if replicas > 0 && timeout_ms > 0 && ctx.session.multi.is_none() {
-        ctx.session.after = After::SleepMs(timeout_ms);
+        ctx.session.after = After::HoldMs(timeout_ms);
     }
 }
 

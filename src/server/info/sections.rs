@@ -62,7 +62,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.line("uptime_in_days", uptime_s / 86_400);
     text.line("hz", 10);
     text.line("configured_hz", 10);
-    text.line("lru_clock", facts.now_ms / 1000 & 0xff_ffff);
+    text.line("lru_clock", (facts.now_ms / 1000) & 0xff_ffff);
     text.line("executable", path(std::env::current_exe().ok().as_deref()));
     text.line("config_file", path(server.config.file()));
     text.line("io_threads_active", u8::from(server.threads.lock().len() > 1));

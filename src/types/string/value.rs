@@ -111,6 +111,16 @@ pub fn equals(ctx: &mut Ctx, found: Found, bytes: &[u8]) -> Result<bool> {
     Ok(ctx.string_len(found) == bytes.len() && *ctx.string_value(found)? == *bytes)
 }
 
+/// Makes a key hold a string until `expire_ms` (absolute, 0 for ever). A time that is past leaves no key at all.
+pub fn set_until(ctx: &mut Ctx, key: &[u8], value: &[u8], expire_ms: u64) -> Result {
+    if expire_ms != 0 && expire_ms <= ctx.now_ms {
+        ctx.remove(key)?;
+    } else {
+        ctx.set_string(key, value, expire_ms)?;
+    }
+    Ok(())
+}
+
 /// Overwrites bytes of a value from `offset` on, with zeros in between if it ends before; creates the key if it is not
 /// there. Costs what it writes, however far `offset` lies.
 pub fn write_at(ctx: &mut Ctx, key: &[u8], found: Option<Found>, offset: usize, bytes: &[u8]) -> Result<Found> {
