@@ -114,7 +114,7 @@ pub fn start(
 fn refuse(stats: &ThreadStats, slot: Slot, session: &mut Session, out: &mut Reply, error: &Error) {
     bump(&stats.calls[slot as usize][1], 1);
     let begin = out.len();
-    if session.multi.is_some() && table().slot_name(slot).is_some_and(|name| name == "exec") {
+    if table().slot_name(slot).is_some_and(|name| name == "exec") {
         session.end_multi();
         let text = error.text();
         let why = text.strip_prefix("ERR ").unwrap_or(&text);

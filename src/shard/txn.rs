@@ -395,6 +395,11 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Body { at, body: None });
     }
 
+    /// Marks a string just put as changed in place, which is all that `OBJECT ENCODING` tells it by.
+    pub fn mark_raw(&mut self, at: Found) {
+        self.object_mut(at).state |= state::RAW;
+    }
+
     /// Removes a key. False if there was none, or none that was live.
     pub fn delete(&mut self, ns: NsId, key: &[u8]) -> Result<bool> {
         let (at, _, index) = self.raw_find(ns, key)?;
