@@ -79,6 +79,20 @@ fn data_survives_a_kill() {
     check(&server);
 }
 
+/// Two long strings under one key in one log record: the replay must not find parts of the first in the second.
+#[test]
+fn a_long_string_replaced_within_one_commit_is_gone() {
+    let mut server = Server::tarn(&[]);
+    let (first, second) = ("a".repeat(300_000), "b".repeat(70_000));
+    let reply = server.client().try_call(&["MSET", "long", &first, "long", &second]);
+    assert!(reply.is_ok(), "{reply:?}");
+    server.restart_after_kill();
+    let mut client = server.client();
+    assert_eq!(client.call("SETRANGE long 290000 end"), Value::Int(290_003));
+    assert_eq!(client.call("GETRANGE long 69999 70001").text(), "b\0\0");
+    assert_eq!(client.call("BITPOS long 1 70000"), Value::Int(290_000 * 8 + 1));
+}
+
 #[test]
 fn a_second_server_on_the_same_data_is_refused() {
     let server = Server::tarn(&[]);

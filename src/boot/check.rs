@@ -96,7 +96,8 @@ fn check_log(dir: &Path, repair: bool) -> Result<bool, Failure> {
         say(format_args!("log: this is the torn end that a crash leaves; the next start cuts it"));
     }
     let lost = &damage.lost;
-    let what = format!("{} bytes, {} whole segments, {} readable records", lost.size_bytes, lost.segments, lost.records);
+    let what =
+        format!("{} bytes, {} whole segments, {} readable records", lost.size_bytes, lost.segments, lost.records);
     if !repair {
         say(format_args!("log: a cut there would take away {what}"));
         return Ok(!damage.proven);

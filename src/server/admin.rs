@@ -171,7 +171,11 @@ fn no_cluster(_ctx: &mut Ctx, _args: Args<'_>, _out: &mut Reply) -> Result {
 }
 
 fn cluster_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    help(out, "CLUSTER", &["INFO, KEYSLOT, MYID, NODES, SHARDS, SLOTS", "    Refused: this server is not in a cluster."]);
+    help(
+        out,
+        "CLUSTER",
+        &["INFO, KEYSLOT, MYID, NODES, SHARDS, SLOTS", "    Refused: this server is not in a cluster."],
+    );
     Ok(())
 }
 
@@ -245,18 +249,18 @@ pub const COMMANDS: &[Command] = &[
     row("slaveof", replicaof, 3, SAVING | flags::STALE)
         .help("1.0.0", "Makes the server a replica of another, or ends that.")
         .syntax("<host port | NO ONE>", "O(1)"),
-    row("module", unknown_subcommand, -2, 0)
+    row("module", unknown_subcommand, -2, flags::UNQUEUED)
         .help("4.0.0", "Commands about modules.")
         .syntax("", "Depends on the subcommand")
         .subcommands(&[
             row("help", module_help, 2, QUIET).help("5.0.0", "Describes the subcommands of MODULE.").syntax("", "O(1)"),
             row("list", module_list, 2, ADMIN).help("4.0.0", "Returns the loaded modules.").syntax("", "O(1)"),
         ]),
-    Command::new("cluster", unknown_subcommand, -2, 0, Group::Cluster)
+    Command::new("cluster", unknown_subcommand, -2, flags::UNQUEUED, Group::Cluster)
         .help("3.0.0", "Commands about a cluster.")
         .syntax("", "Depends on the subcommand")
         .subcommands(CLUSTER),
-    row("acl", unknown_subcommand, -2, 0)
+    row("acl", unknown_subcommand, -2, flags::UNQUEUED)
         .help("6.0.0", "Commands about users.")
         .syntax("", "Depends on the subcommand")
         .subcommands(&[row("whoami", whoami, 2, QUIET | flags::NOSCRIPT)

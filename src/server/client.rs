@@ -158,7 +158,11 @@ fn setname(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 fn getname(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let name = &ctx.session.client.labels.lock().name;
-    if name.is_empty() { out.nil() } else { out.bulk(name) }
+    if name.is_empty() {
+        out.nil()
+    } else {
+        out.bulk(name)
+    }
     Ok(())
 }
 
@@ -425,7 +429,7 @@ const SUBCOMMANDS: &[Command] = &[
 ];
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[Command::new("client", unknown_subcommand, -2, 0, Group::Connection)
+pub const COMMANDS: &[Command] = &[Command::new("client", unknown_subcommand, -2, flags::UNQUEUED, Group::Connection)
     .help("2.4.0", "Commands about connections.")
     .syntax("", "Depends on the subcommand")
     .subcommands(SUBCOMMANDS)];

@@ -46,9 +46,8 @@ fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
         let limit = sys::raise_file_limit(wanted);
         if limit < wanted {
             let most = limit.saturating_sub(RESERVED_FILES);
-            let why = format!(
-                "The operating system is not able to handle the specified number of clients, try with {most}"
-            );
+            let why =
+                format!("The operating system is not able to handle the specified number of clients, try with {most}");
             return Err(("maxclients", why.into()));
         }
     }
@@ -132,7 +131,7 @@ fn config_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 const ADMIN: u32 = flags::ADMIN | flags::NOSCRIPT | flags::LOADING | flags::STALE;
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2, 0, Group::Server)
+pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)
     .help("2.0.0", "Commands about the server's directives.")
     .syntax("", "Depends on the subcommand")
     .subcommands(&[

@@ -44,10 +44,7 @@ impl Conditions {
                 b"xx" => met.xx = true,
                 b"gt" => met.gt = true,
                 b"lt" => met.lt = true,
-                _ => {
-                    let text = format!("ERR Unsupported option {}", String::from_utf8_lossy(option));
-                    return Err(Error::Text(text.into()));
-                }
+                _ => return Err(Error::quoting("ERR Unsupported option ", option, usize::MAX, "")),
             }
         }
         if met.nx && (met.xx || met.gt || met.lt) {
@@ -214,7 +211,7 @@ mod tests {
 
     #[test]
     fn an_unknown_option_is_told_before_incompatible_ones() {
-        assert_eq!(parse(&[b"NX", b"xx", b"Foo"]), Err(Error::Text("ERR Unsupported option Foo".into())));
+        assert_eq!(parse(&[b"NX", b"xx", b"Foo"]), Err(Error::Quoted(b"ERR Unsupported option Foo"[..].into())));
         assert!(parse(&[b"gt", b"LT"]).is_err() && parse(&[b"nx", b"gt"]).is_err());
         assert_eq!(parse(&[]), Ok(Conditions::default()));
     }

@@ -5,10 +5,11 @@
 
 use crate::codec::NsId;
 use crate::handler::{After, Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::Kind;
+use crate::shard::object::{Kind, Object, state};
 use crate::util::num::parse_i64;
 
 use super::database::other_namespace;
+use super::{help, unknown_subcommand};
 
 const SAME_OBJECT: Error = Error::err("ERR source and destination objects are the same");
 
@@ -117,13 +118,8 @@ fn move_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-fn object(_ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
-    let sub = String::from_utf8_lossy(&args[1][..args[1].len().min(128)]).into_owned();
-    Err(Error::Text(format!("ERR unknown subcommand '{sub}'. Try OBJECT HELP.").into()))
-}
-
-/// Longest string that Redis keeps in one allocation with its header.
-const EMBEDDED: usize = 44;
+/// Bytes of key and value that Redis 8.2 keeps together in one allocation of 64 bytes: `embstr`. A time takes 8 of them.
+const EMBEDDED: usize = 41;
 
 fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let Some(found) = ctx.peek(&args[2])? else {
@@ -132,16 +128,28 @@ fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let object = ctx.object(found);
     let encoding: &[u8] = match object.kind {
-        Kind::String if object.body.is_some() || object.value().len() > EMBEDDED => b"raw",
-        Kind::String if parse_i64(object.value()).is_some() => b"int",
-        Kind::Absent | Kind::String => b"embstr",
+        Kind::String => string_encoding(object),
         Kind::Hash | Kind::Set => b"hashtable",
         Kind::List => b"quicklist",
         Kind::Zset => b"skiplist",
         Kind::Stream => b"stream",
+        Kind::Absent => unreachable!("a found key is there"),
     };
     out.bulk(encoding);
     Ok(())
+}
+
+fn string_encoding(string: &Object) -> &'static [u8] {
+    let room = if string.expire_ms == 0 { EMBEDDED } else { EMBEDDED - 8 };
+    if string.body.is_some() || string.state & state::RAW != 0 {
+        b"raw"
+    } else if parse_i64(string.value()).is_some() {
+        b"int"
+    } else if string.bytes.len() > room {
+        b"raw"
+    } else {
+        b"embstr"
+    }
 }
 
 fn object_idletime(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -174,7 +182,6 @@ fn object_freq(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 const OBJECT_HELP: &[&str] = &[
-    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "ENCODING <key>",
     "    Return the kind of internal representation used in order to store the value",
     "    associated with a <key>.",
@@ -187,13 +194,10 @@ const OBJECT_HELP: &[&str] = &[
     "REFCOUNT <key>",
     "    Return the number of references of the value associated with the specified",
     "    <key>.",
-    "HELP",
-    "    Print this help.",
 ];
 
 fn object_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.array(OBJECT_HELP.len());
-    OBJECT_HELP.iter().for_each(|line| out.status(line));
+    help(out, "OBJECT", OBJECT_HELP);
     Ok(())
 }
 
@@ -312,14 +316,14 @@ pub const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .help("1.0.0", "Moves a key to another database.")
         .syntax("key db", "O(N) where N is the size of the value"),
-    Command::new("object", object, -2, 0, Group::Generic)
+    Command::new("object", unknown_subcommand, -2, flags::UNQUEUED, Group::Generic)
         .help("2.2.3", "Looks at how a value is kept.")
         .syntax("", "Depends on the subcommand")
         .subcommands(OBJECT),
-    Command::new("wait", wait, 3, flags::BLOCKING, Group::Generic)
+    Command::new("wait", wait, 3, flags::BLOCKING | flags::CONNECTION, Group::Generic)
         .help("3.0.0", "Waits until replicas have this connection's writes.")
         .syntax("numreplicas timeout", "O(1)"),
-    Command::new("waitaof", waitaof, 4, flags::BLOCKING | flags::THREAD, Group::Generic)
+    Command::new("waitaof", waitaof, 4, flags::BLOCKING | flags::CONNECTION | flags::THREAD, Group::Generic)
         .help("7.2.0", "Waits until this connection's writes are on disk, here or on replicas.")
         .syntax("numlocal numreplicas timeout", "O(1)"),
 ];

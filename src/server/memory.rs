@@ -82,7 +82,10 @@ fn stats(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn doctor(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.verbatim(b"No issue is looked for here: see the section Tarn of INFO for the parts of the memory budget.\n", "txt");
+    out.verbatim(
+        b"No issue is looked for here: see the section Tarn of INFO for the parts of the memory budget.\n",
+        "txt",
+    );
     Ok(())
 }
 
@@ -115,7 +118,7 @@ fn memory_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[Command::new("memory", unknown_subcommand, -2, 0, Group::Server)
+pub const COMMANDS: &[Command] = &[Command::new("memory", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)
     .help("4.0.0", "Commands about memory.")
     .syntax("", "Depends on the subcommand")
     .subcommands(&[

@@ -31,11 +31,14 @@ use crate::handler::{Args, Ctx, Error, Reply, Result};
 /// The version of Redis that Tarn follows, as INFO and HELLO name it. Clients decide by it what to send.
 pub const REDIS_VERSION: &str = "8.2.3";
 
-/// A container called with a word that is none of its subcommands.
-pub fn unknown_subcommand(_ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
+/// A container called with a word that is none of its subcommands. Its row is `UNQUEUED`: such a call is never queued, it
+/// spoils the transaction.
+pub fn unknown_subcommand(ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
+    if let Some(multi) = &mut ctx.session.multi {
+        multi.aborted = true;
+    }
     let container = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
-    let word = String::from_utf8_lossy(&args[1][..args[1].len().min(128)]).into_owned();
-    Err(Error::Text(format!("ERR unknown subcommand '{word}'. Try {container} HELP.").into()))
+    Err(Error::quoting("ERR unknown subcommand '", &args[1], 128, &format!("'. Try {container} HELP.")))
 }
 
 /// The reply of a HELP subcommand: `lines` framed by what Redis puts around every one.
@@ -50,7 +53,6 @@ pub fn help(out: &mut Reply, container: &str, lines: &[&str]) {
 /// A subcommand with words that it does not take.
 pub(crate) fn wrong_subcommand(args: Args<'_>) -> Error {
     let container = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
-    let word = String::from_utf8_lossy(&args[1][..args[1].len().min(128)]);
-    let text = format!("ERR unknown subcommand or wrong number of arguments for '{word}'. Try {container} HELP.");
-    Error::Text(text.into())
+    let before = "ERR unknown subcommand or wrong number of arguments for '";
+    Error::quoting(before, &args[1], 128, &format!("'. Try {container} HELP."))
 }

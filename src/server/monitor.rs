@@ -95,7 +95,7 @@ const fn latency(name: &'static str, run: crate::handler::Run, arity: i32) -> Co
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
-    Command::new("slowlog", unknown_subcommand, -2, 0, Group::Server)
+    Command::new("slowlog", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)
         .help("2.2.12", "Commands about commands that took long.")
         .syntax("", "Depends on the subcommand")
         .subcommands(&[
@@ -112,7 +112,7 @@ pub const COMMANDS: &[Command] = &[
                 .help("2.2.12", "Removes all entries of the slow log.")
                 .syntax("", "O(N) where N is the number of entries"),
         ]),
-    Command::new("latency", unknown_subcommand, -2, 0, Group::Server)
+    Command::new("latency", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)
         .help("2.8.13", "Commands about latency.")
         .syntax("", "Depends on the subcommand")
         .subcommands(&[

@@ -316,6 +316,11 @@ impl<'a, 'e> Txn<'a, 'e> {
                 let found = Found { at, index };
                 self.need = self.need.max(self.object(found).lsn);
                 self.note_header(found);
+                if self.object(found).body.as_ref().is_some_and(|body| body.version == 0) {
+                    // Born in this very record, as its successor may be: only a removal between tells them apart when
+                    // the record is replayed, else elements of the one would turn up in the other.
+                    redo::encode_delete(ns, key, &mut self.set.redo);
+                }
                 self.strip(found);
                 if self.object(found).kind == Kind::Absent {
                     self.add_count(at, ns, 1);
@@ -339,7 +344,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let object = self.object_mut(at);
         object.kind = kind;
         object.accessed_s = now_s;
-        object.state |= state::REFERENCED;
+        object.state = (object.state | state::REFERENCED) & !state::RAW;
     }
 
     /// Gives an object without value a body of chunks.
@@ -516,6 +521,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Splice { at, offset, from, len: covered, old_len });
         object.bytes.resize(key_len + new_len, 0);
         object.bytes[key_len + offset..key_len + offset + bytes.len()].copy_from_slice(bytes);
+        object.state |= state::RAW;
         core.table_bytes = core.table_bytes + object.mem_bytes() - before;
         if object.state & state::DIRTY != 0 {
             core.dirty_bytes += new_len - old_len;

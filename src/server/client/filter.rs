@@ -215,7 +215,8 @@ mod tests {
     use super::*;
 
     fn client(id: u64) -> Client {
-        let client = Client { id, addr: "[::1]:5".into(), laddr: "[::1]:6".into(), since_ms: 1000, ..Client::default() };
+        let client =
+            Client { id, addr: "[::1]:5".into(), laddr: "[::1]:6".into(), since_ms: 1000, ..Client::default() };
         client.multi.store(-1, Ordering::Relaxed);
         client.labels.lock().name = b"n".to_vec();
         client
@@ -233,7 +234,9 @@ mod tests {
         assert!(admits(vec![(false, Test::Ip(b"::1".to_vec())), (false, Test::Addr(b"[::1]:5".to_vec()))]));
         assert!(!admits(vec![(false, Test::Laddr(b"[::1]:5".to_vec()))]));
         assert!(admits(vec![(false, Test::AgeS(10))]) && !admits(vec![(false, Test::AgeS(11))]));
-        assert!(admits(vec![(false, Test::Flags(b"N".to_vec()))]) && !admits(vec![(false, Test::Flags(b"x".to_vec()))]));
+        assert!(
+            admits(vec![(false, Test::Flags(b"N".to_vec()))]) && !admits(vec![(false, Test::Flags(b"x".to_vec()))])
+        );
         assert!(admits(vec![(false, Test::Name(b"n".to_vec()))]) && admits(vec![(true, Test::LibName(b"x".to_vec()))]));
     }
 

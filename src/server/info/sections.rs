@@ -62,7 +62,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.line("uptime_in_days", uptime_s / 86_400);
     text.line("hz", 10);
     text.line("configured_hz", 10);
-    text.line("lru_clock", facts.now_ms / 1000 & 0xff_ffff);
+    text.line("lru_clock", (facts.now_ms / 1000) & 0xff_ffff);
     text.line("executable", path(std::env::current_exe().ok().as_deref()));
     text.line("config_file", path(server.config.file()));
     text.line("io_threads_active", u8::from(server.threads.lock().len() > 1));
@@ -317,7 +317,10 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.line("master_replid2", "0".repeat(40));
     text.line("master_repl_offset", 0);
     text.line("second_repl_offset", -1);
-    zeros(text, &["repl_backlog_active", "repl_backlog_size", "repl_backlog_first_byte_offset", "repl_backlog_histlen"]);
+    zeros(
+        text,
+        &["repl_backlog_active", "repl_backlog_size", "repl_backlog_first_byte_offset", "repl_backlog_histlen"],
+    );
 }
 
 pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {
@@ -336,9 +339,8 @@ pub(super) fn commandstats(facts: &Facts<'_>, text: &mut Text) {
         if calls + rejected + failed > 0
             && let Some(name) = table.slot_name(slot as u32)
         {
-            let counts = format_args!(
-                "calls={calls},usec=0,usec_per_call=0.00,rejected_calls={rejected},failed_calls={failed}"
-            );
+            let counts =
+                format_args!("calls={calls},usec=0,usec_per_call=0.00,rejected_calls={rejected},failed_calls={failed}");
             text.line(format_args!("cmdstat_{name}"), counts);
         }
     }
@@ -357,8 +359,7 @@ pub(super) fn cluster(_: &Facts<'_>, text: &mut Text) {
 /// Numbered databases. `expires` leaves out keys that are on disk only.
 pub(super) fn keyspace(facts: &Facts<'_>, text: &mut Text) {
     let number = |name: &[u8]| crate::util::num::parse_u64(name);
-    let mut databases: Vec<_> =
-        facts.keys.iter().filter_map(|(name, counts)| Some((number(name)?, *counts))).collect();
+    let mut databases: Vec<_> = facts.keys.iter().filter_map(|(name, counts)| Some((number(name)?, *counts))).collect();
     databases.sort_unstable();
     for (number, [keys, expires]) in databases {
         text.line(format_args!("db{number}"), format_args!("keys={keys},expires={expires},avg_ttl=0,subexpiry=0"));

@@ -33,11 +33,7 @@ impl Encoding {
 
     /// Lowest and highest value.
     fn bounds(self) -> (i128, i128) {
-        if self.signed {
-            (-(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1)
-        } else {
-            (0, (1 << self.bits) - 1)
-        }
+        if self.signed { (-(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1) } else { (0, (1 << self.bits) - 1) }
     }
 
     /// The value of these bits; higher ones are not looked at.

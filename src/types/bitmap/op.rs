@@ -13,6 +13,7 @@
 
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::txn::{BIG_STRING, CHUNK};
+use crate::types::string::value::may_go_through;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
@@ -44,9 +45,9 @@ impl Op {
             OPS.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes())).ok_or(Error::Syntax)?;
         match op {
             Op::Not if sources != 1 => Err(Error::err("ERR BITOP NOT must be called with a single source key.")),
-            Op::Diff | Op::Diff1 | Op::AndOr if sources < 2 => Err(Error::Text(
-                format!("ERR BITOP {name} must be called with at least two source keys.").into(),
-            )),
+            Op::Diff | Op::Diff1 | Op::AndOr if sources < 2 => {
+                Err(Error::Text(format!("ERR BITOP {name} must be called with at least two source keys.").into()))
+            }
             op => Ok(op),
         }
     }
@@ -111,6 +112,7 @@ fn bitop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             len = len.max(ctx.string_len(found));
         }
     }
+    may_go_through(ctx, len)?;
     if len == 0 {
         ctx.remove(&args[2])?;
     } else {
@@ -127,8 +129,13 @@ type Part = (usize, Vec<u8>);
 /// The parts of the result that are not all zero.
 fn combine(ctx: &mut Ctx, op: Op, sources: Args<'_>, len: usize) -> Result<Vec<Part>> {
     let (mut fold, mut parts, mut part) = (Fold::new(op), Vec::new(), Vec::new());
-    for start in (0..len).step_by(CHUNK) {
-        let end = (start + CHUNK).min(len);
+    let mut end = 0;
+    while end < len {
+        let start = if op == Op::Not { end } else { next_stored(ctx, sources, end)? };
+        if start >= len {
+            break;
+        }
+        end = (start + CHUNK).min(len);
         for (at, key) in sources.iter().enumerate() {
             part.clear();
             // Looked up for each part: reading one source may push another out of memory.
@@ -144,6 +151,26 @@ fn combine(ctx: &mut Ctx, op: Op, sources: Args<'_>, len: usize) -> Result<Vec<P
         }
     }
     Ok(parts)
+}
+
+/// Where the first chunk of any source begins that may hold bytes, from the beginning of a chunk on.
+fn next_stored(ctx: &mut Ctx, sources: Args<'_>, from: usize) -> Result<usize> {
+    let mut next = usize::MAX;
+    for key in sources.iter() {
+        let Some(found) = ctx.lookup_string(key)? else { continue };
+        let at = match ctx.object(found).body {
+            Some(_) => {
+                ctx.next_chunk(found, (from / CHUNK) as u32).map_or(usize::MAX, |number| number as usize * CHUNK)
+            }
+            None if from < ctx.string_len(found) => from,
+            None => usize::MAX,
+        };
+        next = next.min(at);
+        if next == from {
+            break;
+        }
+    }
+    Ok(next)
 }
 
 fn store(ctx: &mut Ctx, key: &[u8], len: usize, parts: &[Part]) -> Result {
@@ -165,15 +192,13 @@ fn store(ctx: &mut Ctx, key: &[u8], len: usize, parts: &[Part]) -> Result {
 }
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[
-    Command::new("bitop", bitop, -4, flags::WRITE | flags::DENYOOM, Group::Bitmap)
-        .keys(&[KeySpec::one(2, key::OW | key::UPDATE), KeySpec::range(3, -1, 1, key::RO | key::ACCESS)])
-        .help("2.6.0", "Combines strings bit by bit and stores the result.")
-        .syntax(
-            "<AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE> destkey key [key ...]",
-            "O(N) where N is the length of the longest string.",
-        ),
-];
+pub const COMMANDS: &[Command] = &[Command::new("bitop", bitop, -4, flags::WRITE | flags::DENYOOM, Group::Bitmap)
+    .keys(&[KeySpec::one(2, key::OW | key::UPDATE), KeySpec::range(3, -1, 1, key::RO | key::ACCESS)])
+    .help("2.6.0", "Combines strings bit by bit and stores the result.")
+    .syntax(
+        "<AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE> destkey key [key ...]",
+        "O(N) where N is the length of the longest string.",
+    )];
 
 #[cfg(test)]
 mod tests {

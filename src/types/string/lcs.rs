@@ -3,7 +3,7 @@
 //! The textbook table of lengths of all pairs of prefixes, walked back from its end. Which of several longest
 //! subsequences comes out depends on the walk: on a tie it shortens the second string first, as Redis does.
 
-use super::value::max_len;
+use super::value::{max_len, may_go_through};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::util::num::parse_i64;
@@ -55,10 +55,9 @@ fn lcs(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let [a, b] = &values;
     let cells = (a.len() as u64 + 1) * (b.len() as u64 + 1);
     if cells * size_of::<u32>() as u64 > max_len(ctx) {
-        return Err(Error::err(
-            "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
-        ));
+        return Err(Error::err("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"));
     }
+    may_go_through(ctx, cells as usize)?;
     let table = Lengths::new(a, b);
     if options.len {
         out.int(table.at(a.len(), b.len()).into());
@@ -151,16 +150,13 @@ impl Lengths {
 }
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[
-    // On a shard's thread: up to 10⁸ steps must not hold up a network thread.
-    Command::new("lcs", lcs, -3, flags::READONLY | flags::THREAD, Group::String)
-        .keys(&[KeySpec::range(1, 1, 1, key::RO | key::ACCESS)])
-        .help("7.0.0", "Returns the longest common subsequence of two strings.")
-        .syntax(
-            "key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
-            "O(N*M) where N and M are the lengths of the strings.",
-        ),
-];
+pub const COMMANDS: &[Command] = &[Command::new("lcs", lcs, -3, flags::READONLY, Group::String)
+    .keys(&[KeySpec::range(1, 1, 1, key::RO | key::ACCESS)])
+    .help("7.0.0", "Returns the longest common subsequence of two strings.")
+    .syntax(
+        "key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
+        "O(N*M) where N and M are the lengths of the strings.",
+    )];
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! Several strings at once.
 
 use super::condition::Condition;
-use super::value::reply_value;
+use super::value::{reply_value, set_until};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::types::expire_options::{ExpireOption, WRITE_WORDS, Word};
@@ -77,7 +77,7 @@ fn msetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             None if expiry.is(Word::KeepTtl) => ctx.lookup(&args[at])?.map_or(0, |found| ctx.object(found).expire_ms),
             _ => 0,
         };
-        ctx.set_string(&args[at], &args[at + 1], expire_ms.unwrap_or(kept))?;
+        set_until(ctx, &args[at], &args[at + 1], expire_ms.unwrap_or(kept))?;
     }
     out.int(1);
     Ok(())

@@ -1,7 +1,7 @@
 //! SET and what is short for it.
 
 use super::condition::Condition;
-use super::value::reply_value;
+use super::value::{reply_value, set_until};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::expire_options::{ExpireOption, WRITE_WORDS, Word, absolute_ms};
 
@@ -42,7 +42,7 @@ fn set_with_options(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Some(found) if expiry.is(Word::KeepTtl) => ctx.object(found).expire_ms,
         _ => 0,
     };
-    ctx.set_string(&args[1], &args[2], expire_ms.unwrap_or(kept))?;
+    set_until(ctx, &args[1], &args[2], expire_ms.unwrap_or(kept))?;
     if !get {
         out.ok();
     }

@@ -29,6 +29,7 @@ pub fn reply_range(ctx: &mut Ctx, found: Found, range: Range<usize>, out: &mut R
         out.bulk(&object.value()[range]);
         return Ok(());
     }
+    may_go_through(ctx, range.len())?;
     out.bulk_parts(range.len(), |buf| {
         let end = buf.len() + range.len();
         let read = ctx.string_range(found, range.start, range.end, buf);
@@ -76,6 +77,7 @@ pub fn each_piece(
         let _ = visit(range.start, Piece::Bytes(&object.value()[range]));
         return Ok(());
     }
+    may_go_through(ctx, range.len())?;
     let mut at = range.start;
     while at < range.end {
         let number = at / CHUNK;
@@ -109,6 +111,16 @@ pub fn equals(ctx: &mut Ctx, found: Found, bytes: &[u8]) -> Result<bool> {
     Ok(ctx.string_len(found) == bytes.len() && *ctx.string_value(found)? == *bytes)
 }
 
+/// Makes a key hold a string until `expire_ms` (absolute, 0 for ever). A time that is past leaves no key at all.
+pub fn set_until(ctx: &mut Ctx, key: &[u8], value: &[u8], expire_ms: u64) -> Result {
+    if expire_ms != 0 && expire_ms <= ctx.now_ms {
+        ctx.remove(key)?;
+    } else {
+        ctx.set_string(key, value, expire_ms)?;
+    }
+    Ok(())
+}
+
 /// Overwrites bytes of a value from `offset` on, with zeros in between if it ends before; creates the key if it is not
 /// there. Costs what it writes, however far `offset` lies.
 pub fn write_at(ctx: &mut Ctx, key: &[u8], found: Option<Found>, offset: usize, bytes: &[u8]) -> Result<Found> {
@@ -128,6 +140,17 @@ pub fn write_at(ctx: &mut Ctx, key: &[u8], found: Option<Found>, offset: usize, 
         ctx.splice(found, offset, bytes)?;
         Ok(found)
     }
+}
+
+/// Bytes that a command may go through where it keeps a network thread waiting.
+const LIGHT: usize = 1 << 20;
+
+/// Sends a command that will go through so many bytes to the shard's own thread, unless it runs there already.
+///
+/// # Errors
+/// `Cold`, at once, if the command is to be run again there.
+pub fn may_go_through(ctx: &Ctx, bytes: usize) -> Result {
+    if bytes > LIGHT && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// Longest string a client may build, bytes.
