@@ -448,17 +448,16 @@ impl Connection {
         let args = Args::new(input, spans);
         let begin = state.out.len();
         let mut need = self.need.get();
-        let Some(command) = call.command else {
-            unknown(state.session.as_deref_mut(), args, &mut state.out);
-            self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
-            state.replies += 1;
-            return None;
-        };
         if let Some(session) = state.session.as_deref_mut()
             && session.reply_mode == ReplyMode::SkipNext
         {
             session.reply_mode = ReplyMode::Skip;
         }
+        let Some(command) = call.command else {
+            unknown(state.session.as_deref_mut(), args, &mut state.out);
+            self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
+            return self.after(state, begin);
+        };
         if self.worker.server.engine.gate.load(Ordering::Relaxed) & gate::SLOWED != 0
             && let Some(delay) = self.slow_down(command.1, &mut state.delayed)
         {
