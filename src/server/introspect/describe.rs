@@ -101,8 +101,8 @@ fn tips(name: &str) -> &'static [&'static str] {
         | "dump" | "lastsave" | "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" | "pttl"
         | "time" | "ttl" | "hpttl" | "httl" | "hrandfield" | "hscan" | "spop" | "srandmember" | "sscan" | "xadd"
         | "xautoclaim" | "xclaim" | "xinfo|consumers" | "xpending" | "xtrim" | "zrandmember" | "zscan" => &[RANDOM],
-        "command" | "command|docs" | "command|info" | "command|list" | "module|list" | "hgetall" | "hkeys" | "hvals"
-        | "sdiff" | "sinter" | "smembers" | "sunion" => &[UNORDERED],
+        "command" | "command|docs" | "command|info" | "command|list" | "module|list" | "hgetall" | "hkeys"
+        | "hvals" | "sdiff" | "sinter" | "smembers" | "sunion" => &[UNORDERED],
         "dbsize" => &[SHARDS, SUM],
         "del" | "exists" | "touch" | "unlink" => &[MULTI, SUM],
         "flushall" | "flushdb" | "memory|purge" | "ping" => &[SHARDS, ALL_OK],

@@ -113,10 +113,8 @@ impl Arg {
 
 /// The arguments that a grammar describes.
 pub(super) fn parse(syntax: &str) -> Vec<Arg> {
-    let spaced: String = syntax
-        .chars()
-        .flat_map(|c| if "[]<>|".contains(c) { vec![' ', c, ' '] } else { vec![c] })
-        .collect();
+    let spaced: String =
+        syntax.chars().flat_map(|c| if "[]<>|".contains(c) { vec![' ', c, ' '] } else { vec![c] }).collect();
     let words: Vec<&str> = spaced.split_whitespace().collect();
     Reader { words: &words, next: 0 }.sequence()
 }
@@ -280,7 +278,10 @@ mod tests {
                 "key [EX seconds | PERSIST] [GET]",
                 "key:key seconds-persist:oneof?(seconds:integer=EX persist:pure-token=PERSIST) get:pure-token=GET?",
             ),
-            ("[AUTH username password] [SETNAME clientname]", "auth:block=AUTH?(username password) clientname=SETNAME?"),
+            (
+                "[AUTH username password] [SETNAME clientname]",
+                "auth:block=AUTH?(username password) clientname=SETNAME?",
+            ),
             ("[PREFIX prefix [PREFIX prefix ...]] [BCAST]", "prefix=PREFIX?** bcast:pure-token=BCAST?"),
             ("[ID client-id [client-id ...]]", "client-id:integer=ID?*"),
             (
