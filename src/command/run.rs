@@ -115,6 +115,7 @@ fn refuse(stats: &ThreadStats, slot: Slot, session: &mut Session, out: &mut Repl
     bump(&stats.calls[slot as usize][1], 1);
     let begin = out.len();
     if table().slot_name(slot).is_some_and(|name| name == "exec") {
+        // Redis answers so even outside of a transaction.
         session.end_multi();
         let text = error.text();
         let why = text.strip_prefix("ERR ").unwrap_or(&text);
@@ -136,10 +137,6 @@ fn check(
     container: &Command,
     args: Args<'_>,
 ) -> Result<(), Error> {
-    if !session.authenticated && !command.has(flags::NO_AUTH) && runner.server.password_required.load(Ordering::Relaxed)
-    {
-        return Err(Error::err("NOAUTH Authentication required."));
-    }
     if !command.accepts(args.len()) {
         let name = if std::ptr::eq(command, container) {
             command.name.to_owned()
@@ -147,6 +144,10 @@ fn check(
             format!("{}|{}", container.name, command.name)
         };
         return Err(Error::Arity(name.into()));
+    }
+    if !session.authenticated && !command.has(flags::NO_AUTH) && runner.server.password_required.load(Ordering::Relaxed)
+    {
+        return Err(Error::err("NOAUTH Authentication required."));
     }
     if session.multi.is_some() && command.has(flags::NO_MULTI) {
         return Err(Error::err("ERR Command not allowed inside a transaction"));

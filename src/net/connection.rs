@@ -343,14 +343,19 @@ impl Connection {
         let now_ms = now_ms();
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
         let stop = loop {
-            let parsed = state.parse_ahead(input, done);
+            // A stranger's request decides how the next one is read.
+            let stranger = state.session.as_ref().is_some_and(|session| !session.authenticated)
+                && self.worker.server.password_required.load(Ordering::Relaxed);
+            state.limits.unauthenticated = stranger;
+            let ahead = if stranger { 1 } else { AHEAD };
+            let parsed = state.parse_ahead(input, done, ahead);
             if let [_, _, ..] | [Parsed { command: Some((_, Command { route: Route::Keys, .. })), .. }] =
                 state.ahead.calls[..]
             {
                 self.look_ahead(state, input);
             }
             let calls = std::mem::take(&mut state.ahead.calls);
-            let full = calls.len() == AHEAD;
+            let full = calls.len() == ahead;
             let mut stop = None;
             for call in &calls {
                 match self.run_one(state, input, call, now_ms) {
@@ -448,17 +453,25 @@ impl Connection {
         let args = Args::new(input, spans);
         let begin = state.out.len();
         let mut need = self.need.get();
-        let Some(command) = call.command else {
-            unknown(state.session.as_deref_mut(), args, &mut state.out);
-            self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
-            state.replies += 1;
-            return None;
-        };
         if let Some(session) = state.session.as_deref_mut()
             && session.reply_mode == ReplyMode::SkipNext
         {
             session.reply_mode = ReplyMode::Skip;
         }
+        let Some(command) = call.command else {
+            if is_http(&args[0]) {
+                tracing::warn!(
+                    client = self.client.addr,
+                    "closing a client that speaks HTTP: somebody may be attacking"
+                );
+                state.out.truncate(0);
+                state.replies = 0;
+                return Some(Stop::Close);
+            }
+            unknown(state.session.as_deref_mut(), args, &mut state.out);
+            self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
+            return self.after(state, begin);
+        };
         if self.worker.server.engine.gate.load(Ordering::Relaxed) & gate::SLOWED != 0
             && let Some(delay) = self.slow_down(command.1, &mut state.delayed)
         {
@@ -613,13 +626,13 @@ impl State {
         self.out.len() + self.sending.len() - self.sent
     }
 
-    /// Parses up to 32 commands. An error is told after the commands before it have run.
-    fn parse_ahead(&mut self, input: &mut [u8], from: usize) -> Result<(), crate::resp::ProtocolError> {
+    /// Parses up to `most` commands. An error is told after the commands before it have run.
+    fn parse_ahead(&mut self, input: &mut [u8], from: usize, most: usize) -> Result<(), crate::resp::ProtocolError> {
         let Ahead { spans, calls, .. } = &mut self.ahead;
         spans.clear();
         calls.clear();
         let mut at = from;
-        while calls.len() < AHEAD && at < input.len() {
+        while calls.len() < most && at < input.len() {
             let first = spans.len();
             match self.parser.parse(input, at, &self.limits, spans)? {
                 None => break,
@@ -682,6 +695,11 @@ impl State {
             self.sending = Vec::new();
         }
     }
+}
+
+/// A browser was led to send its request here: nothing of it may run, nor be answered.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
 /// Redis's answer to a command it does not know.

@@ -175,7 +175,7 @@ fn setinfo(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             return Err(Error::Text(format!("ERR Unrecognized option '{option}'").into()));
         }
     };
-    check_label(&args[3], if is_name { "lib-name" } else { "lib-ver" })?;
+    check_label(&args[3], &String::from_utf8_lossy(&args[2]))?;
     let mut labels = ctx.session.client.labels.lock();
     *(if is_name { &mut labels.lib_name } else { &mut labels.lib_ver }) = args[3].to_vec();
     out.ok();

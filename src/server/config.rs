@@ -81,7 +81,9 @@ fn get(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let found = ctx.server.config.get(&patterns);
     out.map(found.len());
     for (name, value) in found {
-        out.bulk(name.as_bytes());
+        // Redis shows a name that was given in full as it was given.
+        let given = patterns.iter().find(|pattern| pattern.eq_ignore_ascii_case(name.as_bytes()));
+        out.bulk(given.map_or(name.as_bytes(), |given| given));
         out.bulk(&value);
     }
     Ok(())

@@ -1,6 +1,238 @@
-//! introspect
+//! COMMAND: the table, told to clients.
+//!
+//! | file | owns |
+//! |---|---|
+//! | this one | the subcommands |
+//! | [`describe`] | the reply of COMMAND INFO: flags, ACL categories, tips, key specs |
+//! | [`docs`] | the reply of COMMAND DOCS |
+//! | [`grammar`] | the argument tree of COMMAND DOCS, read from a row's syntax |
 
-use crate::handler::Command;
+mod describe;
+mod docs;
+mod grammar;
+
+pub use describe::acl_categories;
+
+use super::{help, unknown_subcommand};
+use crate::command::{self, keys, resolve};
+use crate::handler::row::key;
+use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, flags};
+use crate::util::glob;
+use describe::{key_flags, write_info};
+
+/// A row and the container it belongs to, if it is a subcommand.
+#[derive(Clone, Copy)]
+struct Entry {
+    container: Option<&'static Command>,
+    row: &'static Command,
+}
+
+impl Entry {
+    fn name(self) -> String {
+        match self.container {
+            Some(container) => format!("{}|{}", container.name, self.row.name),
+            None => self.row.name.to_owned(),
+        }
+    }
+
+    /// By full name, `client|kill` for a subcommand.
+    fn find(name: &[u8]) -> Option<Entry> {
+        let mut words = name.splitn(2, |&c| c == b'|');
+        let (_, row) = command::table().find(words.next()?)?;
+        let Some(sub) = words.next() else { return Some(Entry { container: None, row }) };
+        let found = row.subcommands.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(sub))?;
+        Some(Entry { container: Some(row), row: found })
+    }
+
+    /// All commands, each with its subcommands behind it.
+    fn all() -> impl Iterator<Item = Entry> {
+        commands().flat_map(|entry| std::iter::once(entry).chain(entry.subcommands()))
+    }
+
+    fn subcommands(self) -> impl Iterator<Item = Entry> {
+        self.row.subcommands.iter().map(move |row| Entry { container: Some(self.row), row })
+    }
+}
+
+fn commands() -> impl Iterator<Item = Entry> {
+    command::table().rows().iter().map(|row| Entry { container: None, row })
+}
+
+fn list_all(out: &mut Reply) {
+    out.array(commands().count());
+    commands().for_each(|entry| write_info(entry, out));
+}
+
+fn command(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if args.len() > 1 {
+        return unknown_subcommand(ctx, args, out);
+    }
+    list_all(out);
+    Ok(())
+}
+
+fn count(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    out.int(commands().count() as i64);
+    Ok(())
+}
+
+fn info(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if args.len() == 2 {
+        list_all(out);
+        return Ok(());
+    }
+    out.array(args.len() - 2);
+    for name in args.iter().skip(2) {
+        match Entry::find(name) {
+            Some(entry) => write_info(entry, out),
+            None => out.nil(),
+        }
+    }
+    Ok(())
+}
+
+fn docs(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let entries: Vec<Entry> = match args.len() {
+        2 => commands().collect(),
+        _ => args.iter().skip(2).filter_map(Entry::find).collect(),
+    };
+    out.map(entries.len());
+    for entry in entries {
+        docs::write(entry, out);
+    }
+    Ok(())
+}
+
+fn list(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let names: Vec<String> = if args.len() == 2 {
+        Entry::all().map(Entry::name).collect()
+    } else {
+        let (5, true) = (args.len(), args[2].eq_ignore_ascii_case(b"filterby")) else { return Err(Error::Syntax) };
+        let wanted = &args[4];
+        match args[3].to_ascii_lowercase().as_slice() {
+            // There are no modules.
+            b"module" => Vec::new(),
+            b"aclcat" => Entry::all().filter(|entry| is_in(*entry, wanted)).map(Entry::name).collect(),
+            b"pattern" => {
+                Entry::all().map(Entry::name).filter(|name| glob::matches_nocase(wanted, name.as_bytes())).collect()
+            }
+            _ => return Err(Error::Syntax),
+        }
+    };
+    out.array(names.len());
+    names.iter().for_each(|name| out.bulk(name.as_bytes()));
+    Ok(())
+}
+
+fn is_in(entry: Entry, category: &[u8]) -> bool {
+    acl_categories(entry.row).iter().any(|name| name.as_bytes().eq_ignore_ascii_case(category))
+}
+
+/// A call among the arguments of GETKEYS: its row, and its keys with the flags of each.
+fn keys_of_call(args: Args<'_>) -> Result<Vec<(usize, u16)>> {
+    const INVALID: Error = Error::err("ERR Invalid command specified");
+    let (_, container) = command::table().find(&args[0]).ok_or(INVALID)?;
+    let row = resolve(container, args.get(1));
+    if std::ptr::eq(row, container) && !container.subcommands.is_empty() && args.len() > 1 && container.arity < -1 {
+        return Err(INVALID);
+    }
+    if row.keys.is_empty() {
+        return Err(Error::err("ERR The command has no key arguments"));
+    }
+    if !row.accepts(args.len()) {
+        return Err(Error::err("ERR Invalid number of arguments specified for command"));
+    }
+    let found = keys::keys_of(row, args);
+    let mut found = found.ok_or(Error::err("ERR Invalid arguments specified for command"))?;
+    for (_, flags) in &mut found {
+        if *flags & key::VARIABLE_FLAGS != 0 {
+            *flags = flags_of_call(row, args, *flags & !key::VARIABLE_FLAGS);
+        }
+    }
+    Ok(found.to_vec())
+}
+
+/// What a call does to its key where the options decide.
+fn flags_of_call(row: &Command, args: Args<'_>, general: u16) -> u16 {
+    let has = |word: &[u8]| args.iter().skip(2).any(|arg| arg.eq_ignore_ascii_case(word));
+    match row.name {
+        "set" if has(b"get") => key::RW | key::ACCESS | key::UPDATE,
+        "set" => key::OW | key::UPDATE,
+        "bitfield" if !has(b"set") && !has(b"incrby") => key::RO | key::ACCESS,
+        _ => general,
+    }
+}
+
+fn getkeys(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let call = args.slice(2);
+    let keys = keys_of_call(call)?;
+    out.array(keys.len());
+    keys.iter().for_each(|&(at, _)| out.bulk(&call[at]));
+    Ok(())
+}
+
+fn getkeysandflags(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let call = args.slice(2);
+    let keys = keys_of_call(call)?;
+    out.array(keys.len());
+    for (at, flags) in keys {
+        out.array(2);
+        out.bulk(&call[at]);
+        let names: Vec<_> = key_flags(flags).collect();
+        out.set(names.len());
+        names.iter().for_each(|name| out.status(name));
+    }
+    Ok(())
+}
+
+fn command_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    let lines = [
+        "(no subcommand)",
+        "    What INFO answers, of all commands.",
+        "COUNT",
+        "    Number of commands.",
+        "DOCS [<command> ...]",
+        "    Summaries and arguments of commands.",
+        "GETKEYS <command> [<argument> ...]",
+        "    The keys among the arguments.",
+        "GETKEYSANDFLAGS <command> [<argument> ...]",
+        "    The keys among the arguments, and what the command does to them.",
+        "INFO [<command> ...]",
+        "    Arity, flags and keys of commands.",
+        "LIST [FILTERBY (MODULE <name>|ACLCAT <category>|PATTERN <pattern>)]",
+        "    Names of commands.",
+    ];
+    help(out, "COMMAND", &lines);
+    Ok(())
+}
+
+const QUIET: u32 = flags::LOADING | flags::STALE | flags::CONNECTION;
+
+const fn sub(name: &'static str, run: crate::handler::Run, arity: i32) -> Command {
+    Command::new(name, run, arity, QUIET, Group::Server)
+}
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[Command::new("command", command, -1, QUIET, Group::Server)
+    .help("2.8.13", "Describes all commands.")
+    .syntax("", "O(N) where N is the number of commands")
+    .subcommands(&[
+        sub("count", count, 2).help("2.8.13", "Returns the number of commands.").syntax("", "O(1)"),
+        sub("docs", docs, -2)
+            .help("7.0.0", "Returns summaries and arguments of commands.")
+            .syntax("[command-name [command-name ...]]", "O(N) where N is the number of commands asked for"),
+        sub("getkeys", getkeys, -3)
+            .help("2.8.13", "Returns the keys of a call.")
+            .syntax("command [arg [arg ...]]", "O(N) where N is the number of arguments"),
+        sub("getkeysandflags", getkeysandflags, -3)
+            .help("7.0.0", "Returns the keys of a call and what it does to them.")
+            .syntax("command [arg [arg ...]]", "O(N) where N is the number of arguments"),
+        sub("help", command_help, 2).help("5.0.0", "Describes the subcommands of COMMAND.").syntax("", "O(1)"),
+        sub("info", info, -2)
+            .help("2.8.13", "Describes commands.")
+            .syntax("[command-name [command-name ...]]", "O(N) where N is the number of commands asked for"),
+        sub("list", list, -2).help("7.0.0", "Returns the names of commands.").syntax(
+            "[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
+            "O(N) where N is the number of commands",
+        ),
+    ])];
