@@ -23,7 +23,7 @@ use crate::store::Partition;
 
 use super::cold::{Cold, ColdCache};
 use super::names::Names;
-use super::object::{Body, Kind, Object, state};
+use super::object::{Body, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::table::{Index, Table, table_hash};
 
 /// Identifies a shard of the engine.
@@ -43,6 +43,9 @@ pub struct CoreStats {
 
 /// Keys in the order of fjall's metadata records: namespace, stored key; with the object's place in the table.
 pub type Order = BTreeMap<(NsId, Box<[u8]>), Index>;
+
+/// Elements of a body that are freed on the spot.
+const FREE_AT_ONCE: usize = 64;
 
 /// State of one shard.
 pub struct Core {
@@ -98,6 +101,8 @@ pub struct Core {
     pub cold: ColdCache,
     /// Copy of the name → id map.
     pub names: Arc<Names>,
+    /// Big bodies to be freed.
+    pub trash: Vec<Box<Body>>,
     /// Counters.
     pub stats: CoreStats,
     /// Reads of the store may wait for the disk: the data no longer fits the block cache.
@@ -282,9 +287,13 @@ impl Core {
     }
 
     fn evict(&mut self, index: Index) {
-        let object = self.discard(index);
+        let mut object = self.discard(index);
         self.stats.evicted_objects += 1;
-        if object.kind == Kind::Absent || object.body.is_some() {
+        if let Some(body) = object.body.take() {
+            self.throw_away(body);
+            return;
+        }
+        if object.kind == Kind::Absent {
             return;
         }
         let Some(kind) = object.kind.stored() else { return };
@@ -292,6 +301,14 @@ impl Core {
         let mut value = Vec::with_capacity(object.value().len() + 16);
         meta.encode(None, object.value(), &mut value);
         self.cold.put(object.ns, object.key(), value);
+    }
+
+    /// Takes a body that nobody needs any more. Freeing a big one takes long: the shard's thread does it, without the
+    /// lock.
+    pub fn throw_away(&mut self, body: Box<Body>) {
+        if body.overlay.elements.len() > FREE_AT_ONCE {
+            self.trash.push(body);
+        }
     }
 
     /// Marks an object as changed.
@@ -317,9 +334,11 @@ impl Core {
         }
         if old != 0 {
             self.expiry.remove(&(old, index));
+            self.table_bytes -= EXPIRY_OVERHEAD;
         }
         if expire_ms != 0 {
             self.expiry.insert((expire_ms, index));
+            self.table_bytes += EXPIRY_OVERHEAD;
         }
     }
 

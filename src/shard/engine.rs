@@ -274,10 +274,10 @@ impl Engine {
         for (id, work) in self.thread_work.lock().drain(..).enumerate() {
             let engine = self.clone();
             let run = move || super::timer::shard_thread(&engine, id as ShardId, &work);
-            threads.push(spawn(format!("shard-{id}"), self.options.nice.min(5), run));
+            threads.push(spawn(format!("shard-{id}"), 0, run));
         }
         let engine = self.clone();
-        threads.push(spawn("flush".to_owned(), self.options.nice, move || engine.flush_thread()));
+        threads.push(spawn("flush".to_owned(), 0, move || engine.flush_thread()));
     }
 
     /// All shard ids.
@@ -456,7 +456,7 @@ impl Engine {
         }
         let mut flight = gather.end(&mut core);
         drop(core);
-        let result = self.ingest(&partition, &mut flight);
+        let result = self.ingest_aside(&partition, &mut flight);
         if result.is_ok() {
             self.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
         }
@@ -470,6 +470,28 @@ impl Engine {
                 return result;
             }
         }
+    }
+
+    /// Runs the ingestion at the lower priority of background work. The flusher itself must not have that: whoever is
+    /// preempted while it holds a core keeps everybody from it.
+    fn ingest_aside(
+        &self,
+        partition: &crate::store::Partition,
+        flight: &mut super::flush::Flight,
+    ) -> Result<(), FlushError> {
+        if !self.options.background {
+            return self.ingest(partition, flight);
+        }
+        std::thread::scope(|scope| {
+            let aside = || {
+                crate::util::sys::set_nice(self.options.nice);
+                self.ingest(partition, flight)
+            };
+            match std::thread::Builder::new().name("ingest".to_owned()).spawn_scoped(scope, aside)?.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
     }
 
     fn ingest(&self, partition: &crate::store::Partition, flight: &mut super::flush::Flight) -> Result<(), FlushError> {
@@ -577,6 +599,7 @@ fn open_core(
         dead_names: Default::default(),
         reap_from: None,
         garbage: Default::default(),
+        trash: Vec::new(),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),

@@ -52,18 +52,22 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
 }
 
 /// Records between two looks at the dirty budget.
-const BUDGET_EVERY: u64 = if cfg!(test) { 4 } else { 4096 };
+const MOST_RECORDS: usize = if cfg!(test) { 4 } else { usize::MAX };
 
 /// Applies every record of the log.
 pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     let mut records = 0u64;
-    while let Some((lsn, payload)) = replay.next_record()? {
-        for op in codec::redo::Ops::new(payload) {
-            apply(engine, lsn, &op.map_err(bad)?).map_err(bad)?;
-        }
-        records += 1;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(engine.shards.len());
+    let mut batch = Batch::default();
+    loop {
+        let more = batch.fill(&mut replay)?;
+        batch.apply(engine, threads).map_err(bad)?;
+        records += batch.records.len() as u64;
         engine.stats.replayed_records.store(records, Ordering::Relaxed);
-        if records.is_multiple_of(BUDGET_EVERY) && over_budget(engine) {
+        if !more {
+            break;
+        }
+        if over_budget(engine) {
             // Nothing may be deleted meanwhile: what follows in the log still needs its place.
             engine.store_tables().map_err(bad)?;
         }
@@ -99,15 +103,68 @@ fn complete_names(engine: &Engine) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// Records that are applied together, by several threads: each takes the operations of its own shards, in their order.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// LSN and end in `bytes` of each record.
+    records: Vec<(Lsn, usize)>,
+}
+
+/// Bytes of a batch; the dirty budget is looked at between two.
+const BATCH_BYTES: usize = 4 << 20;
+
+impl Batch {
+    /// Takes the next records. False at the end of the log.
+    fn fill(&mut self, replay: &mut Replay) -> Result<bool, OpenError> {
+        self.bytes.clear();
+        self.records.clear();
+        while self.bytes.len() < BATCH_BYTES && self.records.len() < MOST_RECORDS {
+            let Some((lsn, payload)) = replay.next_record()? else { return Ok(false) };
+            self.bytes.extend_from_slice(payload);
+            self.records.push((lsn, self.bytes.len()));
+        }
+        Ok(true)
+    }
+
+    fn apply(&self, engine: &Engine, threads: usize) -> Result<(), String> {
+        if threads < 2 || self.bytes.len() < BATCH_BYTES / 8 {
+            return self.apply_part(engine, |_| true);
+        }
+        std::thread::scope(|scope| {
+            let part = |n| move || self.apply_part(engine, |shard| shard as usize % threads == n);
+            let parts: Vec<_> = (0..threads).map(|n| scope.spawn(part(n))).collect();
+            parts.into_iter().try_for_each(|part| match part.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    fn apply_part(&self, engine: &Engine, mine: impl Fn(ShardId) -> bool) -> Result<(), String> {
+        let mut from = 0;
+        for &(lsn, end) in &self.records {
+            for op in codec::redo::Ops::new(&self.bytes[from..end]) {
+                apply(engine, lsn, &op.map_err(|e| e.to_string())?, &mine)?;
+            }
+            from = end;
+        }
+        Ok(())
+    }
+}
+
 fn over_budget(engine: &Engine) -> bool {
     let dirty: usize = engine.shards.iter().map(|s| s.core().dirty_bytes).sum();
     dirty as u64 > engine.dirty_budget.load(Ordering::Relaxed)
 }
 
-fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
+fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool) -> Result<(), String> {
     let with_key = |ns: NsId, key: &[u8], run: &mut dyn FnMut(&mut Core, u64) -> Result| {
         let hash = engine.router.hash(key);
         let shard = engine.router.shard(hash, key);
+        if !mine(shard) {
+            return Ok(());
+        }
         let mut core = engine.shards[shard as usize].core();
         core.last_lsn = lsn;
         if !core.names.is_live(ns) {
@@ -156,16 +213,17 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
                 Some(value)
             })
         }),
-        Op::Count { shard, ns, count } => with_shard(engine, shard, lsn, |core| {
+        Op::Count { shard, ns, count } => with_shard(engine, shard, lsn, mine, |core| {
             if core.names.is_live(ns) {
                 core.set_count(ns, count);
             }
         }),
-        Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, |core| raw(core, key, value)),
+        Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, mine, |core| raw(core, key, value)),
         Op::Names(map) => {
             let map = NamespaceMap::decode(map).map_err(|e| e.to_string())?;
             let names = Arc::new(Names::from_map(map));
-            for shard in &engine.shards {
+            let all = engine.shards.iter().enumerate();
+            for (_, shard) in all.filter(|&(id, _)| mine(id as ShardId)) {
                 rename(&mut shard.core(), names.clone());
             }
             Ok(())
@@ -173,7 +231,16 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
     }
 }
 
-fn with_shard(engine: &Engine, shard: ShardId, lsn: Lsn, run: impl FnOnce(&mut Core)) -> Result<(), String> {
+fn with_shard(
+    engine: &Engine,
+    shard: ShardId,
+    lsn: Lsn,
+    mine: &impl Fn(ShardId) -> bool,
+    run: impl FnOnce(&mut Core),
+) -> Result<(), String> {
+    if !mine(shard) {
+        return Ok(());
+    }
     let shard = engine.shards.get(shard as usize).ok_or("the log names a shard that does not exist")?;
     let mut core = shard.core();
     core.last_lsn = lsn;

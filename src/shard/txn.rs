@@ -831,7 +831,11 @@ impl<'a, 'e> Txn<'a, 'e> {
         let redo = &self.set.redo;
         let lsn = log.append(|_, out| out.extend_from_slice(redo));
         self.set.redo.clear();
-        self.set.undo.clear();
+        for undo in self.set.undo.drain(..) {
+            if let Undo::Body { at, body: Some(body) } = undo {
+                self.lease[at.at as usize].throw_away(body);
+            }
+        }
         self.set.arena.clear();
         for i in 0..self.set.touched.len() {
             self.stamp(self.set.touched[i], lsn);
