@@ -33,9 +33,11 @@ pub enum Error {
     Overflow,
     /// Any other text, its code word included (`ERR …`).
     Text(Cow<'static, str>),
+    /// A text that quotes what the client sent, byte for byte.
+    Quoted(Box<[u8]>),
     /// The log or the store cannot take writes; why.
     Misconf(Cow<'static, str>),
-    /// Not for the client: the command needs the disk and this thread must not wait for it. The command left
+    /// Not for the client: the command needs the disk, or much time, and must not keep this thread. The command left
     /// nothing behind and is run again on the shard's own thread.
     Cold,
     /// The store answered with an I/O error or a corrupt record; why.
@@ -46,6 +48,13 @@ impl Error {
     /// An `ERR` with a fixed text.
     pub const fn err(text: &'static str) -> Self {
         Error::Text(Cow::Borrowed(text))
+    }
+
+    /// A text that quotes at most `most` bytes of what the client sent. As C strings do, the quotation ends at a zero
+    /// byte.
+    pub fn quoting(before: &str, quoted: &[u8], most: usize, after: &str) -> Self {
+        let text = [before.as_bytes(), quotation(quoted, most), after.as_bytes()].concat();
+        Error::Quoted(text.into())
     }
 
     /// The line a client reads, without `-` and line end.
@@ -62,11 +71,18 @@ impl Error {
             Error::NoSuchKey => "ERR no such key".into(),
             Error::Overflow => "ERR increment or decrement would overflow".into(),
             Error::Text(text) => Cow::Borrowed(text),
+            Error::Quoted(text) => String::from_utf8_lossy(text),
             Error::Misconf(why) => format!("MISCONF Errors writing to the AOF file: {why}").into(),
             Error::Cold => "ERR internal: cold read not retried".into(),
             Error::Storage(why) => format!("ERR storage: {why}").into(),
         }
     }
+}
+
+/// What an error text quotes of an argument.
+pub fn quotation(quoted: &[u8], most: usize) -> &[u8] {
+    let quoted = &quoted[..quoted.len().min(most)];
+    &quoted[..memchr::memchr(0, quoted).unwrap_or(quoted.len())]
 }
 
 impl std::fmt::Display for Error {

@@ -4,6 +4,7 @@
 //!
 //! | folder | owns |
 //! |---|---|
+//! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`resp`] | requests in (an incremental parser), replies out in RESP2 and RESP3 |
 //! | [`command`] | the table: one row per command, routing, dispatch |
@@ -18,6 +19,7 @@
 //! | [`cli`] | the command line of the binary |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
 
+pub mod boot;
 pub mod cli;
 pub mod codec;
 pub mod command;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tarn::log::{Fsync, RealIo};
 use tarn::shard::Engine;
-use tarn::shard::actor::{Job, ShardSet};
+use tarn::shard::actor::{Job, Lease, ShardSet};
 use tarn::shard::engine::EngineOptions;
-use tarn::shard::txn::{Lease, Mark, Txn, WriteSet};
+use tarn::shard::txn::{Mark, Txn, WriteSet};
 
 const THREADS: usize = 4;
 const OPERATIONS: usize = 30_000;
@@ -140,7 +140,7 @@ fn operate(engine: &Arc<Engine>, rng: &mut Rng, done: mpsc::Sender<()>) {
         _ => None,
     };
     if let Some(lease) = lease {
-        engine.release(run(engine, lease, |txn| change.apply(txn)));
+        drop(run(engine, lease, |txn| change.apply(txn)));
         done.send(()).unwrap();
         return;
     }
@@ -161,7 +161,7 @@ fn sums(engine: &Engine) -> (i64, i64) {
         counters = (0..COUNTERS).map(|i| number(txn, &counter(i))).sum();
         accounts = (0..ACCOUNTS).map(|i| number(txn, &account(i))).sum();
     });
-    engine.release(lease);
+    drop(lease);
     (counters, accounts)
 }
 
@@ -170,7 +170,7 @@ fn no_job_is_lost_and_sums_stay() {
     let dir = temp_dir();
     let engine = open(dir.path(), true);
     let fill = |txn: &mut Txn<'_, '_>| (0..ACCOUNTS).for_each(|i| add(txn, &account(i), START));
-    engine.release(run(&engine, engine.lease(&engine.all_shards()), fill));
+    drop(run(&engine, engine.lease(&engine.all_shards()), fill));
 
     let (done, finished) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));

@@ -16,8 +16,17 @@ use crate::handler::Command;
 
 /// Every family's rows.
 const FAMILIES: &[&[Command]] = &[
-    crate::types::string::COMMANDS,
-    crate::types::bitmap::COMMANDS,
+    crate::types::string::set::COMMANDS,
+    crate::types::string::get::COMMANDS,
+    crate::types::string::many::COMMANDS,
+    crate::types::string::edit::COMMANDS,
+    crate::types::string::number::COMMANDS,
+    crate::types::string::condition::COMMANDS,
+    crate::types::string::lcs::COMMANDS,
+    crate::types::bitmap::bits::COMMANDS,
+    crate::types::bitmap::count::COMMANDS,
+    crate::types::bitmap::op::COMMANDS,
+    crate::types::bitmap::field::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,
@@ -28,22 +37,37 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::info::COMMANDS,
     crate::server::config::COMMANDS,
     crate::server::admin::COMMANDS,
+    crate::server::debug::COMMANDS,
+    crate::server::memory::COMMANDS,
+    crate::server::monitor::COMMANDS,
     crate::server::introspect::COMMANDS,
 ];
 
-/// A command's place in the table; counters are kept by it.
+/// A command's place in the table.
 pub type Id = u16;
+
+/// A place of its own for every command and subcommand; counters are kept by it. A command's is its id.
+pub type Slot = u32;
 
 /// All commands by name.
 pub struct Table {
     rows: Vec<&'static Command>,
+    /// By id, the slot of a container's first subcommand.
+    first_sub: Vec<Slot>,
+    slots: usize,
     by_name: HashMap<&'static [u8], Id, foldhash::fast::RandomState>,
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let rows: Vec<&'static Command> = FAMILIES.iter().flat_map(|family| family.iter()).collect();
     let by_name = rows.iter().enumerate().map(|(id, row)| (row.name.as_bytes(), id as Id)).collect();
-    Table { rows, by_name }
+    let mut slots = rows.len();
+    let mut first_sub = Vec::with_capacity(rows.len());
+    for row in &rows {
+        first_sub.push(slots as Slot);
+        slots += row.subcommands.len();
+    }
+    Table { rows, first_sub, slots, by_name }
 });
 
 /// The table of this binary.
@@ -64,6 +88,34 @@ impl Table {
         }
         let id = *self.by_name.get(&*lower)?;
         Some((id, self.rows[id as usize]))
+    }
+
+    /// The slot of a command, or of the subcommand of it that [`resolve`] found.
+    #[inline]
+    pub fn slot(&self, id: Id, row: &Command) -> Slot {
+        if std::ptr::eq(self.rows[id as usize], row) { id.into() } else { self.sub_slot(id, row) }
+    }
+
+    #[cold]
+    fn sub_slot(&self, id: Id, row: &Command) -> Slot {
+        let subcommands = self.rows[id as usize].subcommands;
+        let at = subcommands.iter().position(|sub| std::ptr::eq(sub, row));
+        at.map_or(id.into(), |at| self.first_sub[id as usize] + at as Slot)
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Full name (`client|kill`) of what has this slot.
+    pub fn slot_name(&self, slot: Slot) -> Option<String> {
+        if let Some(row) = self.rows.get(slot as usize) {
+            return Some(row.name.to_owned());
+        }
+        let id = self.first_sub.partition_point(|&first| first <= slot).checked_sub(1)?;
+        let sub = self.rows[id].subcommands.get((slot - self.first_sub[id]) as usize)?;
+        Some(format!("{}|{}", self.rows[id].name, sub.name))
     }
 
     /// All rows, by id.

@@ -9,16 +9,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{Id, keys, resolve};
+use super::{Id, Slot, keys, resolve, table};
 use crate::error::Error;
 use crate::handler::server::{ThreadStats, bump};
-use crate::handler::{Args, Command, Ctx, OwnedArgs, Reply, Route, Server, Session, flags};
+use crate::handler::{Args, Command, Ctx, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
-use crate::shard::actor::{Job, ShardSet};
+use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::engine::gate;
-use crate::shard::txn::{Lease, Mark, Txn, WriteSet};
+use crate::shard::txn::{Mark, Txn, WriteSet};
 
 /// What became of a command.
 pub enum Outcome {
@@ -38,6 +39,8 @@ pub struct Finished {
     pub reply: Reply,
     /// What the reply must wait for.
     pub need: Lsn,
+    /// The command's slot if it failed.
+    pub failed: Option<Slot>,
 }
 
 /// What a network thread keeps for running commands.
@@ -74,11 +77,19 @@ pub fn start(
 ) -> Outcome {
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     let (id, container) = call.command;
-    bump(&runner.stats.calls[id as usize][0], 1);
     let command = resolve(container, call.args.get(1));
+    let slot_id = table().slot(id, command);
+    session.client.command.store(slot_id, Ordering::Relaxed);
     if let Err(error) = check(runner, session, command, container, call.args) {
-        refuse(&runner.stats, id, session, out, &error);
+        refuse(&runner.stats, slot_id, session, out, &error);
         return Outcome::Done;
+    }
+    let mut call = call;
+    if !std::ptr::eq(command, container)
+        && let Route::One(at) = command.route
+    {
+        // The look-ahead knows the container's route only.
+        call.hash = runner.server.engine.router.hash(&call.args[at]);
     }
     let gate = runner.server.engine.gate.load(Ordering::Relaxed);
     if gate != 0 {
@@ -86,7 +97,7 @@ pub fn start(
             Ok(true) => {}
             Ok(false) => return Outcome::Closed,
             Err(error) => {
-                refuse(&runner.stats, id, session, out, &error);
+                refuse(&runner.stats, slot_id, session, out, &error);
                 return Outcome::Done;
             }
         }
@@ -95,16 +106,26 @@ pub fn start(
         enqueue(session, command, call.args, out);
         return Outcome::Done;
     }
+    bump(&runner.stats.calls[slot_id as usize][0], 1);
     run_here(runner, slot, call, command, out, need)
 }
 
-fn refuse(stats: &ThreadStats, id: Id, session: &mut Session, out: &mut Reply, error: &Error) {
-    bump(&stats.calls[id as usize][1], 1);
-    bump(&stats.errors, 1);
-    if let Some(multi) = &mut session.multi {
-        multi.aborted = true;
+#[cold]
+fn refuse(stats: &ThreadStats, slot: Slot, session: &mut Session, out: &mut Reply, error: &Error) {
+    bump(&stats.calls[slot as usize][1], 1);
+    let begin = out.len();
+    if session.multi.is_some() && table().slot_name(slot).is_some_and(|name| name == "exec") {
+        session.end_multi();
+        let text = error.text();
+        let why = text.strip_prefix("ERR ").unwrap_or(&text);
+        out.error(&Error::Text(format!("EXECABORT Transaction discarded because of: {why}").into()));
+    } else {
+        if let Some(multi) = &mut session.multi {
+            multi.aborted = true;
+        }
+        out.error(error);
     }
-    out.error(error);
+    stats.count_error(&out.as_slice()[begin..]);
 }
 
 #[inline]
@@ -136,10 +157,15 @@ fn check(
 /// Whether the command may run now; an error if it may not run at all.
 #[cold]
 fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, now_ms: u64) -> Result<bool, Error> {
-    if gate & gate::LOADING != 0 && !command.has(flags::LOADING) {
+    if gate & gate::STOPPING != 0 {
+        return Ok(false);
+    }
+    // PING tells whether the process lives, not whether its data is there.
+    if gate & gate::LOADING != 0 && !command.has(flags::LOADING) && command.name != "ping" {
         return Err(Error::err("LOADING Redis is loading the dataset in memory"));
     }
-    let writes = command.has(flags::WRITE) || session.multi.as_ref().is_some_and(|m| m.writes());
+    let queued = session.multi.as_ref().filter(|_| command.name == "exec");
+    let writes = command.has(flags::WRITE) || queued.is_some_and(|multi| multi.writes());
     if gate & gate::REFUSED != 0
         && writes
         && let Some(why) = server.engine.refusal()
@@ -148,7 +174,9 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
     }
     if gate & gate::PAUSED != 0 {
         let pause = *server.pause.lock();
-        if now_ms < pause.until_ms && (writes || pause.all) && !command.has(flags::ADMIN | flags::NOSCRIPT) {
+        // CLIENT UNPAUSE must get through, and with it those who look for the reason of the silence.
+        let exempt = matches!(command.group, Group::Connection) && !matches!(command.name, "ping" | "echo");
+        if now_ms < pause.until_ms && (writes || pause.all && !exempt) {
             return Ok(false);
         }
         if now_ms >= pause.until_ms {
@@ -168,15 +196,29 @@ fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, out
     out.status("QUEUED");
 }
 
-/// The shards of a call; `None` for all.
-pub fn shards_of(server: &Server, session: &Session, command: &Command, args: Args<'_>) -> Option<ShardSet> {
+/// Addresses and hashes of keys.
+pub type Hints = SmallVec<[(usize, u64); 4]>;
+
+/// The shards of a call; `None` for all. The hashes of its keys are left in `hints`.
+pub fn shards_of(
+    server: &Server,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+    hints: &mut Hints,
+) -> Option<ShardSet> {
     let router = &server.engine.router;
-    let mut shards = match command.route {
+    let mut shard_of = |key: &[u8]| {
+        let hash = router.hash(key);
+        hints.push((key.as_ptr() as usize, hash));
+        router.shard(hash, key)
+    };
+    let mut shards: ShardSet = match command.route {
         Route::None => ShardSet::new(),
-        Route::One(at) => args.get(at).map(|key| router.shard_of(key)).into_iter().collect(),
+        Route::One(at) => args.get(at).map(shard_of).into_iter().collect(),
         Route::Keys => {
             let keys = keys::keys_of(command, args).unwrap_or_default();
-            keys.iter().map(|&(at, _)| router.shard_of(&args[at])).collect()
+            keys.iter().map(|&(at, _)| shard_of(&args[at])).collect()
         }
         Route::All => return None,
         Route::By(by) => by(server, session, args)?,
@@ -197,25 +239,31 @@ fn run_here(
 ) -> Outcome {
     let Runner { server, stats, set } = runner;
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
+    set.hints.clear();
     let shards = match command.route {
         Route::One(at) if call.args.len() > at => {
+            let key = &call.args[at];
+            set.hints.push((key.as_ptr() as usize, call.hash));
             let mut one = ShardSet::new();
-            one.push(server.engine.router.shard(call.hash, &call.args[at]));
+            one.push(server.engine.router.shard(call.hash, key));
             one
         }
         Route::None => ShardSet::new(),
-        _ => shards_of(server, session, command, call.args).unwrap_or_else(|| server.engine.all_shards()),
+        _ => {
+            shards_of(server, session, command, call.args, &mut set.hints).unwrap_or_else(|| server.engine.all_shards())
+        }
     };
+    let begin = out.len();
     if !command.has(flags::THREAD)
         && let Some(lease) = server.engine.try_lease(&shards)
     {
         let (lease, result) = under_lease(server, session, command, call, lease, set, out, false);
-        server.engine.release(lease);
+        drop(lease);
         if let Ok((lsn, failed)) = result {
             *need = (*need).max(lsn);
             if failed {
-                bump(&stats.calls[call.command.0 as usize][2], 1);
-                bump(&stats.errors, 1);
+                bump(&stats.calls[table().slot(call.command.0, command) as usize][2], 1);
+                stats.count_error(&out.as_slice()[begin..]);
             }
             return Outcome::Done;
         }
@@ -247,9 +295,6 @@ fn under_lease<'e>(
     let mut txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
     txn.count_hits = command.has(flags::READONLY);
     txn.no_touch = session.no_touch;
-    if let Route::One(at) = command.route {
-        txn.hint(&call.args[at], call.hash);
-    }
     let mut ctx = Ctx { txn, session, server };
     let begin = out.len();
     let result = (command.run)(&mut ctx, call.args, out);
@@ -336,9 +381,10 @@ impl Request {
         let (lease, result) =
             under_lease(&server, &mut self.session, self.row, call, lease, &mut set, &mut reply, may_block);
         match result {
-            Ok((need, _)) => {
+            Ok((need, failed)) => {
+                let failed = failed.then(|| table().slot(self.command.0, self.row));
                 // A closed channel means that the connection is gone; its write stands all the same.
-                let _ = self.done.send(Finished { session: self.session, reply, need });
+                let _ = self.done.send(Finished { session: self.session, reply, need, failed });
             }
             Err(Cold) => {
                 let shards = self.shards.clone();

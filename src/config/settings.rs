@@ -138,6 +138,16 @@ pub enum BindHost {
     Named(String),
 }
 
+impl std::fmt::Display for BindHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            BindHost::AnyV4 => "*",
+            BindHost::AnyV6 => "::*",
+            BindHost::Named(name) => name,
+        })
+    }
+}
+
 /// Limits of the bytes that wait for a client, by class of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputLimits {

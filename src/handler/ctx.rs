@@ -43,6 +43,14 @@ impl Ctx<'_, '_> {
         self.txn.find(self.session.ns, key)
     }
 
+    /// A live key of any type, looked at without counting as an access.
+    pub fn peek(&mut self, key: &[u8]) -> Result<Option<Found>> {
+        let no_touch = std::mem::replace(&mut self.txn.no_touch, true);
+        let found = self.lookup(key);
+        self.txn.no_touch = no_touch;
+        found
+    }
+
     /// A live key that must hold this type if it is there.
     #[inline]
     pub fn lookup_kind(&mut self, key: &[u8], kind: Kind) -> Result<Option<Found>> {

@@ -38,6 +38,10 @@ pub mod flags {
     pub const DANGEROUS: u32 = 1 << 27;
     /// Runs at once inside MULTI instead of being queued.
     pub const UNQUEUED: u32 = 1 << 28;
+    /// ACL category `connection` without being of that group.
+    pub const CONNECTION: u32 = 1 << 29;
+    /// ACL categories `admin` and `dangerous` without the flag.
+    pub const ADMINISTRATION: u32 = 1 << 30;
 }
 
 /// The family a command belongs to; also its ACL category.

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::session::Client;
 use crate::config::Config;
 use crate::shard::Engine;
+use crate::util::time::now_ms;
 
 /// CLIENT PAUSE.
 #[derive(Debug, Default, Clone, Copy)]
@@ -27,14 +28,30 @@ pub struct ThreadStats {
     pub bytes_in: AtomicU64,
     pub bytes_out: AtomicU64,
     pub errors: AtomicU64,
-    /// Calls, rejected calls and failed calls by index in the command table.
+    /// Calls, rejected calls and failed calls by slot of the command table.
     pub calls: Vec<[AtomicU64; 3]>,
+    /// Errors by their code word.
+    pub error_codes: parking_lot::Mutex<BTreeMap<String, u64>>,
 }
 
 impl ThreadStats {
-    /// Counters for a table of this many commands.
-    pub fn new(commands: usize) -> Self {
-        ThreadStats { calls: (0..commands).map(|_| Default::default()).collect(), ..Default::default() }
+    /// Counters for a table of this many slots.
+    pub fn new(slots: usize) -> Self {
+        ThreadStats { calls: (0..slots).map(|_| Default::default()).collect(), ..Default::default() }
+    }
+
+    /// Counts an error by its reply.
+    #[cold]
+    pub fn count_error(&self, reply: &[u8]) {
+        /// As many as Redis tells apart: a client that makes codes up cannot fill the memory.
+        const MOST_CODES: usize = 128;
+        bump(&self.errors, 1);
+        let code = reply.strip_prefix(b"-").unwrap_or(reply).split(|&c| c == b' ' || c == b'\r').next();
+        let code = String::from_utf8_lossy(code.unwrap_or_default()).into_owned();
+        let mut codes = self.error_codes.lock();
+        if codes.len() < MOST_CODES || codes.contains_key(&code) {
+            *codes.entry(code).or_default() += 1;
+        }
     }
 }
 
@@ -51,6 +68,60 @@ pub enum Shutdown {
     Save,
     /// Only sync the log.
     NoSave,
+}
+
+/// The counters of all threads at one moment.
+#[derive(Debug, Default, Clone)]
+#[expect(missing_docs, reason = "the names of the counters they are read from")]
+pub struct Totals {
+    pub accepted: u64,
+    pub rejected: u64,
+    pub commands: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub errors: u64,
+    pub calls: Vec<[u64; 3]>,
+    pub error_codes: BTreeMap<String, u64>,
+}
+
+/// Samples in the ring of [`Rates`].
+const SAMPLES: usize = 16;
+
+/// Rates over the last samples, as Redis computes its `instantaneous_*`: one sample every 100 ms, 16 of them.
+#[derive(Debug, Default)]
+pub struct Rates {
+    last: Option<(u64, [u64; 3])>,
+    ring: [[u64; 3]; SAMPLES],
+    next: usize,
+    /// Highest number of allocated bytes seen, and when (Unix seconds).
+    pub memory_peak: (u64, u64),
+}
+
+impl Rates {
+    /// Takes a sample of commands, bytes in and bytes out so far.
+    pub fn sample(&mut self, now_us: u64, counters: [u64; 3]) {
+        if let Some((then_us, before)) = self.last {
+            let passed_us = (now_us - then_us).max(1);
+            for (at, (now, before)) in counters.iter().zip(before).enumerate() {
+                self.ring[self.next][at] = now.saturating_sub(before) * 1_000_000 / passed_us;
+            }
+            self.next = (self.next + 1) % SAMPLES;
+        }
+        self.last = Some((now_us, counters));
+    }
+
+    /// Commands, bytes in, bytes out a second.
+    pub fn per_second(&self) -> [u64; 3] {
+        std::array::from_fn(|at| self.ring.iter().map(|sample| sample[at]).sum::<u64>() / SAMPLES as u64)
+    }
+}
+
+/// 40 hexadecimal digits that nobody can foretell.
+pub fn random_hex() -> String {
+    use std::hash::{BuildHasher as _, RandomState};
+    // Each state has fresh keys, seeded by the system.
+    let word = || RandomState::new().hash_one(now_ms());
+    format!("{:016x}{:016x}{:08x}", word(), word(), word() as u32)
 }
 
 /// What all connections share.
@@ -85,9 +156,66 @@ pub struct Server {
     pub last_save_s: AtomicU64,
     /// Cursors of SCAN.
     pub cursors: crate::shard::cursor::Cursors,
+    /// Rates of the last seconds and the peak of memory.
+    pub rates: parking_lot::Mutex<Rates>,
+    /// What the counters stood at when CONFIG RESETSTAT was last called.
+    pub baseline: parking_lot::Mutex<Totals>,
+    /// 40 hexadecimal digits, as INFO's `master_replid`.
+    pub replication_id: parking_lot::Mutex<String>,
 }
 
 impl Server {
+    /// A server that has no connections yet.
+    pub fn new(engine: Arc<Engine>, config: Config) -> Self {
+        let password_required = !config.settings().requirepass.0.is_empty();
+        let now_ms = now_ms();
+        Server {
+            engine,
+            config,
+            pause: Default::default(),
+            clients: Default::default(),
+            next_client: 1.into(),
+            threads: Default::default(),
+            accepted: 0.into(),
+            rejected: 0.into(),
+            started_ms: now_ms,
+            run_id: random_hex(),
+            port: 0.into(),
+            password_required: password_required.into(),
+            shutdown: watch::channel(None).0,
+            last_save_s: (now_ms / 1000).into(),
+            cursors: Default::default(),
+            rates: Default::default(),
+            baseline: Default::default(),
+            replication_id: parking_lot::Mutex::new(random_hex()),
+        }
+    }
+
+    /// Counters of all network threads together since the start.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals {
+            accepted: self.accepted.load(Ordering::Relaxed),
+            rejected: self.rejected.load(Ordering::Relaxed),
+            ..Totals::default()
+        };
+        for thread in self.threads.lock().iter() {
+            totals.commands += thread.commands.load(Ordering::Relaxed);
+            totals.bytes_in += thread.bytes_in.load(Ordering::Relaxed);
+            totals.bytes_out += thread.bytes_out.load(Ordering::Relaxed);
+            totals.errors += thread.errors.load(Ordering::Relaxed);
+            totals.calls.resize(thread.calls.len(), [0; 3]);
+            for (sum, calls) in totals.calls.iter_mut().zip(&thread.calls) {
+                for (sum, count) in sum.iter_mut().zip(calls) {
+                    *sum += count.load(Ordering::Relaxed);
+                }
+            }
+            for (code, count) in thread.error_codes.lock().iter() {
+                *totals.error_codes.entry(code.clone()).or_default() += count;
+            }
+        }
+        totals
+    }
+
     /// Sums a counter over all network threads.
     pub fn total(&self, counter: impl Fn(&ThreadStats) -> u64) -> u64 {
         self.threads.lock().iter().map(|t| counter(t)).sum()

@@ -1,7 +1,7 @@
 //! What a connection carries from command to command. Plain data: it travels with a command to whatever thread runs it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Command, OwnedArgs};
 use crate::codec::NsId;
@@ -38,8 +38,8 @@ pub enum After {
     Nothing,
     /// Closes.
     Close,
-    /// Waits this long before it reads on (DEBUG SLEEP keeps only its own connection waiting).
-    SleepMs(u64),
+    /// Waits this long before even the reply is sent (WAIT for replicas that there are not).
+    HoldMs(u64),
 }
 
 /// One connection's state.
@@ -133,6 +133,19 @@ impl Session {
             after: After::Nothing,
             client,
         }
+    }
+
+    /// Forgets the queue, if there is one: EXEC has run it, or nobody will.
+    pub fn end_multi(&mut self) {
+        self.multi = None;
+        self.client.multi.store(-1, Ordering::Relaxed);
+    }
+
+    /// Turns to the namespace of this name, which the current map holds.
+    pub fn select(&mut self, name: &[u8]) {
+        self.db = name.to_vec();
+        self.ns = self.names.id(name).unwrap_or(NsId::MAX);
+        self.client.db.store(crate::util::num::parse_i64(name).unwrap_or(-1), Ordering::Relaxed);
     }
 
     /// Follows a change of the name → id map.

@@ -81,8 +81,8 @@ use writer::Core;
 /// Number of a commit: 1 for the first ever, no gaps. 0 stands for "before the first".
 pub type Lsn = u64;
 
-/// Called when what a waiter waits for has moved. It must be quick, must not block, and of the log may call only
-/// [`Log::acked`] and [`Log::is_healthy`]; setting an event is what it is for.
+/// Called when what a waiter waits for has moved. It must be quick and must not block, so it must not sync, rotate or
+/// delete; setting an event is what it is for.
 pub type Wake = dyn Fn() + Send + Sync;
 
 /// When the log is synced (`appendfsync`).

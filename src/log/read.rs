@@ -23,7 +23,10 @@ use super::format::{
 use super::{Damage, Lost, Lsn, OpenError};
 
 /// Bytes asked of the disk at a time.
-const CHUNK: usize = 1 << 20;
+pub(super) const CHUNK: usize = 1 << 20;
+
+/// Distance of the frames whose places are remembered.
+const PLACE_EVERY: u64 = 256 << 10;
 
 /// The segments in a directory, oldest first.
 pub(super) fn list_segments(io: &dyn Io, dir: &Path) -> Result<Vec<(Lsn, PathBuf)>, OpenError> {
@@ -173,18 +176,26 @@ pub(super) struct Walker {
     /// The highest `synced` seen.
     pub(super) synced: Lsn,
     payload_bytes: u64,
+    /// Now and then the first LSN, segment and offset of a frame.
+    places: Vec<(Lsn, usize, u64)>,
 }
 
 impl Walker {
     pub(super) fn new(io: Arc<dyn Io>, dir: &Path) -> Result<Self, OpenError> {
         let segments = list_segments(&*io, dir)?;
         let expected = segments.first().map_or(1, |&(first, _)| first);
-        Ok(Walker { io, segments, index: 0, reader: None, expected, synced: 0, payload_bytes: 0 })
+        Ok(Walker { io, segments, index: 0, reader: None, expected, synced: 0, payload_bytes: 0, places: Vec::new() })
     }
 
     /// The records of the frame that was found last.
     pub(super) fn payload(&self) -> &[u8] {
         self.reader.as_ref().map_or(&[], |reader| reader.payload(self.payload_bytes))
+    }
+
+    /// Segment and offset of a frame with this LSN or not far before it; of the first frame if there is none.
+    pub(super) fn place(&self, lsn: Lsn) -> (usize, u64) {
+        let after = self.places.partition_point(|&(first, _, _)| first <= lsn);
+        after.checked_sub(1).map_or((0, 0), |i| (self.places[i].1, self.places[i].2))
     }
 
     pub(super) fn next_frame(&mut self) -> Result<Found, OpenError> {
@@ -208,6 +219,10 @@ impl Walker {
             let frame = reader.frame().map_err(|source| OpenError::io(&self.segments[self.index].1, source))?;
             let what = match frame {
                 Ok(header) if header.first == self.expected => {
+                    let place = (header.first, self.index, reader.at);
+                    if self.places.last().is_none_or(|&(_, i, at)| i < place.1 || at + PLACE_EVERY <= place.2) {
+                        self.places.push(place);
+                    }
                     reader.pass(&header);
                     self.payload_bytes = header.size_bytes;
                     self.expected = header.next();

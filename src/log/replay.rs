@@ -1,12 +1,12 @@
 //! From files to a running log: the records are read once, the tail is cut, what was read is synced.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::disk::Io;
+use super::disk::{File, Io, read_full, write_all};
 use super::format::split_record;
-use super::read::{Found, SegmentReader, Walker, cut, list_segments};
+use super::read::{CHUNK, Found, SegmentReader, Walker, cut, list_segments};
 use super::segment::{self, Segment};
 use super::writer::{Core, Listed};
 use super::{Damage, Lsn, OpenError};
@@ -23,7 +23,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub(super) fn new(io: Arc<dyn Io>, dir: &std::path::Path) -> Result<Self, OpenError> {
+    pub(super) fn new(io: Arc<dyn Io>, dir: &Path) -> Result<Self, OpenError> {
         let walker = Walker::new(io, dir)?;
         Ok(Replay { walker, next: 0, at: 0, left: 0, tail: None, done: false })
     }
@@ -68,6 +68,7 @@ impl Replay {
         let (io, dir) = (&*core.io, &core.dir);
         let step = |name| io.step(name).map_err(|source| OpenError::io(dir, source));
         step("log.start")?;
+        sync_parent(io, dir).map_err(|source| OpenError::io(dir, source))?;
         if let Some(damage) = &self.tail {
             tracing::warn!(
                 path = %damage.path.display(), offset = damage.offset, lsn = damage.lsn,
@@ -83,6 +84,7 @@ impl Replay {
             core.begin(segment, 0, vec![listed]);
             return Ok(());
         };
+        self.rewrite_unproven(io, &segments)?;
         sync_segments(io, &segments)?;
         io.sync_dir(dir).map_err(|source| OpenError::io(dir, source))?;
         step("log.start.synced")?;
@@ -106,6 +108,43 @@ impl Replay {
         core.begin(segment, self.walker.expected - 1, listed);
         Ok(())
     }
+
+    /// Writes again, in place, what no frame proves to be synced. If a sync failed in the process before, its
+    /// pages are in the system's memory only but count as clean: a sync alone would pass them by and answer well.
+    fn rewrite_unproven(&self, io: &dyn Io, segments: &[(Lsn, PathBuf)]) -> Result<(), OpenError> {
+        if self.walker.synced + 1 >= self.walker.expected {
+            return Ok(());
+        }
+        let (index, offset) = self.walker.place(self.walker.synced + 1);
+        for (i, (_, path)) in segments.iter().enumerate().skip(index) {
+            let from = if i == index { offset } else { 0 };
+            let rewritten = io.open(path).and_then(|file| rewrite(&*file, from));
+            rewritten.map_err(|source| OpenError::io(path, source))?;
+        }
+        Ok(())
+    }
+}
+
+/// The directory itself may be new; what is synced in it is worth as much as its own name.
+fn sync_parent(io: &dyn Io, dir: &Path) -> std::io::Result<()> {
+    match dir.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => io.sync_dir(Path::new(".")),
+        Some(parent) => io.sync_dir(parent),
+        None => Ok(()),
+    }
+}
+
+/// Reads a file from `offset` on and writes the same bytes where they were.
+fn rewrite(file: &dyn File, mut offset: u64) -> std::io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let read = read_full(file, &mut chunk, offset)?;
+        if read == 0 {
+            return Ok(());
+        }
+        write_all(file, &chunk[..read], offset)?;
+        offset += read as u64;
+    }
 }
 
 fn sync_segments(io: &dyn Io, segments: &[(Lsn, PathBuf)]) -> Result<(), OpenError> {
@@ -115,7 +154,8 @@ fn sync_segments(io: &dyn Io, segments: &[(Lsn, PathBuf)]) -> Result<(), OpenErr
     Ok(())
 }
 
-/// What a flush during the replay needs of the log: that what was read is on disk.
+/// What a flush during the replay needs of the log: that what was read is on disk. (Not that it survives a sync
+/// that failed before an earlier crash, too: which part that could concern is known only when all has been read.)
 #[derive(Default)]
 pub(super) struct ReplaySync(AtomicBool);
 

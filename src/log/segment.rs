@@ -32,10 +32,15 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Writes and syncs a header. What a failure leaves behind, the next attempt overwrites.
+    /// Writes and syncs a header. What a failure leaves behind, the next attempt removes: a file on which a sync has
+    /// failed is not to be used again.
     pub(super) fn new(io: &dyn Io, dir: &Path) -> io::Result<Self> {
         let path = dir.join("next.tmp");
         io.step("log.segment.create")?;
+        match io.remove(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => result?,
+        }
         let file = io.create(&path)?;
         let salt = new_salt();
         write_all(&*file, &encode_segment_header(salt), 0)?;

@@ -5,14 +5,14 @@
 //! |---|---|
 //! | written, not synced | survives [`SimIo::process_crash`]; at [`SimIo::power_loss`] each 4 KiB page of it is kept, torn or lost, on its own |
 //! | synced | survives everything |
-//! | a sync that failed | what it should have synced stays unsafe for good, whatever later syncs answer (as Linux does) |
+//! | a sync that failed | its pages stay unsafe whatever later syncs answer, until they are written again (as in Linux) |
 //! | created, renamed, removed | each lost on its own at `power_loss` until the directory is synced |
 //!
 //! Every call that changes something, and every step, is counted as one operation. [`SimIo::crash_at`] ends the
 //! "process" at one of them: it and all later calls fail with an error that [`is_crash`] knows; a write that meets
 //! the crash is done by half.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::disk::{File, Io};
+use super::format::{FrameHeader, encode_segment_header, payload_check};
 
 const PAGE: u64 = 4096;
 
@@ -292,11 +293,13 @@ impl Disk {
         }
         let file = &mut self.files[id];
         if result.is_err() {
-            file.changes.iter_mut().for_each(|change| change.doomed = true);
+            file.doom();
             return result;
         }
+        // Writing to a page again makes all of it dirty again, the doomed bytes too.
+        let rewritten: BTreeSet<u64> = file.changes.iter().filter(|c| !c.doomed).flat_map(|c| c.kind.pages()).collect();
         for change in std::mem::take(&mut file.changes) {
-            if change.doomed {
+            if change.doomed && change.kind.pages().any(|page| !rewritten.contains(&page)) {
                 file.changes.push(change);
             } else {
                 change.kind.apply(&mut file.safe);
@@ -327,6 +330,21 @@ impl SimData {
         self.change(ChangeKind::Write { offset, bytes: bytes.to_vec() });
     }
 
+    /// A sync of what is not safe failed: its pages count as clean and no later sync writes them. Lengths are in
+    /// the file system's journal and do come through.
+    fn doom(&mut self) {
+        for change in std::mem::take(&mut self.changes) {
+            let ChangeKind::Write { offset, bytes } = &change.kind else {
+                self.changes.push(change);
+                continue;
+            };
+            for (position, range) in pages(*offset, bytes.len()) {
+                let kind = ChangeKind::Write { offset: position, bytes: bytes[range].to_vec() };
+                self.changes.push(Change { kind, doomed: true });
+            }
+        }
+    }
+
     fn after_power_loss(&self, rng: &mut Rng) -> SimData {
         let mut safe = self.safe.clone();
         let kept = rng.odds();
@@ -341,24 +359,42 @@ impl SimData {
     }
 }
 
+/// The pages of a write: where each piece goes and which bytes it is.
+fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let position = offset + at as u64;
+        let end = len.min(at + (PAGE - position % PAGE) as usize);
+        let range = at..end;
+        at = end;
+        (!range.is_empty()).then_some((position, range))
+    })
+}
+
 /// Writes what is left of one write: its pages one by one, some of them torn.
 fn lose_pages(safe: &mut Vec<u8>, offset: u64, bytes: &[u8], kept: u64, rng: &mut Rng) {
-    let mut at = 0;
-    while at < bytes.len() {
-        let position = offset + at as u64;
-        let end = bytes.len().min(at + (PAGE - position % PAGE) as usize);
+    for (position, range) in pages(offset, bytes.len()) {
+        let size_bytes = range.len();
         if rng.chance(kept) {
-            let torn = if rng.chance(10) { at + rng.below((end - at) as u64) as usize } else { end };
-            write_at(safe, &bytes[at..torn], position);
-        } else if rng.chance(50) && safe.len() < (position as usize) + (end - at) {
+            let torn = if rng.chance(10) { rng.below(size_bytes as u64) as usize } else { size_bytes };
+            write_at(safe, &bytes[range][..torn], position);
+        } else if rng.chance(50) && safe.len() < position as usize + size_bytes {
             // The length reached the disk, the page did not.
-            safe.resize(position as usize + (end - at), 0);
+            safe.resize(position as usize + size_bytes, 0);
         }
-        at = end;
     }
 }
 
 impl ChangeKind {
+    /// The pages it writes to.
+    fn pages(&self) -> impl Iterator<Item = u64> {
+        let (offset, len) = match self {
+            ChangeKind::Truncate(_) => (0, 0),
+            ChangeKind::Write { offset, bytes } => (*offset, bytes.len()),
+        };
+        pages(offset, len).map(|(position, _)| position / PAGE)
+    }
+
     fn apply(&self, file: &mut Vec<u8>) {
         match self {
             ChangeKind::Truncate(size_bytes) => file.resize(*size_bytes as usize, 0),
@@ -501,6 +537,16 @@ impl File for SimFile {
     fn sync_all(&self) -> io::Result<()> {
         self.disk.lock().sync(self.id)
     }
+}
+
+/// The bytes of a segment with one frame around `payload`, checksums right: for tests and fuzzing of the decoder.
+/// `None` for counts that no header may have.
+pub fn segment_of(payload: &[u8], count: u32) -> Option<Vec<u8>> {
+    const SALT: u64 = 7;
+    let check = payload_check(payload, SALT);
+    let header = FrameHeader { count, size_bytes: payload.len() as u64, first: 1, synced: 0, check }.encode(SALT);
+    FrameHeader::decode(&header, SALT)?;
+    Some([&encode_segment_header(SALT)[..], &header, payload].concat())
 }
 
 /// A small generator (SplitMix64, Steele et al. 2014) for reproducible tests.

@@ -9,9 +9,8 @@
 //! | `state` | the numbers, health, waiters | nothing |
 //!
 //! Taken in this order only, each may be skipped. `pending` alone is on the path of an append, and nobody holds
-//! it across a system call. Wake callbacks run when none of them is held by the thread, except by that of a
-//! rotation or deletion (`segments`), a sync (`syncing`) or a write (`writer`), which no callback needs: they
-//! must not call back into the log except for [`Core::acked`] and its like.
+//! it across a system call. A wake callback may run under `segments` or `syncing`, never under the others; it must not
+//! rotate, delete or sync.
 //!
 //! **Nothing is stranded.** A committer raises `wanted`, then tries the writer's lock. If it is taken, its holder
 //! looks at `wanted` after it has let go. Either the committer gets the lock or the holder sees the raised `wanted`:
@@ -23,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::disk::{File, Io, write_all};
@@ -152,6 +151,9 @@ pub(super) struct Listed {
     pub(super) size_bytes: u64,
 }
 
+/// Who is to be woken.
+type Wakes = SmallVec<[Arc<Wake>; 8]>;
+
 struct Slot {
     wake: Arc<Wake>,
     /// What it waits for; 0 if for nothing.
@@ -216,8 +218,8 @@ impl State {
         self.acked = self.acked.max(reached);
     }
 
-    fn wakes(&mut self) -> SmallVec<[Arc<Wake>; 8]> {
-        let mut wakes = SmallVec::new();
+    fn wakes(&mut self) -> Wakes {
+        let mut wakes = Wakes::new();
         for slot in self.slots.iter_mut().flatten().filter(|slot| slot.want > 0) {
             wakes.push(slot.wake.clone());
             if slot.want <= self.acked {
@@ -346,6 +348,13 @@ impl Core {
 
     /// Changes the state, makes it visible and wakes those who wait if it moved what they wait for.
     pub(super) fn publish<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let (result, wakes) = self.publish_quietly(change);
+        wakes.iter().for_each(|wake| wake());
+        result
+    }
+
+    /// The same, with the waking left to the caller, who holds a lock.
+    fn publish_quietly<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Wakes) {
         let mut state = self.state.lock();
         let (acked, refused) = (state.acked, state.refusal().cloned());
         let result = change(&mut state);
@@ -358,7 +367,7 @@ impl Core {
         self.healthy.store(state.refusal().is_none(), Ordering::Release);
         let turned = state.refusal() != refused.as_ref();
         let moved = turned || state.acked != acked;
-        let wakes = if moved && state.waiting > 0 { state.wakes() } else { SmallVec::new() };
+        let wakes = if moved && state.waiting > 0 { state.wakes() } else { Wakes::new() };
         let refusal = state.refusal().filter(|_| turned).cloned();
         drop(state);
         match refusal {
@@ -366,8 +375,7 @@ impl Core {
             None if turned => tracing::info!("log takes writes"),
             None => {}
         }
-        wakes.iter().for_each(|wake| wake());
-        result
+        (result, wakes)
     }
 
     pub(super) fn register(&self, wake: Box<Wake>) -> WaiterId {
@@ -429,9 +437,8 @@ impl Core {
             if !self.wants_write() {
                 return;
             }
-            let Some(mut writer) = self.writer.try_lock() else { return };
-            let result = self.write_out(&mut writer);
-            drop(writer);
+            let Some(writer) = self.writer.try_lock() else { return };
+            let result = self.write_out(writer);
             if !matches!(result, Ok(true)) {
                 // Failed, or blocked by a poisoned segment: the log thread or a rotation goes on.
                 return;
@@ -441,42 +448,49 @@ impl Core {
     }
 
     /// Writes everything appended so far with one write(2). False if there was nothing.
-    pub(super) fn write_out(&self, writer: &mut Writer) -> io::Result<bool> {
-        let Writer { segment: Some(segment), batch, .. } = &mut *writer else {
+    fn write_out(&self, mut writer: MutexGuard<'_, Writer>) -> io::Result<bool> {
+        if !self.fill(&mut writer)? {
+            return Ok(false);
+        }
+        let (size_bytes, last) = (writer.batch.buf.len() as u64, writer.batch.next - 1);
+        let result = self.put(&mut writer);
+        if result.is_ok() {
+            self.size_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+            writer.batch.clear();
+        }
+        // Under the writer's lock, so that a rotation finds `written` exact; the waking is not.
+        let (is_work, wakes) = self.publish_quietly(|state| match &result {
+            Ok(()) => {
+                state.written = last;
+                state.write_error = None;
+                state.fsync == Fsync::Always
+            }
+            Err(error) => {
+                state.write_error = Some(reason(error));
+                true
+            }
+        });
+        drop(writer);
+        wakes.iter().for_each(|wake| wake());
+        if is_work {
+            self.notify();
+        }
+        result.map(|()| true)
+    }
+
+    /// Takes what was appended, unless the last batch is still to be written, and seals it. False if there is nothing.
+    fn fill(&self, writer: &mut Writer) -> io::Result<bool> {
+        let Writer { segment: Some(segment), batch, .. } = writer else {
             return Err(io::Error::other("the log is not open"));
         };
         if segment.generation <= self.poisoned.load(Ordering::Acquire) {
-            return Err(io::Error::other("the log's segment is poisoned by a failed sync"));
+            return Err(poisoned());
         }
         if batch.marks.is_empty() {
             batch.take(&mut self.pending.0.lock());
-            if batch.marks.is_empty() {
-                return Ok(false);
-            }
         }
         batch.seal(segment.salt, self.synced());
-        let size_bytes = batch.buf.len() as u64;
-        let last = batch.next - 1;
-        match self.put(writer) {
-            Ok(()) => {
-                self.size_bytes.fetch_add(size_bytes, Ordering::Relaxed);
-                writer.batch.clear();
-                let always = self.publish(|state| {
-                    state.written = last;
-                    state.write_error = None;
-                    state.fsync == Fsync::Always
-                });
-                if always {
-                    self.notify();
-                }
-                Ok(true)
-            }
-            Err(error) => {
-                self.publish(|state| state.write_error = Some(reason(&error)));
-                self.notify();
-                Err(error)
-            }
-        }
+        Ok(!batch.marks.is_empty())
     }
 
     /// Puts the sealed batch behind the last whole frame, or leaves that the last.
@@ -502,12 +516,10 @@ impl Core {
         if self.written() >= lsn {
             return Ok(());
         }
-        let mut writer = self.writer.lock();
         let mut result = Ok(true);
         while self.written() < lsn && matches!(result, Ok(true)) {
-            result = self.write_out(&mut writer);
+            result = self.write_out(self.writer.lock());
         }
-        drop(writer);
         self.drive();
         result.map(drop)
     }
@@ -526,7 +538,7 @@ impl Core {
             (state.written, state.unsynced.iter().filter(trusted).cloned().collect::<Vec<_>>(), state.dir_dirty)
         };
         let Some(newest) = files.last().map(|&(generation, _)| generation) else {
-            return Err(io::Error::other("the log's segment is poisoned by a failed sync"));
+            return Err(poisoned());
         };
         self.sync_running.store(true, Ordering::Release);
         let mut result = self.io.step("log.sync");
@@ -603,7 +615,7 @@ impl Core {
         let failed = self.write_failed.load(Ordering::Acquire);
         if failed || self.wants_write() {
             // An error is in the state by now.
-            let _ = self.write_out(&mut self.writer.lock());
+            let _ = self.write_out(self.writer.lock());
             self.drive();
         }
         let wanted = {
@@ -619,6 +631,10 @@ impl Core {
             let _ = self.sync(0);
         }
     }
+}
+
+fn poisoned() -> io::Error {
+    io::Error::other("the log's segment is poisoned by a failed sync")
 }
 
 /// An error as a client is told it, which is as `strerror` has it.

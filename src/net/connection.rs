@@ -28,6 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::worker::Worker;
+use crate::command::keys::keys_of;
 use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
@@ -36,7 +37,9 @@ use crate::handler::session::{Client, ReplyMode};
 use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
+use crate::server::client::{CLOSING, UNIX};
 use crate::shard::engine::gate;
+use crate::shard::table::table_hash;
 use crate::util::time::now_ms;
 
 /// Commands parsed ahead.
@@ -125,7 +128,18 @@ struct State {
 struct Ahead {
     spans: Vec<Span>,
     calls: SmallVec<[Parsed; AHEAD]>,
+    targets: Vec<Target>,
 }
+
+/// Where a key ahead will be looked for.
+struct Target {
+    shard: u16,
+    hash: u32,
+    index: Option<u32>,
+}
+
+/// Keys prefetched at once: what the first-level cache holds of their lines.
+const MOST_TARGETS: usize = 192;
 
 struct Parsed {
     first: u32,
@@ -143,6 +157,8 @@ enum Stop {
     Posted(tokio::sync::oneshot::Receiver<Finished>),
     /// A command asked for a pause.
     Sleep(Duration),
+    /// A command's reply is to be held back for this long.
+    Hold(Duration, Vec<u8>),
     /// The command may not run yet; the same one is tried again after this.
     Again(Duration),
     /// The peer must read first.
@@ -169,7 +185,7 @@ impl Connection {
             ..Client::default()
         });
         if matches!(socket, Socket::Unix(_)) {
-            client.bits.store(8, Ordering::Relaxed);
+            client.bits.store(UNIX, Ordering::Relaxed);
         }
         server.clients.lock().insert(client.id, client.clone());
         let settings = server.config.settings();
@@ -210,15 +226,28 @@ impl Connection {
             match poll_fn(|cx| self.poll(cx)).await {
                 Stop::Posted(finished) => {
                     let Ok(finished) = finished.await else { break };
-                    self.take_back(finished);
+                    if let Some(stop) = self.take_back(finished) {
+                        self.pause(stop).await;
+                    }
                 }
-                Stop::Sleep(time) | Stop::Again(time) => tokio::time::sleep(time).await,
                 Stop::Close => break,
+                stop @ (Stop::Sleep(_) | Stop::Again(_) | Stop::Hold(..)) => self.pause(stop).await,
                 Stop::Dry | Stop::Full => {}
             }
         }
         // Before the descriptor is closed and its number given to somebody else.
         self.worker.server.clients.lock().remove(&self.client.id);
+    }
+
+    async fn pause(self: &Rc<Self>, stop: Stop) {
+        match stop {
+            Stop::Sleep(time) | Stop::Again(time) => tokio::time::sleep(time).await,
+            Stop::Hold(time, reply) => {
+                tokio::time::sleep(time).await;
+                self.put_held(&reply);
+            }
+            Stop::Dry | Stop::Full | Stop::Close | Stop::Posted(_) => {}
+        }
     }
 
     /// Sends what may be sent, runs what has arrived, reads more.
@@ -233,7 +262,8 @@ impl Connection {
                 return Poll::Ready(Stop::Close);
             }
             let drained = state.out.is_empty() && state.sending.is_empty();
-            if state.broken || state.closing && drained {
+            let killed = self.client.bits.load(Ordering::Relaxed) & CLOSING != 0;
+            if state.broken || killed || state.closing && drained {
                 return Poll::Ready(Stop::Close);
             }
             state.stalled = state.closing || state.pending_bytes() > OUTPUT_HIGH;
@@ -314,7 +344,9 @@ impl Connection {
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
         let stop = loop {
             let parsed = state.parse_ahead(input, done);
-            if state.ahead.calls.len() > 1 {
+            if let [_, _, ..] | [Parsed { command: Some((_, Command { route: Route::Keys, .. })), .. }] =
+                state.ahead.calls[..]
+            {
                 self.look_ahead(state, input);
             }
             let calls = std::mem::take(&mut state.ahead.calls);
@@ -365,30 +397,40 @@ impl Connection {
     fn look_ahead(&self, state: &mut State, input: &[u8]) {
         let engine = &self.worker.server.engine;
         let Some(ns) = state.session.as_ref().map(|s| s.ns) else { return };
-        let mut targets: SmallVec<[(u16, u32, Option<u32>); AHEAD]> = SmallVec::new();
-        for call in &mut state.ahead.calls {
-            if let Some((_, Command { route: Route::One(at), .. })) = call.command
-                && (*at as u32) < call.count
-            {
-                let (from, to) = state.ahead.spans[call.first as usize + at];
-                let key = &input[from as usize..to as usize];
-                call.hash = engine.router.hash(key);
-                let shard = engine.router.shard(call.hash, key);
-                targets.push((shard, crate::shard::table::table_hash(call.hash, ns), None));
+        let Ahead { spans, calls, targets } = &mut state.ahead;
+        targets.clear();
+        let mut add = |span: Span| {
+            let key = &input[span.0 as usize..span.1 as usize];
+            let hash = engine.router.hash(key);
+            let shard = engine.router.shard(hash, key);
+            targets.push(Target { shard, hash: table_hash(hash, ns), index: None });
+            hash
+        };
+        for call in calls {
+            let spans = &spans[call.first as usize..(call.first + call.count) as usize];
+            match call.command {
+                Some((_, Command { route: Route::One(at), .. })) if *at < spans.len() => call.hash = add(spans[*at]),
+                Some((_, command @ Command { route: Route::Keys, .. })) => {
+                    for (at, _) in keys_of(command, Args::new(input, spans)).unwrap_or_default() {
+                        add(spans[at]);
+                    }
+                }
+                _ => {}
             }
         }
-        for &(shard, hash, _) in &targets {
-            if let Some(core) = engine.shards[shard as usize].try_core() {
-                core.table.prefetch_slot(hash);
+        targets.truncate(MOST_TARGETS);
+        for target in &*targets {
+            if let Some(core) = engine.shards[target.shard as usize].try_core() {
+                core.table.prefetch_slot(target.hash);
             }
         }
-        for (shard, hash, index) in &mut targets {
-            if let Some(core) = engine.shards[*shard as usize].try_core() {
-                *index = core.table.prefetch_object(*hash);
+        for target in &mut *targets {
+            if let Some(core) = engine.shards[target.shard as usize].try_core() {
+                target.index = core.table.prefetch_object(target.hash);
             }
         }
-        for &(shard, _, index) in &targets {
-            if let (Some(index), Some(core)) = (index, engine.shards[shard as usize].try_core())
+        for target in &*targets {
+            if let (Some(index), Some(core)) = (target.index, engine.shards[target.shard as usize].try_core())
                 && core.table.is_used(index)
             {
                 core.table.prefetch_bytes(index);
@@ -408,6 +450,7 @@ impl Connection {
         let mut need = self.need.get();
         let Some(command) = call.command else {
             unknown(state.session.as_deref_mut(), args, &mut state.out);
+            self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
             state.replies += 1;
             return None;
         };
@@ -427,15 +470,19 @@ impl Connection {
         };
         let call = Call { command, args, hash, now_ms };
         let mut runner = self.worker.runner.borrow_mut();
-        bump(&runner.stats.commands, 1);
         let outcome = run::start(&mut runner, &mut state.session, call, &mut state.out, &mut need);
         self.need.set(need);
         match outcome {
             Outcome::Done => {
-                state.replies += 1;
+                bump(&runner.stats.commands, 1);
+                bump(&self.client.totals[0], 1);
                 self.after(state, begin)
             }
-            Outcome::Posted(finished) => Some(Stop::Posted(finished)),
+            Outcome::Posted(finished) => {
+                bump(&runner.stats.commands, 1);
+                bump(&self.client.totals[0], 1);
+                Some(Stop::Posted(finished))
+            }
             Outcome::Closed => Some(Stop::Again(Duration::from_millis(1))),
         }
     }
@@ -448,21 +495,34 @@ impl Connection {
             ReplyMode::On | ReplyMode::SkipNext => {}
             mode => {
                 state.out.truncate(begin);
-                state.replies -= 1;
                 if mode == ReplyMode::Skip {
                     session.reply_mode = ReplyMode::On;
                 }
             }
         }
         state.out.set_proto(session.proto);
-        match std::mem::replace(&mut session.after, After::Nothing) {
+        let stop = match std::mem::replace(&mut session.after, After::Nothing) {
             After::Nothing => None,
             After::Close => {
                 state.closing = true;
                 Some(Stop::Dry)
             }
-            After::SleepMs(ms) => Some(Stop::Sleep(Duration::from_millis(ms.max(1)))),
-        }
+            After::HoldMs(ms) => {
+                let reply = state.out.as_slice()[begin..].to_vec();
+                state.out.truncate(begin);
+                Some(Stop::Hold(Duration::from_millis(ms), reply))
+            }
+        };
+        state.replies += usize::from(state.out.len() > begin);
+        stop
+    }
+
+    /// The time of a reply that was held back is over.
+    fn put_held(self: &Rc<Self>, reply: &[u8]) {
+        let mut state = self.state.borrow_mut();
+        state.out.raw(reply);
+        state.replies += usize::from(!reply.is_empty());
+        self.reply_soon(&mut state);
     }
 
     /// The pause of a writer while too much is dirty: once for what one read brought, and again and again where the
@@ -481,17 +541,22 @@ impl Connection {
         Some(Duration::from_micros(delay_us))
     }
 
-    /// A command that ran elsewhere is back.
-    fn take_back(self: &Rc<Self>, finished: Finished) {
+    /// A command that ran elsewhere is back; how to go on if not at once.
+    fn take_back(self: &Rc<Self>, finished: Finished) -> Option<Stop> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        if let Some(slot) = finished.failed {
+            let stats = &self.worker.runner.borrow().stats;
+            bump(&stats.calls[slot as usize][2], 1);
+            stats.count_error(finished.reply.as_slice());
+        }
         state.session = Some(finished.session);
         let begin = state.out.len();
         state.out.raw(finished.reply.as_slice());
-        state.replies += 1;
         self.need.set(self.need.get().max(finished.need));
-        let _ = self.after(state, begin);
+        let stop = self.after(state, begin);
         self.reply_soon(state);
+        stop
     }
 
     /// Sends the replies if the log has got there, else leaves them to the tick.
@@ -500,18 +565,26 @@ impl Connection {
             return;
         }
         if self.need.get() <= self.worker.server.engine.log.acked() {
-            state.send_now(&self.worker);
+            self.send_now(state);
         } else {
             self.queued.set(true);
             self.worker.enqueue(self.clone());
         }
     }
 
+    fn send_now(&self, state: &mut State) {
+        let bytes = state.out.len() as u64;
+        bump(&self.worker.runner.borrow().stats.bytes_out, bytes);
+        bump(&self.client.totals[2], bytes);
+        state.send_now();
+        self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
+    }
+
     /// From the tick: the log has reached `need`.
     pub fn send(&self) {
         self.queued.set(false);
         let mut state = self.state.borrow_mut();
-        state.send_now(&self.worker);
+        self.send_now(&mut state);
         if (state.stalled || state.broken || !state.sending.is_empty())
             && let Some(waker) = &state.waker
         {
@@ -542,7 +615,7 @@ impl State {
 
     /// Parses up to 32 commands. An error is told after the commands before it have run.
     fn parse_ahead(&mut self, input: &mut [u8], from: usize) -> Result<(), crate::resp::ProtocolError> {
-        let Ahead { spans, calls } = &mut self.ahead;
+        let Ahead { spans, calls, .. } = &mut self.ahead;
         spans.clear();
         calls.clear();
         let mut at = from;
@@ -569,7 +642,7 @@ impl State {
     }
 
     /// Moves `out` to the socket as far as it takes it.
-    fn send_now(&mut self, worker: &Worker) {
+    fn send_now(&mut self) {
         self.replies = 0;
         if self.sending.is_empty() {
             self.out.swap(&mut self.sending);
@@ -578,7 +651,6 @@ impl State {
             self.sending.extend_from_slice(self.out.as_slice());
             self.out.truncate(0);
         }
-        bump(&worker.runner.borrow().stats.bytes_out, (self.sending.len() - self.sent) as u64);
         while self.sent < self.sending.len() {
             match self.socket.try_write(&self.sending[self.sent..]) {
                 Ok(n) => self.sent += n,

@@ -75,7 +75,7 @@ impl Worker {
     }
 
     fn new(server: Arc<Server>) -> Rc<Worker> {
-        let stats = Arc::new(ThreadStats::new(crate::command::table().rows().len()));
+        let stats = Arc::new(ThreadStats::new(crate::command::table().slots()));
         server.threads.lock().push(stats.clone());
         let tick = Arc::new(Notify::new());
         let wake = tick.clone();
@@ -166,12 +166,13 @@ impl Worker {
 
     /// With `busy-poll`, keeps polling for a while after the last request instead of sleeping.
     async fn spinner(self: Rc<Self>) {
-        let spin = self.server.config.settings().busy_poll;
-        if spin.is_zero() {
-            return;
-        }
         loop {
             self.spin.notified().await;
+            let spin = self.setting(|settings| settings.busy_poll);
+            if spin.is_zero() {
+                // `busy` stays set: nobody notifies until the sweep finds the directive changed.
+                continue;
+            }
             let mut since = Instant::now();
             while since.elapsed() < spin {
                 tokio::task::yield_now().await;
@@ -186,6 +187,9 @@ impl Worker {
     async fn idle_sweep(self: Rc<Self>) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
+            if !self.setting(|settings| settings.busy_poll).is_zero() {
+                self.spin.notify_one();
+            }
             let Some(timeout) = self.server.config.settings().timeout else { continue };
             let now_ms = crate::util::time::now_ms();
             for client in self.server.clients.lock().values() {

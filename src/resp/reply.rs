@@ -130,7 +130,10 @@ impl Reply {
     /// An error.
     #[cold]
     pub fn error(&mut self, error: &Error) {
-        self.error_text(error.text().as_bytes());
+        match error {
+            Error::Quoted(text) => self.error_text(text),
+            error => self.error_text(error.text().as_bytes()),
+        }
     }
 
     /// An error with this text, its code word included. Line ends within it become spaces, those around it go.

@@ -1,6 +1,435 @@
-//! client
+//! CLIENT: what a connection says of itself, what is known of the others, and what can be done to them.
+//!
+//! Other connections are seen through the registry, [`Server::clients`]. A connection leaves it before its descriptor
+//! is closed, so that a kill under the registry's lock always meets the right socket.
 
-use crate::handler::Command;
+mod filter;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{help, unknown_subcommand};
+use crate::handler::session::{Client, ReplyMode};
+use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Session, flags};
+use crate::shard::engine::gate;
+use crate::util::num::parse_i64;
+use filter::Filter;
+
+/// Bits of [`Client::bits`].
+pub(crate) const NO_EVICT: u32 = 1;
+const NO_TOUCH: u32 = 2;
+const REPLY_OFF: u32 = 4;
+/// The connection came through the unix socket.
+pub(crate) const UNIX: u32 = 8;
+/// The connection was killed: it runs nothing more.
+pub(crate) const CLOSING: u32 = 16;
+
+/// Names, library names and versions: no byte that would break a line of CLIENT LIST.
+pub(super) fn check_label(label: &[u8], what: &str) -> Result {
+    if label.iter().all(u8::is_ascii_graphic) {
+        return Ok(());
+    }
+    Err(Error::Text(format!("ERR {what} cannot contain spaces, newlines or special characters.").into()))
+}
+
+/// Names the connection; an empty name is none.
+pub(super) fn set_name(session: &mut Session, name: &[u8]) {
+    session.client.labels.lock().name = name.to_vec();
+}
+
+/// The letters of CLIENT LIST's `flags`.
+fn letters(client: &Client) -> String {
+    let bits = client.bits.load(Ordering::Relaxed);
+    let mut letters = String::new();
+    for (on, letter) in [
+        (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
+        (bits & CLOSING != 0, 'c'),
+        (bits & UNIX != 0, 'U'),
+        (bits & NO_EVICT != 0, 'e'),
+        (bits & NO_TOUCH != 0, 'T'),
+    ] {
+        if on {
+            letters.push(letter);
+        }
+    }
+    if letters.is_empty() { "N".to_owned() } else { letters }
+}
+
+/// One line of CLIENT LIST.
+fn describe(client: &Client, now_ms: u64, line: &mut Vec<u8>) {
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let seconds = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
+    let labels = client.labels.lock().clone();
+    let command = crate::command::table().slot_name(client.command.load(Ordering::Relaxed));
+    let (query, output) = (load(&client.query_bytes), load(&client.output_bytes));
+    let [commands, bytes_in, bytes_out] = [0, 1, 2].map(|at| load(&client.totals[at]));
+    let mut text = String::new();
+    let _ = write!(text, "id={} addr={} laddr={} fd={} name=", client.id, client.addr, client.laddr, client.fd);
+    line.extend_from_slice(text.as_bytes());
+    line.extend_from_slice(&labels.name);
+    text.clear();
+    let _ = write!(
+        text,
+        " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} watch=0 qbuf={query} qbuf-free=0 argv-mem=0 \
+         multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=default redir=-1 \
+         resp={} lib-name=",
+        seconds(client.since_ms),
+        seconds(load(&client.active_ms)),
+        letters(client),
+        client.db.load(Ordering::Relaxed),
+        client.multi.load(Ordering::Relaxed),
+        size_of::<Session>() as u64 + query + output,
+        if output > 0 { "rw" } else { "r" },
+        command.as_deref().unwrap_or("NULL"),
+        client.proto.load(Ordering::Relaxed),
+    );
+    line.extend_from_slice(text.as_bytes());
+    line.extend_from_slice(&labels.lib_name);
+    line.extend_from_slice(b" lib-ver=");
+    line.extend_from_slice(&labels.lib_ver);
+    text.clear();
+    let _ = writeln!(text, " io-thread=0 tot-net-in={bytes_in} tot-net-out={bytes_out} tot-cmds={commands}");
+    line.extend_from_slice(text.as_bytes());
+}
+
+fn id(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    out.int(ctx.session.id as i64);
+    Ok(())
+}
+
+fn info(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    let mut text = Vec::new();
+    describe(&ctx.session.client, ctx.now_ms, &mut text);
+    out.verbatim(&text, "txt");
+    Ok(())
+}
+
+fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let filter = Filter::parse(args.cursor(2), filter::Use::List, ctx.server)?;
+    let mut text = Vec::new();
+    for client in ctx.server.clients.lock().values() {
+        if filter.admits(client, ctx.session.id, ctx.now_ms) {
+            describe(client, ctx.now_ms, &mut text);
+        }
+    }
+    out.verbatim(&text, "txt");
+    Ok(())
+}
+
+fn kill(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let old_form = args.len() == 3;
+    let filter = if old_form {
+        Filter::of_address(&args[2])
+    } else {
+        Filter::parse(args.cursor(2), filter::Use::Kill, ctx.server)?
+    };
+    let mut killed = 0;
+    for client in ctx.server.clients.lock().values() {
+        if filter.admits(client, ctx.session.id, ctx.now_ms) {
+            killed += 1;
+            kill_one(ctx.session, client);
+        }
+    }
+    match (old_form, killed) {
+        (true, 0) => return Err(Error::err("ERR No such client")),
+        (true, _) => out.ok(),
+        (false, _) => out.int(killed),
+    }
+    Ok(())
+}
+
+/// Under the registry's lock, so that the descriptor is still the client's. Killing oneself waits for the reply.
+fn kill_one(session: &mut Session, client: &Arc<Client>) {
+    if client.id == session.id {
+        session.after = After::Close;
+    } else {
+        client.bits.fetch_or(CLOSING, Ordering::Relaxed);
+        crate::util::sys::shutdown_socket(client.fd);
+    }
+}
+
+fn setname(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    check_label(&args[2], "Client names")?;
+    set_name(ctx.session, &args[2]);
+    out.ok();
+    Ok(())
+}
+
+fn getname(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    let name = &ctx.session.client.labels.lock().name;
+    if name.is_empty() {
+        out.nil()
+    } else {
+        out.bulk(name)
+    }
+    Ok(())
+}
+
+fn setinfo(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let is_name = match args[2].to_ascii_lowercase().as_slice() {
+        b"lib-name" => true,
+        b"lib-ver" => false,
+        _ => {
+            let option = String::from_utf8_lossy(&args[2]);
+            return Err(Error::Text(format!("ERR Unrecognized option '{option}'").into()));
+        }
+    };
+    check_label(&args[3], if is_name { "lib-name" } else { "lib-ver" })?;
+    let mut labels = ctx.session.client.labels.lock();
+    *(if is_name { &mut labels.lib_name } else { &mut labels.lib_ver }) = args[3].to_vec();
+    out.ok();
+    Ok(())
+}
+
+fn pause(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let all = match args.get(3) {
+        _ if args.len() > 4 => return Err(super::wrong_subcommand(args)),
+        None => true,
+        Some(mode) if mode.eq_ignore_ascii_case(b"all") => true,
+        Some(mode) if mode.eq_ignore_ascii_case(b"write") => false,
+        Some(_) => return Err(Error::err("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    let timeout = parse_i64(&args[2]).ok_or(Error::err("ERR timeout is not an integer or out of range"))?;
+    let timeout = u64::try_from(timeout).map_err(|_| Error::err("ERR timeout is negative"))?;
+    let now_ms = ctx.now_ms;
+    {
+        let mut pause = ctx.server.pause.lock();
+        if pause.until_ms <= now_ms {
+            *pause = Default::default();
+        }
+        // Of two pauses the longer and the stricter holds.
+        pause.until_ms = pause.until_ms.max(now_ms.saturating_add(timeout));
+        pause.all |= all;
+    }
+    ctx.server.engine.set_gate(gate::PAUSED, true);
+    out.ok();
+    Ok(())
+}
+
+fn unpause(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    *ctx.server.pause.lock() = Default::default();
+    ctx.server.engine.set_gate(gate::PAUSED, false);
+    out.ok();
+    Ok(())
+}
+
+fn reply(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let session = &mut *ctx.session;
+    match args[2].to_ascii_lowercase().as_slice() {
+        b"on" => {
+            session.reply_mode = ReplyMode::On;
+            out.ok();
+        }
+        b"off" => session.reply_mode = ReplyMode::Off,
+        b"skip" if session.reply_mode == ReplyMode::Off => {}
+        b"skip" => session.reply_mode = ReplyMode::SkipNext,
+        _ => return Err(Error::Syntax),
+    }
+    set_bit(session, REPLY_OFF, session.reply_mode == ReplyMode::Off);
+    Ok(())
+}
+
+fn set_bit(session: &Session, bit: u32, on: bool) {
+    if on {
+        session.client.bits.fetch_or(bit, Ordering::Relaxed);
+    } else {
+        session.client.bits.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+fn on_or_off(word: &[u8]) -> Result<bool> {
+    if word.eq_ignore_ascii_case(b"on") {
+        Ok(true)
+    } else if word.eq_ignore_ascii_case(b"off") {
+        Ok(false)
+    } else {
+        Err(Error::Syntax)
+    }
+}
+
+fn no_evict(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    ctx.session.no_evict = on_or_off(&args[2])?;
+    set_bit(ctx.session, NO_EVICT, ctx.session.no_evict);
+    out.ok();
+    Ok(())
+}
+
+fn no_touch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    ctx.session.no_touch = on_or_off(&args[2])?;
+    set_bit(ctx.session, NO_TOUCH, ctx.session.no_touch);
+    out.ok();
+    Ok(())
+}
+
+/// No command of this server blocks a client yet.
+fn unblock(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if let Some(reason) = args.get(3)
+        && !reason.eq_ignore_ascii_case(b"timeout")
+        && !reason.eq_ignore_ascii_case(b"error")
+    {
+        return Err(Error::err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+    }
+    parse_i64(&args[2]).ok_or(Error::NotInteger)?;
+    out.int(0);
+    Ok(())
+}
+
+/// Client tracking does not exist yet: only turning it off succeeds.
+fn tracking(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if on_or_off(&args[2])? {
+        return Err(Error::err("ERR client tracking is not supported yet"));
+    }
+    out.ok();
+    Ok(())
+}
+
+fn caching(_ctx: &mut Ctx, _args: Args<'_>, _out: &mut Reply) -> Result {
+    Err(Error::err(
+        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+    ))
+}
+
+fn getredir(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    out.int(-1);
+    Ok(())
+}
+
+fn trackinginfo(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    out.map(3);
+    out.bulk(b"flags");
+    out.set(1);
+    out.bulk(b"off");
+    out.bulk(b"redirect");
+    out.int(-1);
+    out.bulk(b"prefixes");
+    out.array(0);
+    Ok(())
+}
+
+/// What a client can do that this server has no use for.
+fn capa(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    out.ok();
+    Ok(())
+}
+
+fn client_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    help(
+        out,
+        "CLIENT",
+        &[
+            "CACHING (YES|NO)",
+            "    Refused: client tracking is not supported yet.",
+            "CAPA <option> [<option> ...]",
+            "    Accepted without effect.",
+            "GETNAME",
+            "    The name of this connection.",
+            "GETREDIR",
+            "    -1: client tracking is off.",
+            "ID",
+            "    The id of this connection.",
+            "INFO",
+            "    What is known of this connection.",
+            "KILL <ip:port>",
+            "    Closes the connection from this address.",
+            "KILL <filter> <value> [<filter> <value> ...]",
+            "    Closes all connections that every filter admits, this one only with SKIPME NO.",
+            "LIST [<filter> <value> ...]",
+            "    What is known of the connections that every filter admits.",
+            "    Filters of KILL and LIST, all but SKIPME and MAXAGE also with NOT- before them:",
+            "    * ID <id> [<id> ...]",
+            "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+            "    * USER <name>",
+            "    * ADDR <ip:port>, LADDR <ip:port>, IP <ip>",
+            "    * NAME <name>, LIB-NAME <name>, LIB-VER <version>",
+            "    * DB <number>, FLAGS <letters>, CAPA <letters>",
+            "    * IDLE <seconds>, MAXAGE <seconds>: at least so long",
+            "    * SKIPME (YES|NO)",
+            "NO-EVICT (ON|OFF)",
+            "    Accepted; connections are not evicted.",
+            "NO-TOUCH (ON|OFF)",
+            "    Whether reads of this connection leave access times alone.",
+            "PAUSE <milliseconds> [WRITE|ALL]",
+            "    Holds back all commands, or those that write.",
+            "REPLY (ON|OFF|SKIP)",
+            "    Whether this connection gets replies; SKIP leaves out the next one.",
+            "SETINFO (LIB-NAME|LIB-VER) <value>",
+            "    Name or version of the client's library.",
+            "SETNAME <name>",
+            "    Names this connection.",
+            "TRACKING (ON|OFF) [<option> ...]",
+            "    Only OFF: client tracking is not supported yet.",
+            "TRACKINGINFO",
+            "    The state of client tracking.",
+            "UNBLOCK <id> [TIMEOUT|ERROR]",
+            "    Ends the wait of a blocked connection.",
+            "UNPAUSE",
+            "    Ends a pause.",
+        ],
+    );
+    Ok(())
+}
+
+const fn sub(name: &'static str, run: crate::handler::Run, arity: i32, more: u32) -> Command {
+    let flags = flags::LOADING | flags::STALE | flags::NOSCRIPT | more;
+    Command::new(name, run, arity, flags, Group::Connection)
+}
+
+const SUBCOMMANDS: &[Command] = &[
+    sub("caching", caching, 3, 0)
+        .help("6.0.0", "Says whether the keys of the next command are tracked.")
+        .syntax("<YES | NO>", "O(1)"),
+    sub("capa", capa, -3, flags::ALLOW_BUSY)
+        .help("8.0.0", "Says what the client is able to do.")
+        .syntax("capability [capability ...]", "O(1)"),
+    sub("getname", getname, 2, 0).help("2.6.9", "Returns the name of the connection.").syntax("", "O(1)"),
+    sub("getredir", getredir, 2, 0)
+        .help("6.0.0", "Returns the id of the connection that gets this one's tracking messages.")
+        .syntax("", "O(1)"),
+    Command::new("help", client_help, 2, flags::LOADING | flags::STALE, Group::Connection)
+        .help("5.0.0", "Describes the subcommands of CLIENT.")
+        .syntax("", "O(1)"),
+    sub("id", id, 2, 0).help("5.0.0", "Returns the id of the connection.").syntax("", "O(1)"),
+    sub("info", info, 2, 0).help("6.2.0", "Describes the connection.").syntax("", "O(1)"),
+    sub("kill", kill, -3, flags::ADMIN)
+        .help("2.4.0", "Closes connections.")
+        .syntax(filter::KILL_SYNTAX, "O(N) where N is the number of connections"),
+    sub("list", list, -2, flags::ADMIN)
+        .help("2.4.0", "Describes the open connections.")
+        .syntax(filter::LIST_SYNTAX, "O(N) where N is the number of connections"),
+    sub("no-evict", no_evict, 3, flags::ADMIN)
+        .help("7.0.0", "Says whether the connection may be evicted.")
+        .syntax("<ON | OFF>", "O(1)"),
+    sub("no-touch", no_touch, 3, 0)
+        .help("7.2.0", "Says whether the connection's commands change access times.")
+        .syntax("<ON | OFF>", "O(1)"),
+    sub("pause", pause, -3, flags::ADMIN)
+        .help("3.0.0", "Holds commands back for a time.")
+        .syntax("timeout [WRITE | ALL]", "O(1)"),
+    sub("reply", reply, 3, 0)
+        .help("3.2.0", "Says whether the connection gets replies.")
+        .syntax("<ON | OFF | SKIP>", "O(1)"),
+    sub("setinfo", setinfo, 4, 0)
+        .help("7.2.0", "Says which library the client uses.")
+        .syntax("<LIB-NAME libname | LIB-VER libver>", "O(1)"),
+    sub("setname", setname, 3, 0).help("2.6.9", "Names the connection.").syntax("connection-name", "O(1)"),
+    sub("tracking", tracking, -3, 0).help("6.0.0", "Turns tracking of read keys on or off.").syntax(
+        "<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
+        "O(1)",
+    ),
+    sub("trackinginfo", trackinginfo, 2, 0)
+        .help("6.2.0", "Describes the connection's tracking of keys.")
+        .syntax("", "O(1)"),
+    sub("unblock", unblock, -3, flags::ADMIN)
+        .help("5.0.0", "Ends the wait of a blocked connection.")
+        .syntax("client-id [TIMEOUT | ERROR]", "O(log N) where N is the number of connections"),
+    sub("unpause", unpause, 2, flags::ADMIN)
+        .help("6.2.0", "Ends a pause.")
+        .syntax("", "O(N) where N is the number of paused connections"),
+];
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[Command::new("client", unknown_subcommand, -2, flags::UNQUEUED, Group::Connection)
+    .help("2.4.0", "Commands about connections.")
+    .syntax("", "Depends on the subcommand")
+    .subcommands(SUBCOMMANDS)];

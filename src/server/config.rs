@@ -1,6 +1,154 @@
-//! config
+//! CONFIG: the directives of [`crate::config`], and what takes effect when one changes.
+//!
+//! Most settings are read where they are used. What must be told elsewhere is told by [`put_in_force`].
 
-use crate::handler::Command;
+use std::sync::atomic::Ordering;
+
+use tracing::level_filters::LevelFilter;
+
+use super::{help, unknown_subcommand};
+use crate::config::budget::{Budget, Machine};
+use crate::config::settings::{AppendFsync, LogLevel};
+use crate::config::{Refusal, Settings};
+use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, flags};
+use crate::log::Fsync;
+use crate::util::sys;
+
+/// Descriptors beside those of clients: log, store, listeners, runtimes.
+pub const RESERVED_FILES: u64 = 1024;
+
+impl From<AppendFsync> for Fsync {
+    fn from(directive: AppendFsync) -> Self {
+        match directive {
+            AppendFsync::Always => Fsync::Always,
+            AppendFsync::Everysec => Fsync::EverySec,
+            AppendFsync::No => Fsync::No,
+        }
+    }
+}
+
+impl From<LogLevel> for LevelFilter {
+    fn from(directive: LogLevel) -> Self {
+        match directive {
+            LogLevel::Nothing => LevelFilter::OFF,
+            LogLevel::Warning => LevelFilter::WARN,
+            LogLevel::Notice => LevelFilter::INFO,
+            LogLevel::Verbose => LevelFilter::DEBUG,
+            LogLevel::Debug => LevelFilter::TRACE,
+        }
+    }
+}
+
+/// What can fail, before anything is changed.
+fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
+    if changed.contains(&"maxclients") {
+        let wanted = settings.maxclients as u64 + RESERVED_FILES;
+        let limit = sys::raise_file_limit(wanted);
+        if limit < wanted {
+            let most = limit.saturating_sub(RESERVED_FILES);
+            let why =
+                format!("The operating system is not able to handle the specified number of clients, try with {most}");
+            return Err(("maxclients", why.into()));
+        }
+    }
+    Ok(())
+}
+
+/// Tells the rest of the server what has changed.
+fn put_in_force(server: &Server, changed: &[&'static str]) {
+    let settings = server.config.settings();
+    let engine = &server.engine;
+    for name in changed {
+        match *name {
+            "appendfsync" => engine.log.set_fsync(settings.appendfsync.into()),
+            "requirepass" => server.password_required.store(!settings.requirepass.0.is_empty(), Ordering::Relaxed),
+            "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
+            "maxmemory" | "dirty-budget" | "log-max-size" | "log-segment-size" => {
+                let budget = Budget::new(&settings, &Machine::read());
+                // The tables keep the size they were given at the start, and dirty objects stay within it.
+                let most = engine.options.table_budget as u64 / 2;
+                engine.dirty_budget.store(budget.dirty_bytes.min(most), Ordering::Relaxed);
+                engine.log_limit.store(budget.log_max_bytes, Ordering::Relaxed);
+                engine.wake_flusher(false);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn get(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let patterns: Vec<&[u8]> = args.slice(2).iter().collect();
+    let found = ctx.server.config.get(&patterns);
+    out.map(found.len());
+    for (name, value) in found {
+        out.bulk(name.as_bytes());
+        out.bulk(&value);
+    }
+    Ok(())
+}
+
+fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if !args.len().is_multiple_of(2) {
+        return Err(Error::Syntax);
+    }
+    let pairs: Vec<_> = (2..args.len()).step_by(2).map(|at| (&args[at], &args[at + 1])).collect();
+    let changed = ctx.server.config.set_with(&pairs, check)?;
+    put_in_force(ctx.server, &changed);
+    out.ok();
+    Ok(())
+}
+
+fn rewrite(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    ctx.server.config.rewrite()?;
+    out.ok();
+    Ok(())
+}
+
+fn resetstat(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    for core in &mut ctx.txn.lease {
+        core.stats = Default::default();
+    }
+    *ctx.server.baseline.lock() = ctx.server.totals();
+    out.ok();
+    Ok(())
+}
+
+fn config_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    let lines = [
+        "GET <pattern> [<pattern> ...]",
+        "    Directives whose names match one of the patterns, and their values.",
+        "SET <directive> <value> [<directive> <value> ...]",
+        "    Changes all of these directives, or none.",
+        "RESETSTAT",
+        "    Begins the counters of INFO anew.",
+        "REWRITE",
+        "    Brings the configuration file in line with the directives as they are.",
+    ];
+    help(out, "CONFIG", &lines);
+    Ok(())
+}
+
+const ADMIN: u32 = flags::ADMIN | flags::NOSCRIPT | flags::LOADING | flags::STALE;
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)
+    .help("2.0.0", "Commands about the server's directives.")
+    .syntax("", "Depends on the subcommand")
+    .subcommands(&[
+        Command::new("get", get, -3, ADMIN, Group::Server)
+            .help("2.0.0", "Returns directives and their values.")
+            .syntax("parameter [parameter ...]", "O(N) where N is the number of directives"),
+        Command::new("help", config_help, 2, flags::LOADING | flags::STALE, Group::Server)
+            .help("5.0.0", "Describes the subcommands of CONFIG.")
+            .syntax("", "O(1)"),
+        Command::new("resetstat", resetstat, 2, ADMIN, Group::Server)
+            .route_by(super::info::shards_unless_loading)
+            .help("2.0.0", "Begins the counters of INFO anew.")
+            .syntax("", "O(1)"),
+        Command::new("rewrite", rewrite, 2, ADMIN | flags::THREAD, Group::Server)
+            .help("2.8.0", "Writes the directives as they are to the configuration file.")
+            .syntax("", "O(1)"),
+        Command::new("set", set, -4, ADMIN, Group::Server)
+            .help("2.0.0", "Changes directives.")
+            .syntax("parameter value [parameter value ...]", "O(N) where N is the number of directives given"),
+    ])];

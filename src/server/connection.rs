@@ -1,6 +1,184 @@
-//! connection
+//! The connection itself: handshake, authentication, PING.
+//!
+//! There is one user, `default`; its password is the directive `requirepass`. Without one every connection is
+//! authenticated from the start, and remains so when a password is set later.
 
-use crate::handler::Command;
+use std::sync::atomic::Ordering;
+
+use super::REDIS_VERSION;
+use super::client::{check_label, set_name};
+use crate::handler::session::ReplyMode;
+use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
+use crate::util::num::parse_i64;
+
+const WRONG_PASSWORD: Error = Error::err("WRONGPASS invalid username-password pair or user is disabled.");
+const NO_PASSWORD: Error = Error::err(
+    "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration \
+     is correct?",
+);
+const HELLO_NOAUTH: Error = Error::err(
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
+     option can be used to authenticate the client and select the RESP protocol version at the same time",
+);
+
+fn ping(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    match args.len() {
+        1 => out.status("PONG"),
+        2 => out.bulk(&args[1]),
+        _ => return Err(Error::Arity("ping".into())),
+    }
+    Ok(())
+}
+
+fn echo(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    out.bulk(&args[1]);
+    Ok(())
+}
+
+/// Whether user and password fit. Takes the same time wherever they differ.
+fn is_user(server: &Server, user: &[u8], password: &[u8]) -> bool {
+    if user != b"default" {
+        return false;
+    }
+    let settings = server.config.settings();
+    let required = &settings.requirepass.0;
+    if required.is_empty() {
+        return true;
+    }
+    let differing = required.len() ^ password.len();
+    let pairs = required.iter().zip(password.iter().chain(std::iter::repeat(&0)));
+    pairs.fold(differing, |sum, (a, b)| sum | usize::from(a ^ b)) == 0
+}
+
+fn auth(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let (user, password) = match args.len() {
+        2 if ctx.server.config.settings().requirepass.0.is_empty() => return Err(NO_PASSWORD),
+        2 => (&b"default"[..], &args[1]),
+        3 => (&args[1], &args[2]),
+        _ => return Err(Error::Syntax),
+    };
+    if !is_user(ctx.server, user, password) {
+        return Err(WRONG_PASSWORD);
+    }
+    ctx.session.authenticated = true;
+    out.ok();
+    Ok(())
+}
+
+fn hello(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let mut proto = ctx.session.proto;
+    if let Some(version) = args.get(1) {
+        proto = match parse_i64(version) {
+            None => return Err(Error::err("ERR Protocol version is not an integer or out of range")),
+            Some(version @ 2..=3) => version as u8,
+            Some(_) => return Err(Error::err("NOPROTO unsupported protocol version")),
+        };
+    }
+    let (mut name, mut user) = (None, None);
+    let mut options = args.cursor(2);
+    while let Some(option) = options.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"auth" if options.remaining() >= 2 => user = Some((options.arg()?, options.arg()?)),
+            b"setname" if options.remaining() >= 1 => {
+                let given = options.arg()?;
+                check_label(given, "Client names")?;
+                name = Some(given);
+            }
+            _ => {
+                let option = String::from_utf8_lossy(option);
+                return Err(Error::Text(format!("ERR Syntax error in HELLO option '{option}'").into()));
+            }
+        }
+    }
+    let may = match user {
+        Some((user, password)) if !is_user(ctx.server, user, password) => return Err(WRONG_PASSWORD),
+        Some(_) => true,
+        None => ctx.session.authenticated,
+    };
+    if !may {
+        return Err(HELLO_NOAUTH);
+    }
+    ctx.session.authenticated = true;
+    if let Some(name) = name {
+        set_name(ctx.session, name);
+    }
+    set_proto(ctx.session, proto);
+    out.set_proto(proto);
+    greet(ctx.session, out);
+    Ok(())
+}
+
+fn greet(session: &Session, out: &mut Reply) {
+    out.map(7);
+    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        out.bulk(name.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"proto");
+    out.int(session.proto.into());
+    out.bulk(b"id");
+    out.int(session.id as i64);
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        out.bulk(name.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"modules");
+    out.array(0);
+}
+
+fn set_proto(session: &mut Session, proto: u8) {
+    session.proto = proto;
+    session.client.proto.store(proto.into(), Ordering::Relaxed);
+}
+
+fn quit(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    ctx.session.after = After::Close;
+    out.ok();
+    Ok(())
+}
+
+/// Everything as it was when the connection was made, but for its id.
+fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    let authenticated = !ctx.server.password_required.load(Ordering::Relaxed);
+    let session = &mut *ctx.session;
+    session.multi = None;
+    session.client.multi.store(-1, Ordering::Relaxed);
+    session.db = b"0".to_vec();
+    session.ns = session.names.id(b"0").unwrap_or(crate::codec::NsId::MAX);
+    session.client.db.store(0, Ordering::Relaxed);
+    session.authenticated = authenticated;
+    session.reply_mode = ReplyMode::On;
+    session.no_touch = false;
+    session.no_evict = false;
+    session.client.bits.fetch_and(super::client::UNIX | super::client::CLOSING, Ordering::Relaxed);
+    session.client.labels.lock().name.clear();
+    set_proto(session, 2);
+    out.set_proto(2);
+    out.status("RESET");
+    Ok(())
+}
+
+const HANDSHAKE: u32 =
+    flags::NOSCRIPT | flags::LOADING | flags::STALE | flags::FAST | flags::NO_AUTH | flags::ALLOW_BUSY;
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[
+    Command::new("ping", ping, -1, flags::FAST, Group::Connection)
+        .help("1.0.0", "Answers PONG, or the message given.")
+        .syntax("[message]", "O(1)"),
+    Command::new("echo", echo, 2, flags::LOADING | flags::STALE | flags::FAST, Group::Connection)
+        .help("1.0.0", "Answers the message given.")
+        .syntax("message", "O(1)"),
+    Command::new("auth", auth, -2, HANDSHAKE, Group::Connection)
+        .help("1.0.0", "Authenticates the connection.")
+        .syntax("[username] password", "O(1)"),
+    Command::new("hello", hello, -1, HANDSHAKE, Group::Connection)
+        .help("6.0.0", "Chooses the protocol version, and authenticates and names the connection if asked to.")
+        .syntax("[protover [AUTH username password] [SETNAME clientname]]", "O(1)"),
+    Command::new("quit", quit, -1, HANDSHAKE | flags::UNQUEUED, Group::Connection)
+        .help("1.0.0", "Closes the connection.")
+        .syntax("", "O(1)"),
+    Command::new("reset", reset, 1, HANDSHAKE | flags::UNQUEUED, Group::Connection)
+        .help("6.2.0", "Brings the connection back to the state in which it began.")
+        .syntax("", "O(1)"),
+];

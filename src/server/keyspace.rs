@@ -1,6 +1,329 @@
-//! keyspace
+//! Keys of any type: DEL, EXISTS, TYPE, RENAME, COPY, MOVE, OBJECT and their kin; WAIT and WAITAOF.
+//!
+//! RENAME, COPY and MOVE put the value anew and remove the old one, all in one transaction; where both keys are one
+//! they follow Redis case by case.
 
-use crate::handler::Command;
+use crate::codec::NsId;
+use crate::handler::{After, Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::object::{Kind, Object, state};
+use crate::util::num::parse_i64;
+
+use super::database::other_namespace;
+use super::{help, unknown_subcommand};
+
+const SAME_OBJECT: Error = Error::err("ERR source and destination objects are the same");
+
+fn count_keys(
+    ctx: &mut Ctx,
+    args: Args<'_>,
+    out: &mut Reply,
+    mut counts: impl FnMut(&mut Ctx, &[u8]) -> Result<bool>,
+) -> Result {
+    let mut count = 0;
+    for key in args.slice(1).iter() {
+        count += i64::from(counts(ctx, key)?);
+    }
+    out.int(count);
+    Ok(())
+}
+
+fn del(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    count_keys(ctx, args, out, |ctx, key| ctx.remove(key))
+}
+
+fn exists(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    count_keys(ctx, args, out, |ctx, key| Ok(ctx.peek(key)?.is_some()))
+}
+
+fn touch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    // TOUCH is an access even for a client that asked for none to count.
+    let no_touch = std::mem::replace(&mut ctx.txn.no_touch, false);
+    let result = count_keys(ctx, args, out, |ctx, key| Ok(ctx.lookup(key)?.is_some()));
+    ctx.txn.no_touch = no_touch;
+    result
+}
+
+fn type_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let kind = ctx.peek(&args[1])?.map_or(Kind::Absent, |found| ctx.object(found).kind);
+    out.status(kind.name());
+    Ok(())
+}
+
+/// Puts what a key holds, its time included, under another key, whatever that held before. False if there is none.
+fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
+    let Some(found) = ctx.lookup(from)? else { return Ok(false) };
+    let (kind, expire_ms) = (ctx.object(found).kind, ctx.object(found).expire_ms);
+    if kind != Kind::String {
+        return Err(Error::Text(format!("ERR a key of type {} cannot be copied", kind.name()).into()));
+    }
+    let value = ctx.string_value(found)?.into_owned();
+    ctx.txn.put_string(ns, to, &value, expire_ms)?;
+    Ok(true)
+}
+
+/// RENAME and RENAMENX; whether the key was renamed.
+fn move_to(ctx: &mut Ctx, args: Args<'_>, replace: bool) -> Result<bool> {
+    ctx.lookup(&args[1])?.ok_or(Error::NoSuchKey)?;
+    if args[1] == args[2] {
+        return Ok(replace);
+    }
+    if !replace && ctx.lookup(&args[2])?.is_some() {
+        return Ok(false);
+    }
+    let ns = ctx.ns();
+    copy_to(ctx, &args[1], ns, &args[2])?;
+    ctx.remove(&args[1])
+}
+
+fn rename(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    move_to(ctx, args, true)?;
+    out.ok();
+    Ok(())
+}
+
+fn renamenx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    out.int(i64::from(move_to(ctx, args, false)?));
+    Ok(())
+}
+
+fn copy(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let (mut ns, mut replace) = (ctx.ns(), false);
+    let mut options = args.cursor(3);
+    while !options.is_empty() {
+        if options.next_is(b"REPLACE") {
+            replace = true;
+        } else if options.remaining() >= 2 && options.next_is(b"DB") {
+            ns = other_namespace(ctx, options.arg()?)?;
+        } else {
+            return Err(Error::Syntax);
+        }
+    }
+    if ns == ctx.ns() && args[1] == args[2] {
+        return Err(SAME_OBJECT);
+    }
+    let free = replace || ctx.txn.find(ns, &args[2])?.is_none();
+    let copied = free && copy_to(ctx, &args[1], ns, &args[2])?;
+    out.int(i64::from(copied));
+    Ok(())
+}
+
+fn move_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let ns = other_namespace(ctx, &args[2])?;
+    if ns == ctx.ns() {
+        return Err(SAME_OBJECT);
+    }
+    let free = ctx.txn.find(ns, &args[1])?.is_none();
+    let moved = free && copy_to(ctx, &args[1], ns, &args[1])? && ctx.remove(&args[1])?;
+    out.int(i64::from(moved));
+    Ok(())
+}
+
+/// Bytes of key and value that Redis 8.2 keeps together in one allocation of 64 bytes: `embstr`. A time takes 8 of them.
+const EMBEDDED: usize = 41;
+
+fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let Some(found) = ctx.peek(&args[2])? else {
+        out.nil();
+        return Ok(());
+    };
+    let object = ctx.object(found);
+    let encoding: &[u8] = match object.kind {
+        Kind::String => string_encoding(object),
+        Kind::Hash | Kind::Set => b"hashtable",
+        Kind::List => b"quicklist",
+        Kind::Zset => b"skiplist",
+        Kind::Stream => b"stream",
+        Kind::Absent => unreachable!("a found key is there"),
+    };
+    out.bulk(encoding);
+    Ok(())
+}
+
+fn string_encoding(string: &Object) -> &'static [u8] {
+    let room = if string.expire_ms == 0 { EMBEDDED } else { EMBEDDED - 8 };
+    if string.body.is_some() || string.state & state::RAW != 0 {
+        b"raw"
+    } else if parse_i64(string.value()).is_some() {
+        b"int"
+    } else if string.bytes.len() > room {
+        b"raw"
+    } else {
+        b"embstr"
+    }
+}
+
+fn object_idletime(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let Some(found) = ctx.peek(&args[2])? else {
+        out.nil();
+        return Ok(());
+    };
+    let now_s = (ctx.now_ms / 1000) as u16;
+    out.int(i64::from(now_s.wrapping_sub(ctx.object(found).accessed_s)));
+    Ok(())
+}
+
+fn object_refcount(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    match ctx.peek(&args[2])? {
+        Some(_) => out.int(1),
+        None => out.nil(),
+    }
+    Ok(())
+}
+
+fn object_freq(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if ctx.peek(&args[2])?.is_some() {
+        return Err(Error::err(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
+             between policies at runtime LRU and LFU data will take some time to adjust.",
+        ));
+    }
+    out.nil();
+    Ok(())
+}
+
+const OBJECT_HELP: &[&str] = &[
+    "ENCODING <key>",
+    "    Return the kind of internal representation used in order to store the value",
+    "    associated with a <key>.",
+    "FREQ <key>",
+    "    Return the access frequency index of the <key>. The returned integer is",
+    "    proportional to the logarithm of the recent access frequency of the key.",
+    "IDLETIME <key>",
+    "    Return the idle time of the <key>, that is the approximated number of",
+    "    seconds elapsed since the last access to the key.",
+    "REFCOUNT <key>",
+    "    Return the number of references of the value associated with the specified",
+    "    <key>.",
+];
+
+fn object_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    help(out, "OBJECT", OBJECT_HELP);
+    Ok(())
+}
+
+/// A timeout in milliseconds, 0 for ever; it must not lead beyond the end of time.
+fn timeout_ms(ctx: &Ctx, arg: &[u8]) -> Result<u64> {
+    let timeout = parse_i64(arg).ok_or(Error::err("ERR timeout is not an integer or out of range"))?;
+    let timeout = u64::try_from(timeout).map_err(|_| Error::err("ERR timeout is negative"))?;
+    if timeout > i64::MAX as u64 - ctx.now_ms {
+        return Err(Error::err("ERR timeout is out of range"));
+    }
+    Ok(timeout)
+}
+
+/// Has the reply wait for replicas that will not come. Within a transaction nothing waits. Without a timeout Redis
+/// would wait for ever; as no replica can appear, the answer is told at once instead.
+fn wait_in_vain(ctx: &mut Ctx, replicas: i64, timeout_ms: u64) {
+    if replicas > 0 && timeout_ms > 0 && ctx.session.multi.is_none() {
+        ctx.session.after = After::HoldMs(timeout_ms);
+    }
+}
+
+fn wait(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let replicas = parse_i64(&args[1]).ok_or(Error::NotInteger)?;
+    let timeout_ms = timeout_ms(ctx, &args[2])?;
+    wait_in_vain(ctx, replicas, timeout_ms);
+    out.int(0);
+    Ok(())
+}
+
+fn waitaof(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let local = parse_i64(&args[1]).ok_or(Error::NotInteger)?;
+    if !(0..=1).contains(&local) {
+        return Err(Error::err("ERR value is out of range, value must between 0 and 1"));
+    }
+    let replicas = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
+    if replicas < 0 {
+        return Err(Error::err("ERR value is out of range, must be positive"));
+    }
+    let timeout_ms = timeout_ms(ctx, &args[3])?;
+    let log = &ctx.server.engine.log;
+    let last = log.last();
+    if local > 0 && ctx.session.multi.is_none() {
+        log.sync_to(last).map_err(|error| Error::Misconf(error.to_string().into()))?;
+    }
+    let synced = log.synced() >= last;
+    wait_in_vain(ctx, replicas, timeout_ms);
+    out.array(2);
+    out.int(i64::from(synced));
+    out.int(0);
+    Ok(())
+}
+
+const ALL_REMOVED: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::RM | key::DELETE)];
+const ALL_READ: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::RO)];
+const OBJECT_READ: &[KeySpec] = &[KeySpec::one(2, key::RO)];
+const READS: u32 = flags::READONLY | flags::KEYSPACE;
+const WRITES: u32 = flags::WRITE | flags::KEYSPACE;
+
+const OBJECT: &[Command] = &[
+    Command::new("encoding", object_encoding, 3, READS, Group::Generic)
+        .keys(OBJECT_READ)
+        .help("2.2.3", "Names the way in which a value is kept.")
+        .syntax("key", "O(1)"),
+    Command::new("freq", object_freq, 3, READS, Group::Generic)
+        .keys(OBJECT_READ)
+        .help("4.0.0", "Tells how often a key is used, where that is counted.")
+        .syntax("key", "O(1)"),
+    Command::new("help", object_help, 2, flags::LOADING | flags::STALE | flags::KEYSPACE, Group::Generic)
+        .help("6.2.0", "Lists the subcommands.")
+        .syntax("", "O(1)"),
+    Command::new("idletime", object_idletime, 3, READS, Group::Generic)
+        .keys(OBJECT_READ)
+        .help("2.2.3", "Tells how many seconds ago a key was last used.")
+        .syntax("key", "O(1)"),
+    Command::new("refcount", object_refcount, 3, READS, Group::Generic)
+        .keys(OBJECT_READ)
+        .help("2.2.3", "Tells how many references a value has.")
+        .syntax("key", "O(1)"),
+];
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[
+    Command::new("del", del, -2, WRITES, Group::Generic)
+        .keys(ALL_REMOVED)
+        .help("1.0.0", "Removes keys.")
+        .syntax("key [key ...]", "O(N) where N is the number of keys, whatever they hold"),
+    Command::new("unlink", del, -2, WRITES | flags::FAST, Group::Generic)
+        .keys(ALL_REMOVED)
+        .help("4.0.0", "Removes keys; what they held is reclaimed in the background.")
+        .syntax("key [key ...]", "O(N) where N is the number of keys, whatever they hold"),
+    Command::new("exists", exists, -2, READS | flags::FAST, Group::Generic)
+        .keys(ALL_READ)
+        .help("1.0.0", "Counts which of the named keys are there.")
+        .syntax("key [key ...]", "O(N) where N is the number of keys"),
+    Command::new("touch", touch, -2, READS | flags::FAST, Group::Generic)
+        .keys(ALL_READ)
+        .help("3.2.1", "Counts which of the named keys are there and marks them as used.")
+        .syntax("key [key ...]", "O(N) where N is the number of keys"),
+    Command::new("type", type_, 2, READS | flags::FAST, Group::Generic)
+        .keys(&[KeySpec::one(1, key::RO)])
+        .help("1.0.0", "Names the type of what a key holds.")
+        .syntax("key", "O(1)"),
+    Command::new("rename", rename, 3, WRITES, Group::Generic)
+        .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE), KeySpec::one(2, key::OW | key::UPDATE)])
+        .help("1.0.0", "Gives a key another name, replacing what is there.")
+        .syntax("key newkey", "O(N) where N is the size of the value"),
+    Command::new("renamenx", renamenx, 3, WRITES | flags::FAST, Group::Generic)
+        .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE), KeySpec::one(2, key::OW | key::INSERT)])
+        .help("1.0.0", "Gives a key another name unless that is taken.")
+        .syntax("key newkey", "O(N) where N is the size of the value"),
+    Command::new("copy", copy, -3, WRITES | flags::DENYOOM, Group::Generic)
+        .keys(&[KeySpec::one(1, key::RO | key::ACCESS), KeySpec::one(2, key::OW | key::UPDATE)])
+        .help("6.2.0", "Copies what a key holds to another key.")
+        .syntax("source destination [DB destination-db] [REPLACE]", "O(N) where N is the size of the value"),
+    Command::new("move", move_, 3, WRITES | flags::FAST, Group::Generic)
+        .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
+        .help("1.0.0", "Moves a key to another database.")
+        .syntax("key db", "O(N) where N is the size of the value"),
+    Command::new("object", unknown_subcommand, -2, flags::UNQUEUED, Group::Generic)
+        .help("2.2.3", "Looks at how a value is kept.")
+        .syntax("", "Depends on the subcommand")
+        .subcommands(OBJECT),
+    Command::new("wait", wait, 3, flags::BLOCKING | flags::CONNECTION, Group::Generic)
+        .help("3.0.0", "Waits until replicas have this connection's writes.")
+        .syntax("numreplicas timeout", "O(1)"),
+    Command::new("waitaof", waitaof, 4, flags::BLOCKING | flags::CONNECTION | flags::THREAD, Group::Generic)
+        .help("7.2.0", "Waits until this connection's writes are on disk, here or on replicas.")
+        .syntax("numlocal numreplicas timeout", "O(1)"),
+];

@@ -1,6 +1,237 @@
-//! scan
+//! The key space: SCAN, KEYS, RANDOMKEY.
+//!
+//! SCAN goes through the shards one after the other, through each in the order of its keys; a cursor names shard and
+//! last key, so whatever is there during the whole scan is met. COUNT bounds the keys that a call looks at, not those
+//! that match, as in Redis. What a pattern begins with bounds the keys that are walked at all: the cost follows the
+//! matches, not the database; where that part holds a `{tag}`, only the tag's shard is asked.
+//!
+//! A call leases the cursor's shard and, while those before it hold fewer than COUNT keys, the ones behind it. So a small
+//! database comes in one page, and a large one is never held up as a whole.
 
-use crate::handler::Command;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
+use crate::resp::args::Cursor;
+use crate::shard::actor::ShardSet;
+use crate::shard::core::ShardId;
+use crate::shard::draw::draw;
+use crate::shard::engine::Router;
+use crate::shard::walk::{Met, Span, must_wait, walk};
+use crate::util::glob;
+use crate::util::num::parse_u64;
+
+/// Keys looked at if COUNT does not say.
+const COUNT: usize = 10;
+/// Keys that a network thread may look at in one call.
+const IN_PLACE: u64 = 10_000;
+
+const INVALID_CURSOR: Error = Error::err("ERR invalid cursor");
+
+/// Which keys of a walk are answered.
+#[derive(Debug, Clone, Copy)]
+struct Query<'a> {
+    /// All keys if there is none.
+    pattern: Option<&'a [u8]>,
+    count: usize,
+    kind: Option<&'a [u8]>,
+}
+
+impl<'a> Query<'a> {
+    fn parse(mut options: Cursor<'a>) -> Result<Self> {
+        let mut query = Query { pattern: None, count: COUNT, kind: None };
+        while !options.is_empty() {
+            let has_value = options.remaining() >= 2;
+            if has_value && options.next_is(b"COUNT") {
+                query.count = usize::try_from(options.int()?).map_err(|_| Error::Syntax)?;
+                if query.count == 0 {
+                    return Err(Error::Syntax);
+                }
+            } else if has_value && options.next_is(b"MATCH") {
+                query.pattern = Some(options.arg()?).filter(|pattern| *pattern != b"*");
+            } else if has_value && options.next_is(b"TYPE") {
+                query.kind = Some(options.arg()?);
+            } else if options.next_is(b"NOVALUES") {
+                return Err(Error::err("ERR NOVALUES option can only be used in HSCAN"));
+            } else {
+                return Err(Error::Syntax);
+            }
+        }
+        Ok(query)
+    }
+
+    fn accepts(&self, met: &Met) -> bool {
+        met.is_live()
+            && self.pattern.is_none_or(|pattern| glob::matches(pattern, &met.key))
+            && self.kind.is_none_or(|kind| met.kind.name().as_bytes().eq_ignore_ascii_case(kind))
+    }
+
+    /// The shards in which matches may be: all, or the one of the tag in what every match begins with.
+    fn shards(&self, router: &Router) -> std::ops::Range<ShardId> {
+        let home = self.pattern.and_then(|pattern| home(router, pattern));
+        home.map_or(0..router.shards() as ShardId, |home| home..home + 1)
+    }
+}
+
+/// The only shard in which a match may be, if there is only one.
+fn home(router: &Router, pattern: &[u8]) -> Option<ShardId> {
+    let prefix = glob::literal_prefix(pattern);
+    if glob::is_literal(pattern) { Some(router.shard_of(&prefix)) } else { router.shard_of_prefix(&prefix) }
+}
+
+/// A cursor as Redis reads it: signs but `-`, blanks and zeros in front are passed over.
+fn parse_cursor(text: &[u8]) -> Result<u64> {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let text = &text[text.iter().take_while(|byte| blank(byte)).count()..];
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let zeros = text.iter().take_while(|byte| **byte == b'0').count();
+    let digits = if zeros == text.len() { &text[zeros.saturating_sub(1)..] } else { &text[zeros..] };
+    parse_u64(digits).ok_or(INVALID_CURSOR)
+}
+
+fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let cursor = parse_cursor(&args[1])?;
+    let query = Query::parse(args.cursor(2))?;
+    ctx.txn.saw_all();
+    if !ctx.txn.may_block && (query.count as u64 > IN_PLACE || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+        return Err(Error::Cold);
+    }
+    let (next, keys) = scan_shards(ctx, cursor, &query)?;
+    out.array(2);
+    out.bulk(itoa::Buffer::new().format(next).as_bytes());
+    out.array(keys.len());
+    keys.iter().for_each(|key| out.bulk(key));
+    Ok(())
+}
+
+/// The cursor that goes on, and the matches of this page.
+fn scan_shards(ctx: &mut Ctx, cursor: u64, query: &Query<'_>) -> Result<(u64, Vec<Vec<u8>>)> {
+    let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
+    let cursors = &ctx.server.cursors;
+    let shards = query.shards(router);
+    let prefix = query.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let (from, mut after) = cursors.resolve(cursor);
+    let mut keys = Vec::new();
+    let mut left = query.count;
+    for shard in from.max(shards.start)..shards.end {
+        let Some(core) = ctx.txn.lease.iter_mut().find(|core| core.shard == shard) else {
+            return Ok((cursors.issue(shard, None), keys));
+        };
+        let after = after.take().filter(|_| shard == from);
+        let span = Span { ns, prefix: &prefix, after: after.as_deref() };
+        let mut last = after.as_ref().map(|key| key.to_vec());
+        let ended = walk(core, router, span, now_ms, |met| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            if query.accepts(&met) {
+                keys.push(met.key);
+            }
+            last = Some(met.stored_key);
+            true
+        })?;
+        if !ended {
+            return Ok((cursors.issue(shard, last.as_deref()), keys));
+        }
+    }
+    Ok((0, keys))
+}
+
+/// The cursor's shard, and those behind it while there are fewer than COUNT keys in those before.
+fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<ShardSet> {
+    let mut leased = ShardSet::new();
+    let (Ok(cursor), Ok(query)) = (parse_cursor(&args[1]), Query::parse(args.cursor(2))) else { return Some(leased) };
+    let engine = &server.engine;
+    let shards = query.shards(&engine.router);
+    let mut keys = 0;
+    for shard in server.cursors.resolve(cursor).0.max(shards.start)..shards.end {
+        leased.push(shard);
+        // A shard that is busy now is not waited for just to be asked how large it is.
+        let Some(core) = engine.shards[shard as usize].try_core() else { continue };
+        keys += core.names.id(&session.db).map_or(0, |ns| core.count(ns));
+        if keys >= query.count as u64 {
+            break;
+        }
+    }
+    Some(leased)
+}
+
+fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let pattern = &args[1];
+    let query = Query { pattern: Some(pattern).filter(|pattern| *pattern != b"*"), count: usize::MAX, kind: None };
+    let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
+    ctx.txn.saw_all();
+    let many = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() > IN_PLACE;
+    if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+        return Err(Error::Cold);
+    }
+    let prefix = query.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let mark = out.defer_array();
+    let mut count = 0;
+    for core in &mut ctx.txn.lease {
+        walk(core, router, Span { ns, prefix: &prefix, after: None }, now_ms, |met| {
+            if query.accepts(&met) {
+                out.bulk(&met.key);
+                count += 1;
+            }
+            true
+        })?;
+    }
+    out.set_len(mark, count);
+    Ok(())
+}
+
+fn shards_of_keys(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
+    home(&server.engine.router, &args[1]).map(|home| [home].into_iter().collect())
+}
+
+/// A number below `n`, of chance.
+fn dice(n: u64) -> u64 {
+    RandomState::new().build_hasher().finish() % n.max(1)
+}
+
+fn randomkey(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
+    ctx.txn.saw_all();
+    if !ctx.txn.may_block && ctx.txn.lease.iter().any(|core| must_wait(core)) {
+        return Err(Error::Cold);
+    }
+    // A shard is as likely as its keys are many; if all of its keys have just expired, the next one is asked.
+    let total: u64 = ctx.txn.lease.iter().map(|core| core.count(ns)).sum();
+    let mut thrown = dice(total);
+    let shards = ctx.txn.lease.len();
+    let mut first = 0;
+    while first + 1 < shards && thrown >= ctx.txn.lease[first].count(ns) {
+        thrown -= ctx.txn.lease[first].count(ns);
+        first += 1;
+    }
+    for at in (first..shards).chain(0..first) {
+        if ctx.txn.lease[at].count(ns) == 0 {
+            continue;
+        }
+        if let Some(key) = draw(&mut ctx.txn.lease[at], router, ns, now_ms, dice)? {
+            out.bulk(&key);
+            return Ok(());
+        }
+    }
+    out.nil();
+    Ok(())
+}
 
 /// The rows of this file.
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[
+    Command::new("scan", scan, -2, flags::READONLY | flags::KEYSPACE, Group::Generic)
+        .route_by(shards_of_scan)
+        .help("2.8.0", "Goes through the keys of the database page by page.")
+        .syntax(
+            "cursor [MATCH pattern] [COUNT count] [TYPE type]",
+            "O(1) for a call, O(N) for a whole scan, where N is the number of keys that begin as the pattern does",
+        ),
+    Command::new("keys", keys, 2, flags::READONLY | flags::KEYSPACE | flags::DANGEROUS, Group::Generic)
+        .route_by(shards_of_keys)
+        .help("1.0.0", "Lists all keys that match a pattern.")
+        .syntax("pattern", "O(N) where N is the number of keys that begin as the pattern does"),
+    Command::new("randomkey", randomkey, 1, flags::READONLY | flags::KEYSPACE | flags::ALL_SHARDS, Group::Generic)
+        .help("1.0.0", "Picks a key by chance.")
+        .syntax("", "O(1)"),
+];

@@ -1,26 +1,33 @@
 //! The actor: a mailbox and a core behind a lock that nobody waits for.
 //!
 //! Whoever brings work tries the lock. Free: the work runs in place, then whatever arrived meanwhile. Taken: the work
-//! goes into the mailbox, and the holder runs it. Work that may wait (for the disk, for several busy shards) goes to
-//! the shard's own thread, which is the only one that blocks on the lock.
+//! is left behind, and the holder sees to it. Work that may wait for the disk goes to the shard's own thread, which is
+//! the only one that blocks on the lock.
 //!
 //! | who | how it gets the cores |
 //! |---|---|
-//! | a network thread, one shard | `try_lock`, else mailbox |
-//! | a network thread, several shards | `try_lock` of all in ascending order, else the first shard's thread |
-//! | a shard's thread | `lock`, in ascending order |
+//! | a network thread, one shard | `try_lock`, else the shard's mailbox |
+//! | a network thread, several shards | `try_lock` of all in ascending order, else the [`Crossing`] |
+//! | a shard's thread, the flusher | `lock`, in ascending order |
 //!
-//! Invariants: cores are taken in ascending order; after every unlock the mailbox is looked at again, so that no job
+//! Invariants: cores are taken in ascending order by whoever waits for them; a core is given back by dropping its
+//! [`Guard`] and in no other way: after every unlock the mailbox and the crossing are looked at again, so that no work
 //! is stranded between a holder's last look and its unlock.
 
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use crossbeam_queue::SegQueue;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::core::{Core, ShardId};
-use super::txn::Lease;
+
+/// Cores that a transaction holds, in ascending order of shard.
+pub type Lease<'a> = SmallVec<[Guard<'a>; 1]>;
 
 /// Work under a lease. It gets the cores and gives them back.
 pub type Job = Box<dyn for<'e> FnOnce(Lease<'e>) -> Lease<'e> + Send>;
@@ -28,27 +35,75 @@ pub type Job = Box<dyn for<'e> FnOnce(Lease<'e>) -> Lease<'e> + Send>;
 /// The shards a command needs, ascending and without repetition.
 pub type ShardSet = SmallVec<[ShardId; 4]>;
 
+/// Jobs a holder runs before it lets others have the core.
+const DRAIN: usize = 64;
+
 /// One shard as the rest of the process sees it.
 pub struct Shard {
     mailbox: SegQueue<Job>,
     core: Mutex<Core>,
+    crossing: Arc<Crossing>,
     /// Work for the shard's own thread.
-    pub thread: crossbeam_channel::Sender<(ShardSet, Job)>,
+    thread: crossbeam_channel::Sender<(ShardSet, Job)>,
     /// Dirty bytes as of the last release of the core.
     dirty_bytes: AtomicUsize,
     /// Bytes in memory as of the last release of the core.
     table_bytes: AtomicUsize,
 }
 
-/// Jobs a holder runs before it lets others have the core.
-const DRAIN: usize = 64;
+/// A core on loan. Dropping it gives the core back, after the work that arrived meanwhile.
+pub struct Guard<'a> {
+    shard: &'a Shard,
+    core: Option<MutexGuard<'a, Core>>,
+}
+
+impl Deref for Guard<'_> {
+    type Target = Core;
+    #[inline]
+    fn deref(&self) -> &Core {
+        match &self.core {
+            Some(core) => core,
+            None => unreachable!("a guard has its core until it is dropped"),
+        }
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Core {
+        match &mut self.core {
+            Some(core) => core,
+            None => unreachable!("a guard has its core until it is dropped"),
+        }
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(core) = self.core.take() {
+            self.shard.release(core);
+        }
+    }
+}
+
+/// Orders an unlock before the look at what arrived meanwhile, and the posting of work before the try of the lock.
+#[inline]
+fn full_fence() {
+    // On x86-64 the locked instruction of the unlock, of the push and of the try is a full fence already.
+    #[cfg(target_arch = "x86_64")]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
 
 impl Shard {
     /// A shard around its core.
-    pub fn new(core: Core, thread: crossbeam_channel::Sender<(ShardSet, Job)>) -> Self {
+    pub fn new(core: Core, crossing: Arc<Crossing>, thread: crossbeam_channel::Sender<(ShardSet, Job)>) -> Self {
         Shard {
             mailbox: SegQueue::new(),
             core: Mutex::new(core),
+            crossing,
             thread,
             dirty_bytes: AtomicUsize::new(0),
             table_bytes: AtomicUsize::new(0),
@@ -57,27 +112,29 @@ impl Shard {
 
     /// The core, if nobody has it.
     #[inline]
-    pub fn try_core(&self) -> Option<parking_lot::MutexGuard<'_, Core>> {
-        self.core.try_lock()
+    pub fn try_core(&self) -> Option<Guard<'_>> {
+        Some(Guard { core: Some(self.core.try_lock()?), shard: self })
     }
 
     /// The core, waited for; never on a network thread.
-    pub fn core(&self) -> parking_lot::MutexGuard<'_, Core> {
-        self.core.lock()
+    pub fn core(&self) -> Guard<'_> {
+        Guard { core: Some(self.core.lock()), shard: self }
     }
 
     /// Leaves a job for whoever holds the core, or runs it if nobody does any more.
     pub fn post(&self, job: Job) {
         self.mailbox.push(job);
-        fence(Ordering::SeqCst);
-        if let Some(core) = self.core.try_lock() {
-            self.release(core);
-        }
+        full_fence();
+        drop(self.try_core());
     }
 
-    /// Gives the core back, after the work that arrived meanwhile.
+    /// Leaves a job for the shard's own thread. False if the threads have ended.
+    pub fn post_to_thread(&self, shards: ShardSet, job: Job) -> bool {
+        self.thread.send((shards, job)).is_ok()
+    }
+
     #[inline]
-    pub fn release(&self, core: parking_lot::MutexGuard<'_, Core>) {
+    fn release<'e>(&'e self, core: MutexGuard<'e, Core>) {
         let mut core = core;
         loop {
             if !self.mailbox.is_empty() {
@@ -86,26 +143,27 @@ impl Shard {
             self.dirty_bytes.store(core.dirty_bytes + core.flight_bytes, Ordering::Relaxed);
             self.table_bytes.store(core.table_bytes, Ordering::Relaxed);
             drop(core);
-            fence(Ordering::SeqCst);
+            full_fence();
             if self.mailbox.is_empty() {
-                return;
+                break;
             }
             match self.core.try_lock() {
                 Some(again) => core = again,
-                None => return,
+                None => break,
             }
         }
+        self.crossing.look();
     }
 
     #[cold]
-    fn drain<'e>(&'e self, core: parking_lot::MutexGuard<'e, Core>) -> parking_lot::MutexGuard<'e, Core> {
-        let mut lease: Lease<'e> = Lease::new();
-        lease.push(core);
+    fn drain<'e>(&'e self, core: MutexGuard<'e, Core>) -> MutexGuard<'e, Core> {
+        let mut lease = Lease::new();
+        lease.push(Guard { core: Some(core), shard: self });
         for _ in 0..DRAIN {
             let Some(job) = self.mailbox.pop() else { break };
             lease = job(lease);
         }
-        match lease.pop() {
+        match lease.pop().and_then(|mut guard| guard.core.take()) {
             Some(core) => core,
             None => unreachable!("a job gives back what it got"),
         }
@@ -120,4 +178,110 @@ impl Shard {
     pub fn table_bytes(&self) -> usize {
         self.table_bytes.load(Ordering::Relaxed)
     }
+}
+
+/// Where work over several shards waits until all of them are free at once. Whoever gives a core back looks here: the
+/// work runs on the thread that made it possible, without a wake-up.
+///
+/// Work that keeps finding one of its shards taken goes to a thread that waits for them in turn.
+#[derive(Default)]
+pub struct Crossing {
+    waiting: AtomicUsize,
+    queue: Mutex<VecDeque<Crosser>>,
+    /// Somebody looked while another was at it: that one looks again.
+    again: AtomicBool,
+    shards: OnceLock<Vec<Weak<Shard>>>,
+}
+
+struct Crosser {
+    shards: ShardSet,
+    job: Job,
+    tries: u32,
+}
+
+/// After so many failures work stops hoping to find all its shards free.
+const MOST_TRIES: u32 = 256;
+
+thread_local! {
+    /// The thread is running work of the crossing: it will look again by itself.
+    static CROSSING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Crossing {
+    /// Tells where the shards are; once.
+    pub fn set_shards(&self, shards: &[Arc<Shard>]) {
+        let set = self.shards.set(shards.iter().map(Arc::downgrade).collect());
+        assert!(set.is_ok(), "the shards are told once");
+    }
+
+    /// Leaves work that found a shard taken.
+    pub fn post(&self, shards: ShardSet, job: Job) {
+        self.queue.lock().push_back(Crosser { shards, job, tries: 0 });
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.look();
+    }
+
+    #[inline]
+    fn look(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.run();
+        }
+    }
+
+    #[cold]
+    fn run(&self) {
+        self.again.store(true, Ordering::SeqCst);
+        if CROSSING.replace(true) {
+            return;
+        }
+        let shards: Vec<Arc<Shard>> = self.shards.get().into_iter().flatten().filter_map(Weak::upgrade).collect();
+        while self.again.swap(false, Ordering::SeqCst) {
+            let Some(mut queue) = self.queue.try_lock() else {
+                // Whoever is at it sees `again`.
+                self.again.store(true, Ordering::SeqCst);
+                if self.queue.is_locked() {
+                    break;
+                }
+                continue;
+            };
+            let ready = next_ready(&mut queue, &shards);
+            drop(queue);
+            if let Some((lease, job)) = ready {
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+                self.again.store(true, Ordering::SeqCst);
+                drop(job.map(|job| job(lease)));
+            }
+        }
+        CROSSING.set(false);
+    }
+}
+
+/// Takes the first work whose shards are all free, or that has tried too often: that one goes to a thread.
+fn next_ready<'e>(queue: &mut VecDeque<Crosser>, shards: &'e [Arc<Shard>]) -> Option<(Lease<'e>, Option<Job>)> {
+    for at in 0..queue.len() {
+        let crosser = &mut queue[at];
+        if let Some(lease) = try_lease(shards, &crosser.shards) {
+            return queue.remove(at).map(|crosser| (lease, Some(crosser.job)));
+        }
+        crosser.tries += 1;
+        if crosser.tries > MOST_TRIES {
+            if let Some(crosser) = queue.remove(at)
+                && let Some(first) = crosser.shards.first().and_then(|&s| shards.get(s as usize))
+            {
+                first.post_to_thread(crosser.shards, crosser.job);
+            }
+            return Some((Lease::new(), None));
+        }
+    }
+    None
+}
+
+/// The cores of these shards, if none of them is taken.
+#[inline]
+pub fn try_lease<'e>(all: &'e [Arc<Shard>], shards: &[ShardId]) -> Option<Lease<'e>> {
+    let mut lease = Lease::new();
+    for &shard in shards {
+        lease.push(all[shard as usize].try_core()?);
+    }
+    Some(lease)
 }

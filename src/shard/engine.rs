@@ -21,11 +21,11 @@ use crate::error::Result;
 use crate::log::{self, Io, Log};
 use crate::store::{Store, StoreOptions};
 
-use super::actor::{Job, Shard, ShardSet};
+use super::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use super::cold::ColdCache;
 use super::core::{Core, ShardId};
 use super::names::Names;
-use super::txn::{Lease, Mark, Txn, WriteSet};
+use super::txn::{Mark, Txn, WriteSet};
 
 /// Bits of [`Engine::gate`]: reasons for a command to stop and look. All clear on the fast path.
 pub mod gate {
@@ -73,6 +73,11 @@ impl Router {
     /// The shard of a key.
     pub fn shard_of(&self, key: &[u8]) -> ShardId {
         self.shard(self.hash(key), key)
+    }
+
+    /// The one shard of all keys that begin so: those with a `{tag}` in what they share.
+    pub fn shard_of_prefix(&self, prefix: &[u8]) -> Option<ShardId> {
+        hash_tag(prefix).map(|_| self.shard_of(prefix))
     }
 
     /// Number of shards.
@@ -137,6 +142,7 @@ pub struct Engine {
     pub router: Router,
     /// The shards, by id.
     pub shards: Vec<Arc<Shard>>,
+    crossing: Arc<Crossing>,
     /// The redo log.
     pub log: Arc<Log>,
     /// fjall.
@@ -203,15 +209,18 @@ impl Engine {
         let names = Arc::new(load_names(&store, options.databases)?);
         let mut list = Vec::with_capacity(shards as usize);
         let mut work = Vec::with_capacity(shards as usize);
+        let crossing = Arc::new(Crossing::default());
         for shard in 0..shards {
             let core = open_core(shard, &store, &options, names.clone(), shards)?;
             let (tx, rx) = crossbeam_channel::unbounded();
-            list.push(Arc::new(Shard::new(core, tx)));
+            list.push(Arc::new(Shard::new(core, crossing.clone(), tx)));
             work.push(rx);
         }
+        crossing.set_shards(&list);
         Ok(Arc::new(Engine {
             router,
             shards: list,
+            crossing,
             log: Arc::new(log),
             waiter,
             store,
@@ -279,17 +288,7 @@ impl Engine {
     /// The cores of these shards, if none of them is taken.
     #[inline]
     pub fn try_lease(&self, shards: &[ShardId]) -> Option<Lease<'_>> {
-        let mut lease = Lease::new();
-        for &shard in shards {
-            match self.shards[shard as usize].try_core() {
-                Some(core) => lease.push(core),
-                None => {
-                    self.release(lease);
-                    return None;
-                }
-            }
-        }
-        Some(lease)
+        actor::try_lease(&self.shards, shards)
     }
 
     /// The cores of these shards, waited for; never on a network thread.
@@ -298,30 +297,19 @@ impl Engine {
         shards.iter().map(|&s| self.shards[s as usize].core()).collect()
     }
 
-    /// Gives cores back, running what waits in their mailboxes.
-    #[inline]
-    pub fn release(&self, lease: Lease<'_>) {
-        for core in lease {
-            let shard = &self.shards[core.shard as usize];
-            shard.release(core);
-        }
-    }
-
-    /// Has a job run as soon as its shards are free: by the holder of the one shard, or by a shard's thread.
+    /// Has a job run as soon as its shards are free, by whoever frees them.
     pub fn post(&self, shards: ShardSet, job: Job) {
         match shards[..] {
             [one] => self.shards[one as usize].post(job),
-            _ => self.post_blocking(shards, job),
+            _ => self.crossing.post(shards, job),
         }
     }
 
     /// Has a job run on the thread of its first shard, where it may wait for the disk.
     pub fn post_blocking(&self, shards: ShardSet, job: Job) {
         let first = shards.first().copied().unwrap_or(0);
-        if let Err(unsent) = self.shards[first as usize].thread.send((shards, job)) {
-            // The threads have stopped: the job's reply channel closes with it.
-            drop(unsent);
-        }
+        // If the threads have stopped, the job's reply channel closes with it.
+        self.shards[first as usize].post_to_thread(shards, job);
     }
 
     /// Runs a transaction on the calling thread, which may wait.
@@ -342,9 +330,7 @@ impl Engine {
             Err(_) => txn.rollback_to(Mark::default()),
         }
         let need = txn.need;
-        let lease = std::mem::take(&mut txn.lease);
         drop(txn);
-        self.release(lease);
         self.write_out(need);
         result
     }
@@ -357,6 +343,11 @@ impl Engine {
     /// Why writes are refused now, if they are.
     pub fn refusal(&self) -> Option<Arc<str>> {
         self.log.health()
+    }
+
+    /// Whether a flush is running, or asked for and about to.
+    pub fn is_flushing(&self) -> bool {
+        *self.flush_wake.0.lock() || self.flush_lock.is_locked()
     }
 
     /// Wakes the flusher; `now` asks for a flush even below the thresholds.
@@ -459,12 +450,12 @@ impl Engine {
         let mut gather = Gather::begin(&mut core);
         let mut more = gather.slice(&mut core);
         while more {
-            shard.release(core);
+            drop(core);
             core = shard.core();
             more = gather.slice(&mut core);
         }
         let mut flight = gather.end(&mut core);
-        shard.release(core);
+        drop(core);
         let result = self.ingest(&partition, &mut flight);
         if result.is_ok() {
             self.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
@@ -474,7 +465,7 @@ impl Engine {
             let mut core = shard.core();
             let more = flight.settle(&mut core, result.is_ok());
             core.store_is_cold = self.store_is_cold();
-            shard.release(core);
+            drop(core);
             if !more {
                 return result;
             }
@@ -512,7 +503,7 @@ impl Engine {
         self.wake_flusher(false);
         for shard in &self.shards {
             // Wakes the thread; one that has ended needs no waking.
-            _ = shard.thread.send((ShardSet::new(), Box::new(|lease| lease)));
+            shard.post_to_thread(ShardSet::new(), Box::new(|lease| lease));
         }
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {

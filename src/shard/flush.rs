@@ -24,6 +24,8 @@ pub const SLICE: usize = if cfg!(test) { 8 } else { 128 };
 
 #[derive(Clone, Copy)]
 struct Record {
+    /// Eight bytes of the key after what all keys of its group begin with: decides nearly every comparison.
+    head: u64,
     at: usize,
     key_len: u32,
     /// `TOMBSTONE` for a removal.
@@ -77,7 +79,8 @@ impl Gather {
         debug_assert!(core.in_flight.is_empty(), "one flush at a time");
         core.in_flight = std::mem::take(&mut core.dirty);
         core.flight_bytes = std::mem::take(&mut core.dirty_bytes);
-        Gather { flight: Flight::default(), next: 0, key: Vec::new() }
+        let flight = Flight { bytes: Vec::with_capacity(core.flight_bytes), ..Flight::default() };
+        Gather { flight, next: 0, key: Vec::new() }
     }
 
     /// Encodes the next objects. False once there are no more.
@@ -205,7 +208,7 @@ impl Flight {
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value.unwrap_or_default());
         let value_len = value.map_or(TOMBSTONE, |v| v.len() as u32);
-        self.records.push(Record { at, key_len: key.len() as u32, value_len });
+        self.records.push(Record { head: 0, at, key_len: key.len() as u32, value_len });
     }
 
     fn push_with(&mut self, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
@@ -213,7 +216,7 @@ impl Flight {
         self.bytes.extend_from_slice(key);
         value(&mut self.bytes);
         let value_len = (self.bytes.len() - at - key.len()) as u32;
-        self.records.push(Record { at, key_len: key.len() as u32, value_len });
+        self.records.push(Record { head: 0, at, key_len: key.len() as u32, value_len });
     }
 
     /// Whether there is nothing to ingest.
@@ -229,11 +232,34 @@ impl Flight {
     /// Sorts by key. Of records with the same key an object's stays, as it knows best: a tombstone for an expiry record
     /// that nobody owned must not hide the one of an object that has taken the same time since.
     pub fn sort(&mut self) {
-        let (bytes, raw_from) = (&self.bytes, self.raw_from);
+        let Flight { bytes, records, raw_from, .. } = self;
+        let raw = |r: &Record| r.at >= *raw_from;
         let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
-        let raw = |r: &Record| r.at >= raw_from;
-        self.records.sort_by(|a, b| key(a).cmp(key(b)).then(raw(a).cmp(&raw(b))).then(b.at.cmp(&a.at)));
-        self.records.dedup_by(|later, kept| key(later) == key(kept));
+        let mut shared = [usize::MAX; 256];
+        let mut first: [&[u8]; 256] = [&[]; 256];
+        for record in records.iter() {
+            let key = key(record);
+            let tag = key[0] as usize;
+            if shared[tag] == usize::MAX {
+                (shared[tag], first[tag]) = (key.len(), key);
+            }
+            let most = shared[tag].min(key.len());
+            let same = key[..most].iter().zip(first[tag]).position(|(a, b)| a != b);
+            shared[tag] = same.unwrap_or(most);
+        }
+        for record in records.iter_mut() {
+            let key = key(record);
+            let rest = &key[shared[key[0] as usize]..];
+            let mut head = [0; 8];
+            let len = rest.len().min(8);
+            head[..len].copy_from_slice(&rest[..len]);
+            record.head = u64::from_be_bytes(head);
+        }
+        records.sort_unstable_by(|a, b| {
+            let by_head = bytes[a.at].cmp(&bytes[b.at]).then(a.head.cmp(&b.head));
+            by_head.then_with(|| key(a).cmp(key(b))).then(raw(a).cmp(&raw(b))).then(b.at.cmp(&a.at))
+        });
+        records.dedup_by(|later, kept| later.head == kept.head && key(later) == key(kept));
     }
 
     /// The records in order: key, and value or tombstone.

@@ -13,6 +13,7 @@
 //! | [`replay`] | the log's records on their way back |
 //! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
 //! | [`walk`], [`cursor`] | the key space in order |
+//! | [`draw`] | a key at random |
 
 pub mod actor;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod check;
 pub mod cold;
 pub mod core;
 pub mod cursor;
+pub mod draw;
 pub mod engine;
 pub mod flush;
 pub mod garbage;

@@ -11,6 +11,7 @@
 //! | `MAYBE_STORED` | fjall may hold its metadata: removing it leaves a tombstone |
 //! | `STORED` | fjall holds its metadata for certain: key-space walks find it there |
 //! | `REFERENCED` | read or written since the clock's hand last passed |
+//! | `RAW` | a string changed in place: `OBJECT ENCODING` calls it so until it is set anew, or leaves the table |
 //!
 //! Invariants: an object with `DIRTY` or `IN_FLIGHT` is never evicted; [`Kind::Absent`] is a removal that waits for its
 //! tombstone; elements of a body are dirty only if their object is.
@@ -83,6 +84,7 @@ pub mod state {
     pub const MAYBE_STORED: u8 = 8;
     pub const STORED: u8 = 16;
     pub const REFERENCED: u8 = 32;
+    pub const RAW: u8 = 64;
 }
 
 /// One element of a collection or one chunk of a big string, as the overlay holds it.

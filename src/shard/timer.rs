@@ -15,12 +15,12 @@ use crate::codec::{self, DiskKey};
 use crate::error::Result;
 use crate::store::Partition;
 
-use super::actor::{Job, ShardSet};
+use super::actor::{Job, Lease, ShardSet};
 use super::core::{Core, ShardId, unreadable};
 use super::engine::Engine;
 use super::garbage::{self, DeadStage, Stage};
 use super::object::{Kind, state};
-use super::txn::{Lease, Mark, Txn, WriteSet};
+use super::txn::{Mark, Txn, WriteSet};
 
 /// Time between two turns of a shard's timer.
 pub const TURN: Duration = Duration::from_millis(100);
@@ -35,8 +35,7 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Rece
     let mut timer = Timer::new(engine, id);
     while !engine.stopping.load(std::sync::atomic::Ordering::Relaxed) {
         if let Ok((shards, job)) = work.recv_deadline(next_turn) {
-            let lease = job(engine.lease(&shards));
-            engine.release(lease);
+            drop(job(engine.lease(&shards)));
         }
         if Instant::now() >= next_turn {
             timer.turn(crate::util::time::now_ms());
@@ -83,9 +82,7 @@ impl<'a> Timer<'a> {
                 0
             }
         };
-        let lease = std::mem::take(&mut txn.lease);
         drop(txn);
-        self.engine.release(lease);
         self.engine.write_out(need);
         result
     }
@@ -99,13 +96,9 @@ impl<'a> Timer<'a> {
         Ok(())
     }
 
-    /// Runs on the shard's core; what arrives meanwhile is run before it is given back.
+    /// Runs on the shard's core.
     fn with_core<R>(&self, run: impl FnOnce(&mut Core) -> R) -> R {
-        let shard = &self.engine.shards[self.id as usize];
-        let mut core = shard.core();
-        let result = run(&mut core);
-        shard.release(core);
-        result
+        run(&mut self.engine.shards[self.id as usize].core())
     }
 
     /// Keys that are on disk only. The sweep takes the mark where it starts and gives back the one where the next is to

@@ -16,16 +16,15 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::log::{Log, Lsn};
 
+use super::actor::Lease;
 use super::core::{Core, ShardId};
 use super::engine::Router;
-use super::garbage::DeadStage;
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, Element, Kind, Object, state};
 use super::table::Index;
@@ -44,9 +43,6 @@ pub struct Found {
     at: u16,
     index: Index,
 }
-
-/// Cores that a transaction holds, in ascending order of shard.
-pub type Lease<'a> = SmallVec<[MutexGuard<'a, Core>; 1]>;
 
 /// The inverse of one change.
 enum Undo {
@@ -74,21 +70,16 @@ enum Undo {
     Raw { at: u16, key: Vec<u8>, old: Option<Option<Vec<u8>>> },
     /// A garbage entry was queued.
     Garbage { at: u16 },
-    /// A core's names, and the counts of those that died.
-    Names { at: u16, before: Box<NamesBefore> },
-}
-
-/// What a change of names did to a core.
-struct NamesBefore {
-    names: Arc<Names>,
-    counts: Vec<(NsId, u64)>,
-    died: Vec<NsId>,
-    reap_from: Option<Index>,
+    /// The name → id map before, and what its change threw away.
+    Names { at: u16, names: Arc<Names>, reap_from: Option<Index>, counts: Vec<(NsId, u64)>, dirty: Vec<NsId> },
 }
 
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
 #[derive(Default)]
 pub struct WriteSet {
+    /// Hashes of the keys that routing has looked at, by their address, in the order in which most commands use them:
+    /// spares hashing them again.
+    pub hints: SmallVec<[(usize, u64); 4]>,
     redo: Vec<u8>,
     header: Vec<u8>,
     undo: Vec<Undo>,
@@ -124,7 +115,8 @@ pub struct Txn<'a, 'e> {
     pub no_touch: bool,
     /// The highest LSN that the reply depends on.
     pub need: Lsn,
-    hint: Option<(*const u8, u64)>,
+    /// How many of the write set's hints are used up.
+    hinted: std::cell::Cell<usize>,
     routed: bool,
 }
 
@@ -134,18 +126,28 @@ impl<'a, 'e> Txn<'a, 'e> {
         debug_assert!(set.redo.is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
         lease.iter_mut().for_each(|core| core.make_room());
         let routed = lease.len() == 1;
-        Txn { lease, router, set, now_ms, may_block, count_hits: false, no_touch: false, need: 0, hint: None, routed }
-    }
-
-    /// Tells the hash of the key that begins at this address; spares hashing it again.
-    pub fn hint(&mut self, key: &[u8], hash: u64) {
-        self.hint = Some((key.as_ptr(), hash));
+        Txn {
+            lease,
+            router,
+            set,
+            now_ms,
+            may_block,
+            count_hits: false,
+            no_touch: false,
+            need: 0,
+            hinted: std::cell::Cell::new(0),
+            routed,
+        }
     }
 
     #[inline]
     fn hash(&self, key: &[u8]) -> u64 {
-        match self.hint {
-            Some((at, hash)) if at == key.as_ptr() => hash,
+        let next = self.hinted.get();
+        match self.set.hints.get(next) {
+            Some(&(at, hash)) if at == key.as_ptr() as usize => {
+                self.hinted.set(next + 1);
+                hash
+            }
             _ => self.router.hash(key),
         }
     }
@@ -264,10 +266,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         if let Some(body) = body {
             if body.maybe_stored {
                 self.queue_garbage(at, body.version);
-            } else if body.version == 0 {
-                // Born in this very transaction: what follows under the same version is another body, to a replay too.
-                let object = self.lease[at.at as usize].table.at(at.index);
-                redo::encode_delete(object.ns, object.key(), &mut self.set.redo);
             }
             self.set.undo.push(Undo::Body { at, body: Some(body) });
         }
@@ -324,6 +322,11 @@ impl<'a, 'e> Txn<'a, 'e> {
                 let found = Found { at, index };
                 self.need = self.need.max(self.object(found).lsn);
                 self.note_header(found);
+                if self.object(found).body.as_ref().is_some_and(|body| body.version == 0) {
+                    // Born in this very record, as its successor may be: only a removal between tells them apart when
+                    // the record is replayed, else elements of the one would turn up in the other.
+                    redo::encode_delete(ns, key, &mut self.set.redo);
+                }
                 self.strip(found);
                 if self.object(found).kind == Kind::Absent {
                     self.add_count(at, ns, 1);
@@ -349,7 +352,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let object = self.object_mut(at);
         object.kind = kind;
         object.accessed_s = now_s;
-        object.state |= state::REFERENCED;
+        object.state = (object.state | state::REFERENCED) & !state::RAW;
     }
 
     /// Gives an object without value a body of chunks.
@@ -460,6 +463,20 @@ impl<'a, 'e> Txn<'a, 'e> {
         Ok(element.and_then(|e| e.value.as_deref()).unwrap_or_default())
     }
 
+    /// The first chunk from this one on that may hold bytes; `None` if all are absent from there.
+    pub fn next_chunk(&self, at: Found, number: u32) -> Option<u32> {
+        let overlay = &self.object(at).body.as_deref()?.overlay;
+        if !overlay.complete {
+            return Some(number);
+        }
+        let from = std::ops::Bound::Included(&chunk_element(number)[..]);
+        let (element, _) = overlay.elements.range::<[u8], _>((from, std::ops::Bound::Unbounded)).next()?;
+        match **element {
+            [_, a, b, c, d] => Some(u32::from_be_bytes([a, b, c, d])),
+            _ => Some(number),
+        }
+    }
+
     /// Brings an element of a body into its overlay, if fjall has it and the overlay does not.
     fn load_element(&mut self, at: Found, key: &[u8]) -> Result {
         let may_block = self.may_block;
@@ -516,6 +533,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Splice { at, offset, from, len: covered, old_len });
         object.bytes.resize(key_len + new_len, 0);
         object.bytes[key_len + offset..key_len + offset + bytes.len()].copy_from_slice(bytes);
+        object.state |= state::RAW;
         core.table_bytes = core.table_bytes + object.mem_bytes() - before;
         if object.state & state::DIRTY != 0 {
             core.dirty_bytes += new_len - old_len;
@@ -605,7 +623,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         Ok(())
     }
 
-    /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
+    /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage. Sessions must follow.
     pub fn replace_names(&mut self, names: Arc<Names>, dead: &[NsId]) {
         assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
         let mut record = Vec::new();
@@ -618,25 +636,31 @@ impl<'a, 'e> Txn<'a, 'e> {
                 self.put_raw(at, key, Some(Vec::new()));
             }
             let core = &mut *self.lease[at as usize];
-            if core.shard == 0 {
+            if at == 0 {
                 let mut key = Vec::new();
                 codec::key::names_key(&mut key);
                 core.dirty_bytes += record.len();
                 let old = core.raw.insert(key.clone(), Some(record.clone()));
                 self.set.undo.push(Undo::Raw { at, key, old });
             }
-            let counts = dead.iter().filter_map(|ns| Some((*ns, core.counts.remove(ns)?))).collect();
-            let (before, reap_from) = (std::mem::replace(&mut core.names, names.clone()), core.reap_from);
-            let before = NamesBefore { names: before, counts, died: dead.to_vec(), reap_from };
-            self.set.undo.push(Undo::Names { at, before: Box::new(before) });
+            let before = std::mem::replace(&mut core.names, names.clone());
+            let (reap_from, mut counts, mut dirty) = (core.reap_from, Vec::new(), Vec::new());
             if !dead.is_empty() {
                 core.reap_from = Some(0);
                 core.order = None;
-                core.dirty_counts.retain(|ns| !dead.contains(ns));
+                counts.extend(dead.iter().filter_map(|ns| core.counts.remove_entry(ns)));
+                dirty.extend(dead.iter().filter(|ns| core.dirty_counts.remove(ns)));
                 let flush = core.gathers + 1;
-                core.dead_names.extend(dead.iter().map(|&ns| (ns, DeadStage::Queued(flush))));
+                core.dead_names.extend(dead.iter().map(|&ns| (ns, super::garbage::DeadStage::Queued(flush))));
             }
+            self.set.undo.push(Undo::Names { at, names: before, reap_from, counts, dirty });
         }
+    }
+
+    /// The reply depends on whatever the cores under lease hold: on absent keys, or on a whole shard.
+    pub fn saw_all(&mut self) {
+        let last = self.lease.iter().map(|core| core.last_lsn).max();
+        self.need = self.need.max(last.unwrap_or(0));
     }
 
     /// Where the transaction stands.
@@ -729,17 +753,16 @@ impl<'a, 'e> Txn<'a, 'e> {
                     None => core.raw.remove(&key),
                 };
             }
-            Undo::Names { at, before } => {
-                let core = &mut *self.lease[at as usize];
-                core.names = before.names;
-                core.reap_from = before.reap_from;
-                core.dirty_counts.extend(before.counts.iter().map(|&(ns, _)| ns));
-                core.counts.extend(before.counts);
-                core.order = None;
-                core.dead_names.retain(|ns, _| !before.died.contains(ns));
-            }
             Undo::Garbage { at } => {
                 self.lease[at as usize].garbage.pop_back();
+            }
+            Undo::Names { at, names, reap_from, counts, dirty } => {
+                let core = &mut *self.lease[at as usize];
+                (core.names, core.reap_from) = (names, reap_from);
+                core.counts.extend(counts);
+                core.dirty_counts.extend(dirty);
+                let Core { names, dead_names, .. } = core;
+                dead_names.retain(|&ns, _| !names.is_live(ns));
             }
             undo @ (Undo::Element { .. } | Undo::ElementSplice { .. }) => self.undo_element(undo),
         }

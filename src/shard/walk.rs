@@ -2,6 +2,8 @@
 //!
 //! Two sources are merged: the metadata records in fjall, and the shard's order index of keys that fjall does not show
 //! yet. The table decides about every key that it holds: a removal masks what fjall shows, a newer type counts.
+//!
+//! A walk may wait for the disk; [`must_wait`] tells a thread that must not whether it would.
 
 use std::ops::Bound;
 
@@ -20,8 +22,15 @@ pub struct Met {
     pub key: Vec<u8>,
     /// The key as it stands in records: where the walk can be taken up again.
     pub stored_key: Vec<u8>,
-    /// Its type.
+    /// Its type; `Absent` for a key that is gone and only still stands in one of the sources.
     pub kind: Kind,
+}
+
+impl Met {
+    /// Whether the key is there.
+    pub fn is_live(&self) -> bool {
+        self.kind != Kind::Absent
+    }
 }
 
 /// What part of a namespace to walk.
@@ -35,7 +44,27 @@ pub struct Span<'a> {
     pub after: Option<&'a [u8]>,
 }
 
-/// Walks the live keys of a span until `visit` says stop with false. True if the walk came to its end.
+impl<'a> Span<'a> {
+    /// The same span, its prefix as the stored form of keys has it; `None` if nothing is left of it.
+    fn stored(self) -> Option<Span<'a>> {
+        let prefix = &self.prefix[..self.prefix.len().min(codec::MAX_INLINE)];
+        let after = self.after.filter(|after| *after >= prefix);
+        let beyond = after.is_some_and(|after| !after.starts_with(prefix));
+        (!beyond).then_some(Span { prefix, after, ..self })
+    }
+}
+
+/// Dirty objects of which the order index is built at once, where it must be built.
+const SMALL_ORDER: usize = 4096;
+
+/// Whether a walk would read the disk, or first sort many keys.
+pub fn must_wait(core: &Core) -> bool {
+    core.store_is_cold || core.order.is_none() && core.dirty.len() + core.in_flight.len() > SMALL_ORDER
+}
+
+/// Walks the keys of a span in order until `visit` says stop with false; keys that are gone are visited too, so that
+/// who counts visits bounds the work. True if the walk came to its end. Of a prefix longer than what a stored key
+/// holds only the beginning counts.
 pub fn walk(
     core: &mut Core,
     router: &Router,
@@ -43,9 +72,8 @@ pub fn walk(
     now_ms: u64,
     visit: impl FnMut(Met) -> bool,
 ) -> Result<bool> {
+    let Some(span) = span.stored() else { return Ok(true) };
     core.need_order(now_ms);
-    // Stored keys follow their text so far only; who asks for more compares the rest.
-    let span = Span { prefix: &span.prefix[..span.prefix.len().min(codec::MAX_INLINE)], ..span };
     // Taken out for the walk, so that the table can be asked meanwhile.
     let order = core.order.take().unwrap_or_default();
     let ended = merge(core, &order, router, span, now_ms, visit);
@@ -61,7 +89,7 @@ fn merge(
     now_ms: u64,
     mut visit: impl FnMut(Met) -> bool,
 ) -> Result<bool> {
-    let from = match span.after.filter(|after| *after >= span.prefix) {
+    let from = match span.after {
         Some(after) => Bound::Excluded((span.ns, Box::from(after))),
         None => Bound::Included((span.ns, Box::from(span.prefix))),
     };
@@ -82,14 +110,14 @@ fn merge(
                 stored.advance()?;
             }
             let object = core.table.at(index);
-            let met = Met { key: object.key().to_vec(), stored_key: key.to_vec(), kind: object.kind };
-            object.is_live(now_ms).then_some(met)
+            let kind = if object.is_live(now_ms) { object.kind } else { Kind::Absent };
+            Met { key: object.key().to_vec(), stored_key: key.to_vec(), kind }
         } else {
             let Some(found) = stored.next.take() else { return Ok(true) };
             stored.advance()?;
             found.current(core, router, span.ns, now_ms)
         };
-        if met.is_some_and(|met| !visit(met)) {
+        if !visit(met) {
             return Ok(false);
         }
     }
@@ -105,7 +133,7 @@ struct StoredKey {
 
 impl StoredKey {
     /// The key as it is now: the table knows better than fjall.
-    fn current(self, core: &Core, router: &Router, ns: NsId, now_ms: u64) -> Option<Met> {
+    fn current(self, core: &Core, router: &Router, ns: NsId, now_ms: u64) -> Met {
         let (kind, live) = match core.table.find(table_hash(router.hash(&self.key), ns), ns, &self.key) {
             Some(index) => {
                 let object = core.table.at(index);
@@ -113,7 +141,7 @@ impl StoredKey {
             }
             None => (self.kind, self.expire_ms == 0 || self.expire_ms > now_ms),
         };
-        live.then_some(Met { key: self.key, stored_key: self.stored_key, kind })
+        Met { key: self.key, stored_key: self.stored_key, kind: if live { kind } else { Kind::Absent } }
     }
 }
 
@@ -125,7 +153,7 @@ struct Stored {
 impl Stored {
     fn open(core: &Core, span: Span<'_>) -> Result<Self> {
         let mut range = codec::key::meta_prefix_range(span.ns, span.prefix);
-        if let Some(after) = span.after.filter(|after| *after >= span.prefix) {
+        if let Some(after) = span.after {
             range.lower.clear();
             codec::key::meta_key_of_stored(span.ns, after, &mut range.lower);
             range.lower.push(0);

@@ -1,3 +1,5 @@
-//! Data types.
+//! Data types: one file or folder each, with the commands' functions and their rows.
+
 pub mod bitmap;
+pub mod expire_options;
 pub mod string;

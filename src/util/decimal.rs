@@ -104,7 +104,7 @@ fn scan_exponent(text: &[u8]) -> Option<i64> {
         return None;
     }
     digits.iter().try_fold(0, |exponent: i64, byte| {
-        let digit = i64::from(byte.is_ascii_digit().then_some(byte - b'0')?);
+        let digit = i64::from(byte.is_ascii_digit().then(|| byte - b'0')?);
         let digit = if negative { -digit } else { digit };
         Some((exponent * 10 + digit).clamp(-EXPONENT_MAX, EXPONENT_MAX))
     })

@@ -2,16 +2,20 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | [`alloc`] | the counted allocator |
 //! | [`num`] | 64-bit integers and doubles: strict readers, the shortest-looking writer Redis uses |
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
 //! | [`sys`] | nice value, file limit, shutdown of a socket |
+//! | [`logging`] | the server's log: where to, how much |
 //! | [`time`] | wall and monotonic clock |
 
+pub mod alloc;
 mod bignum;
 mod decimal;
 pub mod glob;
 mod grisu;
+pub mod logging;
 pub mod long_double;
 pub mod num;
 pub mod sys;

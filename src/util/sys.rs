@@ -40,3 +40,62 @@ pub fn raise_file_limit(wanted: u64) -> u64 {
     }
     limit.rlim_cur
 }
+
+/// CPU time of the process so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In the kernel, µs.
+    pub system_us: u64,
+    /// Outside of it, µs.
+    pub user_us: u64,
+}
+
+/// CPU time of all threads, the ended ones included; zero if the system does not tell.
+pub fn cpu_time() -> CpuTime {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: the structure is valid for the call, and all zero is a value of it.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    CpuTime { system_us: us(usage.ru_stime), user_us: us(usage.ru_utime) }
+}
+
+/// Resident memory of the process in bytes; zero where there is no `/proc`.
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    kib_line(&status, "VmRSS:")
+}
+
+/// Memory of the machine in bytes; zero where there is no `/proc`.
+pub fn machine_memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    kib_line(&text, "MemTotal:")
+}
+
+fn kib_line(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) * 1024
+}
+
+/// Name and release of the kernel and the machine's kind, as `uname -srm` prints them.
+pub fn os_name() -> String {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    let (name, release) = (read("ostype"), read("osrelease"));
+    format!("{} {} {}", name.trim(), release.trim(), std::env::consts::ARCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_answers() {
+        assert!(resident_bytes() > 1 << 20);
+        assert!(machine_memory_bytes() > resident_bytes());
+        assert!(cpu_time() != CpuTime::default());
+        assert!(os_name().starts_with("Linux "), "{}", os_name());
+    }
+}

@@ -120,7 +120,7 @@ fn nothing_is_stranded(fsync: Fsync, per_thread: u64) {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 let (sender, receiver) = crossbeam_channel::unbounded();
-                let waiter = log.register(Box::new(move || _ = sender.send(())));
+                let waiter = log.register(Box::new(move || sender.send(()).unwrap_or(())));
                 for _ in 0..per_thread {
                     let lsn = append(&log);
                     if log.commit(lsn, waiter) < lsn {
@@ -171,7 +171,7 @@ fn a_real_disk_works_too() {
     };
     let (log, _) = open();
     let (sender, receiver) = crossbeam_channel::unbounded();
-    let waiter = log.register(Box::new(move || _ = sender.send(())));
+    let waiter = log.register(Box::new(move || sender.send(()).unwrap_or(())));
     let mut boundary = None;
     for i in 1..=10 {
         let lsn = add(&log, waiter);

@@ -58,7 +58,7 @@ fn rule_6_a_full_disk_resumes_by_itself_when_there_is_room() {
     assert!(replay.next_record().unwrap().is_none());
     log.start(replay).unwrap();
     let (sender, receiver) = crossbeam_channel::unbounded();
-    let waiter = log.register(Box::new(move || _ = sender.send(())));
+    let waiter = log.register(Box::new(move || sender.send(()).unwrap_or(())));
     sim.set_capacity(Some(1000));
     let mut last = 0;
     while log.is_healthy() {
@@ -193,5 +193,23 @@ fn rule_1_a_start_syncs_what_it_read() {
         let (log, records) = reopen(&next, Fsync::Always).unwrap();
         assert_eq!((records.len(), log.acked(), log.synced()), (3, 3, 3));
         assert_eq!(reopen(&next.power_loss(seed), Fsync::No).unwrap().1.len(), 3);
+    }
+}
+
+#[test]
+fn rule_6_a_start_makes_good_a_sync_that_failed_before_the_crash() {
+    let base = SimIo::new();
+    let (log, waiter) = with_records(&base, Fsync::EverySec, 3);
+    log.sync_to(3).unwrap();
+    log.append(|lsn, out| out.resize(out.len() + 9000, lsn as u8));
+    add(&log, waiter);
+    base.fail(Op::Sync, 0, 1, libc::EIO);
+    log.core.turn(true);
+    assert!(log.needs_flush());
+    for seed in 0..30 {
+        let sim = base.process_crash();
+        let (log, records) = reopen(&sim, Fsync::No).unwrap();
+        assert_eq!((records.len(), log.synced()), (5, 5));
+        assert_eq!(reopen(&sim.power_loss(seed), Fsync::No).unwrap().1.len(), 5, "seed {seed}");
     }
 }

@@ -77,8 +77,10 @@ fn assert_sequence(records: &Records, first: Lsn) -> Lsn {
 fn counting(log: &Log) -> (WaiterId, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = count.clone();
-    let wake = move || {
-        counted.fetch_add(1, Ordering::SeqCst);
-    };
-    (log.register(Box::new(wake)), count)
+    (
+        log.register(Box::new(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        })),
+        count,
+    )
 }

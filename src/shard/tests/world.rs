@@ -161,9 +161,7 @@ impl World {
                 txn.need
             }
         };
-        let lease = std::mem::take(&mut txn.lease);
         drop(txn);
-        engine.release(lease);
         let last = engine.log.last();
         assert!(last == before || last == before + 1 && result.is_ok(), "a transaction is one record or none");
         assert!(last == before || need == last, "a writer waits for its own record");
@@ -272,12 +270,13 @@ impl World {
             let mut met = Vec::new();
             let span = Span { ns, prefix: b"", after: None };
             let whole = walk(&mut core, &engine.router, span, self.now_ms, |m| {
-                met.push((m.stored_key, m.key));
+                let live = m.is_live();
+                met.push((m.stored_key, live.then_some(m.key)));
                 true
             });
             assert!(whole.unwrap());
             assert!(met.is_sorted(), "a walk goes in order");
-            all.extend(met.into_iter().map(|(_, key)| key));
+            all.extend(met.into_iter().filter_map(|(_, key)| key));
         }
         all.sort();
         let now_ms = self.now_ms;

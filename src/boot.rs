@@ -1,0 +1,319 @@
+//! The assembly of a server, from its settings to its end.
+//!
+//! | step | fails with |
+//! |---|---|
+//! | log, file limit | exit code 1 |
+//! | the engine opens the data directory, which it then owns | exit code 1 |
+//! | listeners, network threads: clients are answered `-LOADING` | exit code 1 |
+//! | replay, on a thread of its own | exit code 1 |
+//! | ready: the log says so, systemd is told | |
+//! | SIGTERM, SIGINT or SHUTDOWN: no more connections, no more commands, last replies, flush, sync | |
+//!
+//! A second SIGINT ends the process at once; so does the first during the replay, which changes nothing that the next
+//! start would miss.
+
+pub mod check;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::config::budget::{Budget, Machine};
+use crate::config::settings::Supervised;
+use crate::config::{Config, Settings};
+use crate::handler::Server;
+use crate::handler::server::Shutdown;
+use crate::log::RealIo;
+use crate::net::listen::{self, Workers};
+use crate::server::config::RESERVED_FILES;
+use crate::shard::Engine;
+use crate::shard::engine::{EngineOptions, gate};
+use crate::util::{alloc, logging, sys, time};
+
+/// Time between two samples of the rates that INFO shows.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// Why the server does not run, in the operator's words.
+type Failure = Box<dyn std::error::Error>;
+
+/// Runs a server until it is told to end.
+pub fn serve(config: Config) -> ExitCode {
+    let settings = config.settings();
+    if let Err(error) = logging::start(settings.logfile.as_deref(), settings.loglevel.into()) {
+        eprintln!("cannot open the log file: {error}");
+        return ExitCode::FAILURE;
+    }
+    let outcome = run(config);
+    if let Err(error) = &outcome {
+        tracing::error!("{error}");
+    }
+    if let Some(path) = &settings.pidfile {
+        let _ = std::fs::remove_file(path);
+    }
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run(config: Config) -> Result<(), Failure> {
+    limit_clients(&config)?;
+    let settings = config.settings();
+    let budget = Budget::new(&settings, &Machine::read());
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        pid = std::process::id(),
+        memory_bytes = budget.total_bytes,
+        dir = %settings.dir.display(),
+        "tarn starts"
+    );
+    let engine = Engine::open(Arc::new(RealIo), engine_options(&settings, &budget))?;
+    let server = Arc::new(Server::new(engine, config));
+    if let Some(path) = &settings.pidfile {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|error| format!("cannot write the pid file {}: {error}", path.display()))?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(live(&server, &settings, budget.io_threads))
+}
+
+/// Raises the limit of open files, or else lowers `maxclients`.
+fn limit_clients(config: &Config) -> Result<(), Failure> {
+    let asked = config.settings().maxclients as u64;
+    let limit = sys::raise_file_limit(asked + RESERVED_FILES);
+    if limit >= asked + RESERVED_FILES {
+        return Ok(());
+    }
+    let most = limit - RESERVED_FILES.min(limit / 2);
+    if most < asked {
+        tracing::warn!(limit, asked, maxclients = most, "maxclients lowered, as the limit of open files is too low");
+        config.set(&[("maxclients", most.max(1).to_string())])?;
+    }
+    Ok(())
+}
+
+fn engine_options(settings: &Settings, budget: &Budget) -> EngineOptions {
+    EngineOptions {
+        dir: settings.dir.clone(),
+        shards: u16::try_from(settings.shards).ok().filter(|shards| *shards > 0),
+        databases: settings.databases,
+        fsync: settings.appendfsync.into(),
+        table_budget: budget.tables_bytes as usize,
+        dirty_budget: budget.dirty_bytes as usize,
+        cold_budget: budget.metadata_cache_bytes as usize,
+        block_cache: budget.block_cache_bytes as usize,
+        log_limit: budget.log_max_bytes,
+        nice: settings.background_nice,
+        background: true,
+    }
+}
+
+/// Listens, loads, serves, and ends.
+async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let listeners = listen::bind(server)?;
+    if listeners.is_empty() {
+        return Err("nothing to listen on: port is 0, or bind is empty, and there is no unixsocket".into());
+    }
+    let workers = Workers::start(server, threads);
+    let mut tasks: Vec<_> = listeners
+        .into_iter()
+        .map(|listener| tokio::spawn(listen::accept(server.clone(), listener, workers.clone())))
+        .collect();
+    tasks.push(tokio::spawn(sample(server.clone())));
+    let ended = load_and_wait(server, settings, &mut signals).await;
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    if let Some(path) = &settings.unixsocket {
+        let _ = std::fs::remove_file(path);
+    }
+    match ended? {
+        End::NothingToSave => Ok(()),
+        End::Asked(how) => shut_down(server, settings, how, &mut signals).await,
+    }
+}
+
+/// Why the server ends.
+enum End {
+    /// The log is not even read.
+    NothingToSave,
+    Asked(Shutdown),
+}
+
+async fn load_and_wait(server: &Arc<Server>, settings: &Settings, signals: &mut Signals) -> Result<End, Failure> {
+    let mut asked = server.shutdown.subscribe();
+    let mut loaded = replay(server);
+    loop {
+        tokio::select! {
+            outcome = &mut loaded => match outcome {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => return Err(error.into()),
+                Err(_) => return Err("the replay of the log panicked".into()),
+            },
+            name = signals.next() => {
+                tracing::info!(signal = name, "ends before the log is replayed");
+                return Ok(End::NothingToSave);
+            }
+            _ = asked.changed() => {
+                tracing::info!("ends before the log is replayed");
+                return Ok(End::NothingToSave);
+            }
+        }
+    }
+    announce(server, settings);
+    tokio::select! {
+        name = signals.next() => {
+            tracing::info!(signal = name, "signal received, shutting down");
+            Ok(End::Asked(Shutdown::Save))
+        }
+        _ = asked.changed() => Ok(End::Asked((*asked.borrow()).unwrap_or(Shutdown::Save))),
+    }
+}
+
+/// Replays the log on a thread of its own.
+fn replay(server: &Arc<Server>) -> oneshot::Receiver<Result<(), String>> {
+    let (done, outcome) = oneshot::channel();
+    let engine = server.engine.clone();
+    crate::shard::engine::spawn("replay".to_owned(), 0, move || {
+        let began = Instant::now();
+        let outcome = engine.replay().map_err(|error| error.to_string());
+        let records = engine.stats.replayed_records.load(Ordering::Relaxed);
+        tracing::info!(records, ms = began.elapsed().as_millis() as u64, "log replayed");
+        // Nobody listens any more if the server was told to end meanwhile.
+        let _ = done.send(outcome);
+    });
+    outcome
+}
+
+/// Tells whoever waits that the server serves.
+fn announce(server: &Server, settings: &Settings) {
+    for bind in settings.bind.iter().filter(|_| settings.port != 0) {
+        tracing::info!(address = %bind.host, port = settings.port, "ready to accept connections");
+    }
+    if let Some(path) = &settings.unixsocket {
+        tracing::info!(path = %path.display(), "ready to accept connections");
+    }
+    if settings.requirepass.0.is_empty() && !settings.protected_mode {
+        tracing::warn!("neither requirepass nor protected-mode is set: whoever reaches the port may do anything");
+    }
+    tracing::debug!(shards = server.engine.shards.len(), run_id = server.run_id, "details");
+    if matches!(settings.supervised, Supervised::Systemd | Supervised::Auto)
+        && let Some(path) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = notify(Path::new(&path))
+    {
+        tracing::warn!(%error, "cannot notify the service manager");
+    }
+}
+
+/// As `sd_notify(3)` describes it: a datagram to the socket named in the environment, `@` for an abstract one.
+fn notify(path: &Path) -> io::Result<()> {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let address = match path.as_os_str().as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(path)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1\nSTATUS=Ready to accept connections\n", &address)?;
+    Ok(())
+}
+
+/// Feeds the rates and the peak of memory that INFO shows.
+async fn sample(server: Arc<Server>) {
+    let mut ticks = tokio::time::interval(SAMPLE);
+    loop {
+        ticks.tick().await;
+        let used = alloc::used_bytes() as u64;
+        let load = |counter: fn(&crate::handler::server::ThreadStats) -> &std::sync::atomic::AtomicU64| {
+            server.total(|thread| counter(thread).load(Ordering::Relaxed))
+        };
+        let counters = [load(|t| &t.commands), load(|t| &t.bytes_in), load(|t| &t.bytes_out)];
+        let mut rates = server.rates.lock();
+        rates.sample(time::monotonic_us(), counters);
+        if used > rates.memory_peak.0 {
+            rates.memory_peak = (used, time::now_ms() / 1000);
+        }
+    }
+}
+
+/// Ends in good order: what was acknowledged is on disk when this returns.
+async fn shut_down(
+    server: &Arc<Server>,
+    settings: &Settings,
+    how: Shutdown,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    server.engine.set_gate(gate::STOPPING, true);
+    let (done, closed) = oneshot::channel();
+    let engine = server.engine.clone();
+    let last_replies = last_replies(server.clone(), settings.shutdown_timeout);
+    let close = async move {
+        last_replies.await;
+        crate::shard::engine::spawn("shutdown".to_owned(), 0, move || {
+            // Whoever came through the gate before it closed has its shards by now; this waits until it is done.
+            drop(engine.lease(&engine.all_shards()));
+            engine.close(how == Shutdown::Save);
+            let _ = done.send(());
+        });
+        let _ = closed.await;
+    };
+    tokio::select! {
+        () = close => {
+            tracing::info!("everything is on disk, bye");
+            Ok(())
+        }
+        () = signals.interrupt() => Err("interrupted again: ends without a flush; the log holds every write".into()),
+    }
+}
+
+/// Waits until clients have their replies, but no longer than this.
+async fn last_replies(server: Arc<Server>, most: Duration) {
+    let began = Instant::now();
+    loop {
+        // At least once: a command that runs now is to write its reply first.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let pending = |client: &Arc<crate::handler::session::Client>| client.output_bytes.load(Ordering::Relaxed) > 0;
+        let waiting = server.clients.lock().values().filter(|client| pending(client)).count();
+        if waiting == 0 {
+            return;
+        }
+        if began.elapsed() > most {
+            tracing::warn!(clients = waiting, "some clients have not read their last replies");
+            return;
+        }
+    }
+}
+
+/// The signals that end a server. SIGHUP does not, as the server may outlive its terminal.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next one to end by.
+    async fn next(&mut self) -> &'static str {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => {}
+            }
+        }
+    }
+
+    async fn interrupt(&mut self) {
+        self.interrupt.recv().await;
+    }
+}

@@ -1,0 +1,262 @@
+//! Filters of CLIENT LIST and CLIENT KILL: Redis's, and Valkey's where Redis has none.
+//!
+//! All filters must admit a connection. A filter given twice counts once, as it was given last.
+
+use std::sync::atomic::Ordering;
+
+use super::letters;
+use crate::handler::session::Client;
+use crate::handler::{Error, Result, Server};
+use crate::resp::args::Cursor;
+use crate::util::num::parse_i64;
+
+/// Whose filters are read; defaults and some texts differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    List,
+    Kill,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Test {
+    Ids(Vec<u64>),
+    Normal(bool),
+    User,
+    Addr(Vec<u8>),
+    Laddr(Vec<u8>),
+    Ip(Vec<u8>),
+    Name(Vec<u8>),
+    LibName(Vec<u8>),
+    LibVer(Vec<u8>),
+    Db(i64),
+    Flags(Vec<u8>),
+    Capa(bool),
+    IdleS(u64),
+    AgeS(u64),
+}
+
+/// What a connection must be like.
+pub(super) struct Filter {
+    /// Each with whether it must fail (`NOT-`).
+    tests: Vec<(bool, Test)>,
+    skip_me: bool,
+}
+
+/// Letters that `flags` of CLIENT LIST may show, in Redis or Valkey.
+const LETTERS: &[u8] = b"bcdeirtuxABEIMNOPRSTU";
+
+impl Filter {
+    /// The old form of CLIENT KILL.
+    pub(super) fn of_address(addr: &[u8]) -> Filter {
+        Filter { tests: vec![(false, Test::Addr(addr.to_vec()))], skip_me: false }
+    }
+
+    /// Reads filters up to the end of the arguments.
+    pub(super) fn parse(mut args: Cursor<'_>, of: Use, server: &Server) -> Result<Filter> {
+        let mut filter = Filter { tests: Vec::new(), skip_me: of == Use::Kill };
+        while let Some(word) = args.next() {
+            let word = word.to_ascii_lowercase();
+            let (not, name) = match word.strip_prefix(b"not-") {
+                Some(name) => (true, name),
+                None => (false, word.as_slice()),
+            };
+            if name == b"id" {
+                filter.add(not, Test::Ids(ids(&mut args, of)?));
+                continue;
+            }
+            let value = args.arg()?;
+            match name {
+                b"skipme" if !not && value.eq_ignore_ascii_case(b"yes") => filter.skip_me = true,
+                b"skipme" if !not && value.eq_ignore_ascii_case(b"no") => filter.skip_me = false,
+                b"maxage" if !not => filter.add(false, Test::AgeS(positive(value, "maxage")?)),
+                b"idle" if !not => filter.add(false, Test::IdleS(positive(value, "idle")?)),
+                name => filter.add(not, test(name, value, server)?),
+            }
+        }
+        Ok(filter)
+    }
+
+    fn add(&mut self, not: bool, test: Test) {
+        let kind = std::mem::discriminant(&test);
+        self.tests.retain(|(n, t)| *n != not || std::mem::discriminant(t) != kind);
+        self.tests.push((not, test));
+    }
+
+    /// Whether a connection passes; `me` is the id of the one that asks.
+    pub(super) fn admits(&self, client: &Client, me: u64, now_ms: u64) -> bool {
+        if self.skip_me && client.id == me {
+            return false;
+        }
+        self.tests.iter().all(|(not, test)| test.holds(client, now_ms) != *not)
+    }
+}
+
+impl Test {
+    fn holds(&self, client: &Client, now_ms: u64) -> bool {
+        let passed_s = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
+        match self {
+            Test::Ids(ids) => ids.contains(&client.id),
+            Test::Normal(normal) => *normal,
+            Test::User => true,
+            Test::Addr(addr) => client.addr.as_bytes() == addr,
+            Test::Laddr(addr) => client.laddr.as_bytes() == addr,
+            Test::Ip(ip) => client.addr.rsplit_once(':').is_some_and(|(host, _)| {
+                host.trim_start_matches('[').trim_end_matches(']').as_bytes() == ip.as_slice()
+            }),
+            Test::Name(name) => client.labels.lock().name == *name,
+            Test::LibName(name) => client.labels.lock().lib_name == *name,
+            Test::LibVer(version) => client.labels.lock().lib_ver == *version,
+            Test::Db(db) => client.db.load(Ordering::Relaxed) == *db,
+            Test::Flags(wanted) => {
+                let letters = letters(client);
+                wanted.iter().all(|letter| letters.as_bytes().contains(letter))
+            }
+            Test::Capa(any) => *any,
+            Test::IdleS(least) => passed_s(client.active_ms.load(Ordering::Relaxed)) >= *least,
+            Test::AgeS(least) => passed_s(client.since_ms) >= *least,
+        }
+    }
+}
+
+/// One id, and those that follow it.
+fn ids(args: &mut Cursor<'_>, of: Use) -> Result<Vec<u64>> {
+    let invalid = match of {
+        Use::List => "ERR Invalid client ID",
+        Use::Kill => "ERR client-id should be greater than 0",
+    };
+    let mut ids = Vec::new();
+    let mut next = Some(args.arg()?);
+    while let Some(arg) = next {
+        let id = parse_i64(arg).ok_or(Error::err(invalid))?;
+        if of == Use::Kill && id < 1 {
+            return Err(Error::err(invalid));
+        }
+        ids.push(id.max(0) as u64);
+        // What is no number is the next filter, or a mistake that its reader finds.
+        next = args.peek().filter(|arg| parse_i64(arg).is_some() || args.remaining() == 1);
+        if next.is_some() {
+            args.next();
+        }
+    }
+    Ok(ids)
+}
+
+fn test(name: &[u8], value: &[u8], server: &Server) -> Result<Test> {
+    let shown = || String::from_utf8_lossy(value);
+    let value_owned = value.to_vec();
+    Ok(match name {
+        b"type" => match value.to_ascii_lowercase().as_slice() {
+            b"normal" => Test::Normal(true),
+            b"master" | b"primary" | b"slave" | b"replica" | b"pubsub" => Test::Normal(false),
+            _ => return Err(Error::Text(format!("ERR Unknown client type '{}'", shown()).into())),
+        },
+        b"user" if value == b"default" => Test::User,
+        b"user" => return Err(Error::Text(format!("ERR No such user '{}'", shown()).into())),
+        b"addr" => Test::Addr(value_owned),
+        b"laddr" => Test::Laddr(value_owned),
+        b"ip" => Test::Ip(value_owned),
+        b"name" => Test::Name(value_owned),
+        b"lib-name" => Test::LibName(value_owned),
+        b"lib-ver" => Test::LibVer(value_owned),
+        b"db" => {
+            let db = parse_i64(value).ok_or(Error::err("ERR DB is not an integer or out of range"))?;
+            let last = i64::from(server.config.settings().databases) - 1;
+            if !(0..=last).contains(&db) {
+                return Err(Error::Text(format!("ERR DB number should be between 0 and {last}").into()));
+            }
+            Test::Db(db)
+        }
+        b"flags" if value.iter().all(|letter| LETTERS.contains(letter)) => Test::Flags(value_owned),
+        b"flags" => {
+            return Err(Error::Text(format!("ERR Unknown flags found in the provided filter: {}", shown()).into()));
+        }
+        b"capa" if value.iter().all(|letter| *letter == b'r') => Test::Capa(value.is_empty()),
+        b"capa" => {
+            return Err(Error::Text(format!("ERR Unknown capa found in the provided filter: {}", shown()).into()));
+        }
+        _ => return Err(Error::Syntax),
+    })
+}
+
+fn positive(value: &[u8], what: &str) -> Result<u64> {
+    let Some(number) = parse_i64(value) else {
+        return Err(Error::Text(format!("ERR {what} is not an integer or out of range").into()));
+    };
+    u64::try_from(number)
+        .ok()
+        .filter(|number| *number > 0)
+        .ok_or_else(|| Error::Text(format!("ERR {what} should be greater than 0").into()))
+}
+
+macro_rules! filters {
+    ($types:literal) => {
+        concat!(
+            "[ID client-id [client-id ...]] [TYPE <",
+            $types,
+            ">] [USER username] [ADDR addr] [LADDR laddr] [SKIPME <YES | NO>] [MAXAGE maxage] [NAME name] [IDLE idle] \
+             [FLAGS flags] [LIB-NAME lib-name] [LIB-VER lib-ver] [DB db] [CAPA capa] [IP ip] [NOT-TYPE <",
+            $types,
+            ">] [NOT-ID not-client-id [not-client-id ...]] [NOT-USER not-username] [NOT-ADDR not-addr] \
+             [NOT-LADDR not-laddr] [NOT-NAME not-name] [NOT-FLAGS not-flags] [NOT-LIB-NAME not-lib-name] \
+             [NOT-LIB-VER not-lib-ver] [NOT-DB not-db] [NOT-CAPA not-capa] [NOT-IP not-ip]"
+        )
+    };
+}
+
+/// Grammar of CLIENT LIST.
+pub(super) const LIST_SYNTAX: &str = filters!("NORMAL | MASTER | REPLICA | PUBSUB");
+/// Grammar of CLIENT KILL.
+pub(super) const KILL_SYNTAX: &str =
+    concat!("<old-format | <", filters!("NORMAL | MASTER | SLAVE | REPLICA | PUBSUB"), ">>");
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn client(id: u64) -> Client {
+        let client =
+            Client { id, addr: "[::1]:5".into(), laddr: "[::1]:6".into(), since_ms: 1000, ..Client::default() };
+        client.multi.store(-1, Ordering::Relaxed);
+        client.labels.lock().name = b"n".to_vec();
+        client
+    }
+
+    fn admits(tests: Vec<(bool, Test)>) -> bool {
+        Filter { tests, skip_me: false }.admits(&client(7), 8, 11_500)
+    }
+
+    #[test]
+    fn tests_hold_or_not() {
+        assert!(admits(vec![]));
+        assert!(admits(vec![(false, Test::Ids(vec![6, 7])), (true, Test::Ids(vec![8]))]));
+        assert!(!admits(vec![(true, Test::Ids(vec![7]))]));
+        assert!(admits(vec![(false, Test::Ip(b"::1".to_vec())), (false, Test::Addr(b"[::1]:5".to_vec()))]));
+        assert!(!admits(vec![(false, Test::Laddr(b"[::1]:5".to_vec()))]));
+        assert!(admits(vec![(false, Test::AgeS(10))]) && !admits(vec![(false, Test::AgeS(11))]));
+        assert!(
+            admits(vec![(false, Test::Flags(b"N".to_vec()))]) && !admits(vec![(false, Test::Flags(b"x".to_vec()))])
+        );
+        assert!(admits(vec![(false, Test::Name(b"n".to_vec()))]) && admits(vec![(true, Test::LibName(b"x".to_vec()))]));
+    }
+
+    #[test]
+    fn the_last_of_two_equal_filters_counts() {
+        let mut filter = Filter { tests: vec![], skip_me: true };
+        filter.add(false, Test::Ids(vec![1]));
+        filter.add(true, Test::Ids(vec![2]));
+        filter.add(false, Test::Ids(vec![7]));
+        assert!(filter.admits(&client(7), 8, 0) && !filter.admits(&client(7), 7, 0));
+    }
+
+    #[test]
+    fn ids_end_at_the_next_word() {
+        let args: crate::resp::OwnedArgs = [&b"1"[..], b"2", b"name", b"x"].into_iter().collect();
+        let mut cursor = args.as_args().cursor(0);
+        assert_eq!(ids(&mut cursor, Use::List).unwrap(), [1, 2]);
+        assert_eq!(cursor.peek(), Some(&b"name"[..]));
+        let args: crate::resp::OwnedArgs = [&b"1"[..], b"x"].into_iter().collect();
+        assert_eq!(ids(&mut args.as_args().cursor(0), Use::List), Err(Error::err("ERR Invalid client ID")));
+        assert!(ids(&mut args.as_args().cursor(0), Use::Kill).is_err());
+    }
+}

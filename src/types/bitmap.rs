@@ -1,6 +1,0 @@
-//! bitmap
-
-use crate::handler::Command;
-
-/// The rows of this file.
-pub const COMMANDS: &[Command] = &[];

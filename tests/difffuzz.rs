@@ -1,0 +1,50 @@
+//! The differential fuzzer, `tests/diff/difffuzz.py`: the same random commands on Redis 8.2 and on Tarn, replies and key spaces compared.
+//!
+//! `TARN_DIFF_COUNT` sets the commands per seed (20000), `TARN_DIFF_SEEDS` the seeds (`1`, or a list as `1,2,3`),
+//! `TARN_DIFF_GROUPS` the groups of commands. A machine without Python or Redis 8.2 says so and passes.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::server::{Kind, Server, notice};
+
+/// What Tarn has of the fuzzer's groups.
+const GROUPS: &str = "string,bitmap,generic";
+/// What of these groups needs types that Tarn does not have yet.
+const SKIP: &str = "SORT,SORT_RO,DUMP+RESTORE";
+
+fn setting(name: &str, default: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| default.to_owned())
+}
+
+#[test]
+fn tarn_answers_as_redis_does() {
+    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !python.is_ok_and(|status| status.success()) {
+        notice("skipped: no python3 on this machine to run the differential fuzzer");
+        return;
+    }
+    let Some(reference) = Server::start(Kind::Redis82, &[]) else {
+        notice("skipped: no redis 8.2 on this machine to compare with");
+        return;
+    };
+    let target = Server::tarn(&[]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/diff/difffuzz.py");
+    let address = |server: &Server| format!("127.0.0.1:{}", server.port());
+    for seed in setting("TARN_DIFF_SEEDS", "1").split(',') {
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(&script).args(["--ref", &address(&reference), "--target", &address(&target)]);
+        command.args(["--seed", seed, "--count", &setting("TARN_DIFF_COUNT", "20000")]);
+        command.args(["--groups", &setting("TARN_DIFF_GROUPS", GROUPS), "--skip", SKIP]);
+        command.args(["--since", "8.2", "--resp", "both"]);
+        let output = command.output().unwrap_or_else(|e| panic!("python3: {e}"));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "seed {seed}: {}\n{text}\n{errors}", output.status);
+        // The exit status forgives another text after the same error code, and floats that are near; Tarn has neither.
+        assert!(text.contains("error text only 0, near 0,"), "seed {seed}:\n{text}");
+        eprintln!("{text}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Runs the files of `tests/scripts/` on Tarn, in RESP2 and RESP3, and on the real servers that prove what they expect.
+//!
+//! `TARN_SCRIPTS_RECORD=1 cargo test --test scripts real::` writes the real servers' replies into the files, wherever they are
+//! not the ones expected; they are to be reviewed before they are committed. A machine without those servers says so and passes.
+
+mod common;
+
+use common::script::{Script, folder};
+use common::server::{Kind, notice};
+
+fn on_tarn(name: &str) {
+    if let Err(text) = Script::load(name).check(Kind::Tarn) {
+        panic!("{text}");
+    }
+}
+
+fn on_real_servers(name: &str) {
+    let script = Script::load(name);
+    if std::env::var_os("TARN_SCRIPTS_RECORD").is_some_and(|v| v == "1") {
+        script.record();
+        return;
+    }
+    for kind in [Kind::Redis82, Kind::Valkey] {
+        if !script.concerns(kind) {
+            continue;
+        }
+        if kind.binary().is_none() {
+            notice(&format!("skipped: no {} on this machine to prove {name}", kind.title()));
+        } else if let Err(text) = script.check(kind) {
+            panic!("{text}");
+        }
+    }
+}
+
+macro_rules! scripts {
+    ($($name:ident)*) => {
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        /// Tarn answers as expected.
+        mod tarn {
+            $(#[test] fn $name() { super::on_tarn(stringify!($name)); })*
+        }
+
+        /// The servers that Tarn follows answer as expected.
+        mod real {
+            $(#[test] fn $name() { super::on_real_servers(stringify!($name)); })*
+        }
+    };
+}
+
+scripts! {
+    bitmap bitfield bitop connection expiry keys protocol scan server string_numbers string_options string_ranges strings
+    table transaction
+}
+
+#[test]
+fn every_file_is_run() {
+    let mut found: Vec<String> = std::fs::read_dir(folder())
+        .unwrap_or_else(|e| panic!("{}: {e}", folder().display()))
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.strip_suffix(".txt").map(str::to_owned))
+        .collect();
+    found.sort();
+    let mut named = NAMES.to_vec();
+    named.sort_unstable();
+    assert_eq!(found, named);
+}
