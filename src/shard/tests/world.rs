@@ -65,6 +65,8 @@ pub(super) struct World {
     pub(super) engine: Option<Arc<Engine>>,
     pub(super) now_ms: u64,
     pub(super) model: Model,
+    /// Step, and how often it is passed before, at which the next replay is cut off.
+    pub(super) crash_in_replay: Option<(&'static str, u64)>,
     /// The model after each LSN since the last opening, oldest first.
     history: Vec<(Lsn, Model)>,
 }
@@ -99,6 +101,7 @@ impl World {
         model.insert(NAMES[0], Db::new());
         model.insert(NAMES[1], Db::new());
         let mut world = World {
+            crash_in_replay: None,
             sim: SimIo::new(),
             _dir: dir,
             options,
@@ -330,6 +333,12 @@ impl World {
     }
 
     fn recover(&mut self, promised: Lsn) {
+        if let Some((step, n)) = self.crash_in_replay.take() {
+            self.sim.crash_at_step(step, n);
+            let engine = Engine::open(Arc::new(self.sim.clone()), self.options.clone());
+            let _cut = engine.map(|engine| engine.replay());
+            self.sim = self.sim.process_crash();
+        }
         self.open();
         let last = self.engine().log.last();
         assert!(last >= promised, "record {promised} was promised, {last} is the last one there");
