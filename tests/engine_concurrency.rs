@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use tarn::log::{Fsync, RealIo};
 use tarn::shard::Engine;
-use tarn::shard::actor::Lease;
-use tarn::shard::actor::{Job, ShardSet};
+use tarn::shard::actor::{Job, Lease, ShardSet};
 use tarn::shard::engine::EngineOptions;
 use tarn::shard::txn::{Mark, Txn, WriteSet};
 
@@ -134,7 +133,7 @@ impl Change {
 fn operate(engine: &Arc<Engine>, rng: &mut Rng, done: mpsc::Sender<()>) {
     let change = Change::new(rng);
     let shards = change.shards(engine);
-    let way = rng.below(4);
+    let way = rng.below(5);
     let lease = match way {
         0 => engine.try_lease(&shards),
         1 => Some(engine.lease(&shards)),
@@ -152,7 +151,19 @@ fn operate(engine: &Arc<Engine>, rng: &mut Rng, done: mpsc::Sender<()>) {
         let _ = done.send(());
         lease
     });
-    if way == 3 { engine.post_blocking(shards, job) } else { engine.post(shards, job) }
+    match way {
+        2 => engine.post_blocking(shards, job),
+        3 => {
+            // Work that leads to more work, on whatever thread runs it.
+            let (held, first) = (engine.clone(), shards_of(engine, &[b"first"]));
+            let first_job: Job = Box::new(move |lease| {
+                held.post(shards, job);
+                lease
+            });
+            engine.post(first, first_job);
+        }
+        _ => engine.post(shards, job),
+    }
 }
 
 /// Sums of all counters and of all accounts.

@@ -128,6 +128,14 @@ impl Shard {
         drop(self.try_core());
     }
 
+    /// Runs what is in the mailbox, unless a holder of the core will.
+    fn look(&self) {
+        full_fence();
+        if !self.mailbox.is_empty() {
+            drop(self.try_core());
+        }
+    }
+
     /// Leaves a job for the shard's own thread. False if the threads have ended.
     pub fn post_to_thread(&self, shards: ShardSet, job: Job) -> bool {
         self.thread.send((shards, job)).is_ok()
@@ -244,8 +252,10 @@ impl Crossing {
                 }
                 continue;
             };
-            let ready = next_ready(&mut queue, &shards);
+            let mut touched = ShardSet::new();
+            let ready = next_ready(&mut queue, &shards, &mut touched);
             drop(queue);
+            touched.iter().for_each(|&shard| shards[shard as usize].look());
             if let Some((lease, job)) = ready {
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
                 self.again.store(true, Ordering::SeqCst);
@@ -257,10 +267,14 @@ impl Crossing {
 }
 
 /// Takes the first work whose shards are all free, or that has tried too often: that one goes to a thread.
-fn next_ready<'e>(queue: &mut VecDeque<Crosser>, shards: &'e [Arc<Shard>]) -> Option<(Lease<'e>, Option<Job>)> {
+fn next_ready<'e>(
+    queue: &mut VecDeque<Crosser>,
+    shards: &'e [Arc<Shard>],
+    touched: &mut ShardSet,
+) -> Option<(Lease<'e>, Option<Job>)> {
     for at in 0..queue.len() {
         let crosser = &mut queue[at];
-        if let Some(lease) = try_lease(shards, &crosser.shards) {
+        if let Some(lease) = try_quietly(shards, &crosser.shards, touched) {
             return queue.remove(at).map(|crosser| (lease, Some(crosser.job)));
         }
         crosser.tries += 1;
@@ -274,6 +288,21 @@ fn next_ready<'e>(queue: &mut VecDeque<Crosser>, shards: &'e [Arc<Shard>]) -> Op
         }
     }
     None
+}
+
+/// The cores of these shards, if none of them is taken; otherwise what was taken and given back without a look at what
+/// arrived meanwhile is added to `touched`. Such work may bring more for the crossing, whose queue is locked here.
+fn try_quietly<'e>(all: &'e [Arc<Shard>], shards: &[ShardId], touched: &mut ShardSet) -> Option<Lease<'e>> {
+    let mut cores: SmallVec<[MutexGuard<'e, Core>; 4]> = SmallVec::new();
+    for &shard in shards {
+        let Some(core) = all[shard as usize].core.try_lock() else {
+            touched.extend_from_slice(&shards[..cores.len()]);
+            return None;
+        };
+        cores.push(core);
+    }
+    let guard = |(core, &shard): (_, &ShardId)| Guard { core: Some(core), shard: &all[shard as usize] };
+    Some(cores.into_iter().zip(shards).map(guard).collect())
 }
 
 /// The cores of these shards, if none of them is taken.

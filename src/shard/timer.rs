@@ -97,7 +97,7 @@ impl<'a> Timer<'a> {
         Ok(())
     }
 
-    /// Runs on the shard's core; what arrives meanwhile is run before it is given back.
+    /// Runs on the shard's core.
     fn with_core<R>(&self, run: impl FnOnce(&mut Core) -> R) -> R {
         run(&mut self.engine.shards[self.id as usize].core())
     }

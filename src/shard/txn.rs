@@ -275,10 +275,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         if let Some(body) = body {
             if body.maybe_stored {
                 self.queue_garbage(at, body.version);
-            } else if body.version == 0 {
-                // Born in this very transaction: what follows under the same version is another body, to a replay too.
-                let object = self.lease[at.at as usize].table.at(at.index);
-                redo::encode_delete(object.ns, object.key(), &mut self.set.redo);
             }
             self.set.undo.push(Undo::Body { at, body: Some(body) });
         }
@@ -771,6 +767,9 @@ impl<'a, 'e> Txn<'a, 'e> {
                     None => core.raw.remove(&key),
                 };
             }
+            Undo::Garbage { at } => {
+                self.lease[at as usize].garbage.pop_back();
+            }
             Undo::Names { at, before } => {
                 let core = &mut *self.lease[at as usize];
                 core.names = before.names;
@@ -779,9 +778,6 @@ impl<'a, 'e> Txn<'a, 'e> {
                 core.counts.extend(before.counts);
                 core.order = None;
                 core.dead_names.retain(|ns, _| !before.died.contains(ns));
-            }
-            Undo::Garbage { at } => {
-                self.lease[at as usize].garbage.pop_back();
             }
             undo @ (Undo::Element { .. } | Undo::ElementSplice { .. }) => self.undo_element(undo),
         }

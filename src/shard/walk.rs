@@ -74,8 +74,6 @@ pub fn walk(
 ) -> Result<bool> {
     let Some(span) = span.stored() else { return Ok(true) };
     core.need_order(now_ms);
-    // Stored keys follow their text so far only; who asks for more compares the rest.
-    let span = Span { prefix: &span.prefix[..span.prefix.len().min(codec::MAX_INLINE)], ..span };
     // Taken out for the walk, so that the table can be asked meanwhile.
     let order = core.order.take().unwrap_or_default();
     let ended = merge(core, &order, router, span, now_ms, visit);

@@ -316,6 +316,10 @@ impl Run {
         self.stepper = None;
         trace(|| format!("crash in the middle of a flush: {}", self.stepper.is_some()));
         let power = self.rng.chance(60).then(|| self.rng.next());
+        if self.rng.chance(40) {
+            let step = *self.rng.pick(&["flush.gathered", "flush.synced", "flush.ingested", "log.start"]);
+            self.world.crash_in_replay = Some((step, self.rng.below(4) as u64));
+        }
         self.world.crash(power);
         self.world.verify();
         self.world.verify_counts();

@@ -65,6 +65,8 @@ pub(super) struct World {
     pub(super) engine: Option<Arc<Engine>>,
     pub(super) now_ms: u64,
     pub(super) model: Model,
+    /// Step, and how often it is passed before, at which the next replay is cut off.
+    pub(super) crash_in_replay: Option<(&'static str, u64)>,
     /// The model after each LSN since the last opening, oldest first.
     history: Vec<(Lsn, Model)>,
 }
@@ -99,6 +101,7 @@ impl World {
         model.insert(NAMES[0], Db::new());
         model.insert(NAMES[1], Db::new());
         let mut world = World {
+            crash_in_replay: None,
             sim: SimIo::new(),
             _dir: dir,
             options,
@@ -161,9 +164,7 @@ impl World {
                 txn.need
             }
         };
-        let lease = std::mem::take(&mut txn.lease);
         drop(txn);
-        drop(lease);
         let last = engine.log.last();
         assert!(last == before || last == before + 1 && result.is_ok(), "a transaction is one record or none");
         assert!(last == before || need == last, "a writer waits for its own record");
@@ -272,14 +273,13 @@ impl World {
             let mut met = Vec::new();
             let span = Span { ns, prefix: b"", after: None };
             let whole = walk(&mut core, &engine.router, span, self.now_ms, |m| {
-                if m.is_live() {
-                    met.push((m.stored_key, m.key));
-                }
+                let live = m.is_live();
+                met.push((m.stored_key, live.then_some(m.key)));
                 true
             });
             assert!(whole.unwrap());
             assert!(met.is_sorted(), "a walk goes in order");
-            all.extend(met.into_iter().map(|(_, key)| key));
+            all.extend(met.into_iter().filter_map(|(_, key)| key));
         }
         all.sort();
         let now_ms = self.now_ms;
@@ -333,6 +333,12 @@ impl World {
     }
 
     fn recover(&mut self, promised: Lsn) {
+        if let Some((step, n)) = self.crash_in_replay.take() {
+            self.sim.crash_at_step(step, n);
+            let engine = Engine::open(Arc::new(self.sim.clone()), self.options.clone());
+            let _cut = engine.map(|engine| engine.replay());
+            self.sim = self.sim.process_crash();
+        }
         self.open();
         let last = self.engine().log.last();
         assert!(last >= promised, "record {promised} was promised, {last} is the last one there");
