@@ -115,7 +115,7 @@ mod tests {
             line.contains(' ') && name.starts_with(|c: char| c.is_ascii_lowercase()) && table::find(name).is_some()
         });
         let given: Vec<&str> = directives.collect();
-        assert_eq!(given.len(), sections(Effect::Live).map(|section| section.rows.len()).sum());
+        assert_eq!(given.len(), sections(Effect::Live).map(|section| section.rows.len()).sum::<usize>());
         let config = Config::load(Source::Stdin(given.join("\n").into()), &[]).unwrap();
         assert_eq!(config.get(&["*"]), Config::default().get(&["*"]));
     }

@@ -56,8 +56,12 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
     if kind != Kind::String {
         return Err(Error::Text(format!("ERR a key of type {} cannot be copied", kind.name()).into()));
     }
+    let raw = ctx.object(found).state & state::RAW != 0;
     let value = ctx.string_value(found)?.into_owned();
-    ctx.txn.put_string(ns, to, &value, expire_ms)?;
+    let copy = ctx.txn.put_string(ns, to, &value, expire_ms)?;
+    if raw {
+        ctx.txn.mark_raw(copy);
+    }
     Ok(true)
 }
 

@@ -105,3 +105,84 @@ pub const COMMANDS: &[Command] = &[
         .help("2.0.0", "Forgets all queued commands.")
         .syntax("", "O(N) where N is the number of queued commands"),
 ];
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::{OwnedArgs, session::Client};
+    use crate::shard::txn::{Mark, Txn, WriteSet};
+    use crate::shard::walk::tests::engine;
+
+    fn queue(session: &mut Session, line: &str) {
+        let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
+        let command = crate::command::table().find(&args.as_args()[0]).unwrap().1;
+        session.multi.get_or_insert_default().queue.push((command, args));
+    }
+
+    fn run(server: &Server, session: &mut Session, may_block: bool) -> (Result, String) {
+        let shards = server.engine.all_shards();
+        let lease = server.engine.lease(&shards);
+        session.follow(&lease.first().unwrap().names);
+        let mut set = WriteSet::default();
+        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, may_block);
+        let mut ctx = Ctx { txn, session, server };
+        let args: OwnedArgs = [&b"exec"[..]].into_iter().collect();
+        let mut out = Reply::new(2);
+        let result = exec(&mut ctx, args.as_args(), &mut out);
+        match result {
+            Ok(()) => _ = ctx.txn.commit(&server.engine.log),
+            Err(_) => ctx.txn.rollback_to(Mark::default()),
+        }
+        drop(std::mem::take(&mut ctx.txn.lease));
+        (result, String::from_utf8_lossy(out.as_slice()).replace("\r\n", " "))
+    }
+
+    /// Databases are selected and flushed before a read turns out to need the disk: run again, nothing of the first
+    /// attempt is left in session, key space or log.
+    #[test]
+    fn an_exec_that_must_wait_for_the_disk_is_run_again_from_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let ns = {
+            let engine = engine(dir.path(), 2);
+            let ns = engine.first_names().id(b"0").unwrap();
+            engine.transact(&[0, 1], 1, |txn| txn.put_string(ns, b"cold", b"value", 0)).unwrap();
+            engine.flush().unwrap();
+            engine.close(false);
+            ns
+        };
+        let engine = engine(dir.path(), 2);
+        engine.shards.iter().for_each(|shard| shard.core().store_is_cold = true);
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap());
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        session.ns = ns;
+        for line in ["INCR n", "SELECT 1", "SET k v", "FLUSHDB", "SWAPDB 0 1", "GET cold", "SELECT x", "DBSIZE"] {
+            queue(&mut session, line);
+        }
+        assert_eq!(run(&server, &mut session, false).0, Err(Error::Cold));
+        assert_eq!((session.db.as_slice(), session.ns), (&b"0"[..], ns));
+        assert_eq!(session.multi.as_ref().map(|multi| multi.queue.len()), Some(8));
+        let (result, reply) = run(&server, &mut session, true);
+        assert_eq!(result, Ok(()));
+        let expected = "*8 :1 +OK +OK +OK +OK $5 value -ERR value is not an integer or out of range :2 ";
+        assert_eq!(reply, expected);
+        assert!(session.multi.is_none());
+        assert_eq!((session.db.as_slice(), session.ns), (&b"1"[..], ns));
+        assert_eq!(run(&server, &mut session, true).0, Err(Error::err("ERR EXEC without MULTI")));
+    }
+
+    #[test]
+    fn a_spoilt_transaction_is_discarded() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap());
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        queue(&mut session, "SET k v");
+        session.multi.as_mut().unwrap().aborted = true;
+        let aborted = Error::err("EXECABORT Transaction discarded because of previous errors.");
+        assert_eq!(run(&server, &mut session, false).0, Err(aborted));
+        assert!(session.multi.is_none());
+    }
+}

@@ -54,6 +54,12 @@ impl ColdCache {
         self.cache.remove(&Self::key(ns, key))
     }
 
+    /// Whether something is known of a key.
+    #[cfg(test)]
+    pub fn contains(&self, ns: NsId, key: &[u8]) -> bool {
+        self.entries > 0 && self.cache.contains_key(&Self::key(ns, key))
+    }
+
     /// Remembers a metadata record.
     pub fn put(&mut self, ns: NsId, key: &[u8], meta: Vec<u8>) {
         self.entries += 1;

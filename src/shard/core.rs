@@ -23,7 +23,7 @@ use crate::store::Partition;
 
 use super::cold::{Cold, ColdCache};
 use super::names::Names;
-use super::object::{Body, Kind, Object, state};
+use super::object::{Body, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::table::{Index, Table, table_hash};
 
 /// Identifies a shard of the engine.
@@ -43,6 +43,9 @@ pub struct CoreStats {
 
 /// Keys in the order of fjall's metadata records: namespace, stored key; with the object's place in the table.
 pub type Order = BTreeMap<(NsId, Box<[u8]>), Index>;
+
+/// Elements of a body that are freed on the spot.
+const FREE_AT_ONCE: usize = 64;
 
 /// State of one shard.
 pub struct Core {
@@ -74,6 +77,8 @@ pub struct Core {
     pub table_bytes: usize,
     /// What the table may hold before clean objects leave.
     pub table_limit: usize,
+    /// Objects and elements read into the table since clean ones last left it.
+    pub admitted: usize,
     /// Bytes that turned dirty since the last gather began.
     pub dirty_bytes: usize,
     /// Bytes a running flush has gathered.
@@ -84,6 +89,8 @@ pub struct Core {
     pub settled: u64,
     /// Earliest time that fjall's expiry index may list; the sweep starts there.
     pub sweep_from_ms: u64,
+    /// Dead namespaces whose records fjall may still hold.
+    pub dead_names: BTreeMap<NsId, super::garbage::DeadStage>,
     /// Objects of dead namespaces may be in the table from this index on.
     pub reap_from: Option<Index>,
     /// Bodies of which elements in fjall wait to be removed.
@@ -94,6 +101,8 @@ pub struct Core {
     pub cold: ColdCache,
     /// Copy of the name → id map.
     pub names: Arc<Names>,
+    /// Big bodies to be freed.
+    pub trash: Vec<Box<Body>>,
     /// Counters.
     pub stats: CoreStats,
     /// Reads of the store may wait for the disk: the data no longer fits the block cache.
@@ -169,7 +178,7 @@ impl Core {
             self.expiry.insert((meta.expire_ms, index));
             self.stored_ttl.insert(index, meta.expire_ms);
         }
-        self.make_room();
+        self.admitted += 1;
         Ok(index)
     }
 
@@ -247,14 +256,20 @@ impl Core {
         object
     }
 
-    /// Lets clean objects leave for the second-level cache while the table is over its limit; bounded steps, since a
-    /// table full of dirty objects must not be walked.
+    /// Lets clean objects leave for the second-level cache while the table is over its limit. Only between
+    /// transactions: whatever one has found must stay where it is to its end. Steps are bounded by what came in since,
+    /// as a table full of dirty objects must not be walked.
+    #[inline]
     pub fn make_room(&mut self) {
-        const STEPS: usize = 16;
-        if self.table_bytes <= self.table_limit {
-            return;
+        let admitted = std::mem::take(&mut self.admitted);
+        if self.table_bytes > self.table_limit {
+            self.evict_some(16 * (admitted + 1));
         }
-        for _ in 0..STEPS {
+    }
+
+    #[cold]
+    fn evict_some(&mut self, steps: usize) {
+        for _ in 0..steps {
             let Some(index) = self.table.turn_hand() else { continue };
             let object = self.table.at_mut(index);
             if !object.is_clean() {
@@ -272,9 +287,13 @@ impl Core {
     }
 
     fn evict(&mut self, index: Index) {
-        let object = self.discard(index);
+        let mut object = self.discard(index);
         self.stats.evicted_objects += 1;
-        if object.kind == Kind::Absent || object.body.is_some() {
+        if let Some(body) = object.body.take() {
+            self.throw_away(body);
+            return;
+        }
+        if object.kind == Kind::Absent {
             return;
         }
         let Some(kind) = object.kind.stored() else { return };
@@ -282,6 +301,14 @@ impl Core {
         let mut value = Vec::with_capacity(object.value().len() + 16);
         meta.encode(None, object.value(), &mut value);
         self.cold.put(object.ns, object.key(), value);
+    }
+
+    /// Takes a body that nobody needs any more. Freeing a big one takes long: the shard's thread does it, without the
+    /// lock.
+    pub fn throw_away(&mut self, body: Box<Body>) {
+        if body.overlay.elements.len() > FREE_AT_ONCE {
+            self.trash.push(body);
+        }
     }
 
     /// Marks an object as changed.
@@ -307,9 +334,11 @@ impl Core {
         }
         if old != 0 {
             self.expiry.remove(&(old, index));
+            self.table_bytes -= EXPIRY_OVERHEAD;
         }
         if expire_ms != 0 {
             self.expiry.insert((expire_ms, index));
+            self.table_bytes += EXPIRY_OVERHEAD;
         }
     }
 
@@ -334,14 +363,14 @@ impl Core {
         let order = (self.dirty.iter().chain(self.in_flight.iter()))
             .filter(|&&i| self.table.is_used(i))
             .map(|&i| (i, self.table.at(i)))
-            .filter(|(_, o)| o.state & state::STORED == 0)
+            .filter(|(_, o)| o.state & state::STORED == 0 && o.kind != Kind::Absent)
             .map(|(i, o)| (order_key(o), i))
             .collect();
         self.order = Some(order);
     }
 }
 
-fn order_key(object: &Object) -> (NsId, Box<[u8]>) {
+pub(super) fn order_key(object: &Object) -> (NsId, Box<[u8]>) {
     let mut stored = Vec::new();
     codec::push_stored(object.key(), &mut stored);
     (object.ns, stored.into())

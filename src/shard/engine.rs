@@ -165,6 +165,7 @@ pub struct Engine {
     pub active_expire: AtomicBool,
     /// Threads stop.
     pub stopping: AtomicBool,
+    log_from: AtomicU64,
     /// One flush at a time.
     flush_lock: parking_lot::Mutex<()>,
     flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
@@ -232,6 +233,7 @@ impl Engine {
             write_delay_us: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             stopping: AtomicBool::new(false),
+            log_from: AtomicU64::new(0),
             flush_lock: parking_lot::Mutex::new(()),
             flush_wake: Default::default(),
             threads: parking_lot::Mutex::new(Vec::new()),
@@ -272,10 +274,10 @@ impl Engine {
         for (id, work) in self.thread_work.lock().drain(..).enumerate() {
             let engine = self.clone();
             let run = move || super::timer::shard_thread(&engine, id as ShardId, &work);
-            threads.push(spawn(format!("shard-{id}"), self.options.nice.min(5), run));
+            threads.push(spawn(format!("shard-{id}"), 0, run));
         }
         let engine = self.clone();
-        threads.push(spawn("flush".to_owned(), self.options.nice, move || engine.flush_thread()));
+        threads.push(spawn("flush".to_owned(), 0, move || engine.flush_thread()));
     }
 
     /// All shard ids.
@@ -409,12 +411,24 @@ impl Engine {
         self.io.step("flush.rotated")?;
         self.store_tables()?;
         self.io.step("flush.stored")?;
-        self.log.delete_before(boundary)?;
+        self.delete_before(boundary)?;
         self.io.step("flush.deleted")?;
         self.stats.flushes.fetch_add(1, Ordering::Relaxed);
         self.stats.flush_us.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.stats.last_flush_ms.store(crate::util::time::now_ms(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Deletes the segments before a boundary, when all that they hold is in fjall.
+    pub(super) fn delete_before(&self, boundary: log::SegmentBoundary) -> std::io::Result<()> {
+        self.log.delete_before(boundary)?;
+        self.log_from.fetch_max(boundary.first_lsn(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The log holds no record below this LSN any more; 0 as long as that is not known.
+    pub fn log_from(&self) -> log::Lsn {
+        self.log_from.load(Ordering::SeqCst)
     }
 
     /// Brings everything dirty to fjall. During replay this is the whole flush: the log must stay as it is.
@@ -442,7 +456,7 @@ impl Engine {
         }
         let mut flight = gather.end(&mut core);
         drop(core);
-        let result = self.ingest(&partition, &mut flight);
+        let result = self.ingest_aside(&partition, &mut flight);
         if result.is_ok() {
             self.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
         }
@@ -456,6 +470,28 @@ impl Engine {
                 return result;
             }
         }
+    }
+
+    /// Runs the ingestion at the lower priority of background work. The flusher itself must not have that: whoever is
+    /// preempted while it holds a core keeps everybody from it.
+    fn ingest_aside(
+        &self,
+        partition: &crate::store::Partition,
+        flight: &mut super::flush::Flight,
+    ) -> Result<(), FlushError> {
+        if !self.options.background {
+            return self.ingest(partition, flight);
+        }
+        std::thread::scope(|scope| {
+            let aside = || {
+                crate::util::sys::set_nice(self.options.nice);
+                self.ingest(partition, flight)
+            };
+            match std::thread::Builder::new().name("ingest".to_owned()).spawn_scoped(scope, aside)?.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
     }
 
     fn ingest(&self, partition: &crate::store::Partition, flight: &mut super::flush::Flight) -> Result<(), FlushError> {
@@ -553,14 +589,17 @@ fn open_core(
         order_used_ms: 0,
         last_lsn: 0,
         table_bytes: 0,
+        admitted: 0,
         table_limit: options.table_budget / shards as usize,
         dirty_bytes: 0,
         flight_bytes: 0,
         gathers: 0,
         settled: 0,
         sweep_from_ms: 0,
+        dead_names: Default::default(),
         reap_from: None,
         garbage: Default::default(),
+        trash: Vec::new(),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),

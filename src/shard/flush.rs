@@ -20,7 +20,7 @@ use super::object::{ELEMENT_OVERHEAD, Element, Kind, state};
 use super::table::Index;
 
 /// Objects encoded or settled per hold of the shard's lock.
-pub const SLICE: usize = 128;
+pub const SLICE: usize = if cfg!(test) { 8 } else { 128 };
 
 #[derive(Clone, Copy)]
 struct Record {
@@ -58,6 +58,10 @@ pub struct Flight {
     raw: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     counts: Vec<codec::NsId>,
     number: u64,
+    /// Where in `bytes` the records without an object begin.
+    raw_from: usize,
+    /// The earliest time put into the expiry index.
+    earliest_ms: Option<u64>,
     /// The highest LSN of anything gathered.
     pub highest: Lsn,
 }
@@ -92,7 +96,11 @@ impl Gather {
 
     /// Encodes one object; how many elements came with it.
     fn object(&mut self, core: &mut Core, index: Index) -> usize {
-        if !core.table.is_used(index) || core.table.at(index).state & state::QUEUED == 0 {
+        // A place that was given to another key stands in the list twice. What was changed since it was gathered waits
+        // for the next flush.
+        if !core.table.is_used(index)
+            || core.table.at(index).state & (state::QUEUED | state::IN_FLIGHT) != state::QUEUED
+        {
             return 0;
         }
         let object = core.table.at_mut(index);
@@ -101,9 +109,7 @@ impl Gather {
             return 0;
         }
         if !core.names.is_live(object.ns) {
-            if object.state & state::IN_FLIGHT == 0 {
-                core.discard(index);
-            }
+            core.discard(index);
             return 0;
         }
         object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
@@ -145,6 +151,8 @@ impl Gather {
             self.key.clear();
             codec::key::expiry_key(old, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
             self.flight.push(&self.key, None);
+            // Nothing else would remove it if this flush fails.
+            self.flight.raw.push((self.key.clone(), None));
             core.stored_ttl.remove(&index);
         }
         if now != 0 {
@@ -152,7 +160,7 @@ impl Gather {
             codec::key::expiry_key(now, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
             self.flight.push(&self.key, Some(b""));
             core.stored_ttl.insert(index, now);
-            core.sweep_from_ms = core.sweep_from_ms.min(now);
+            self.flight.earliest_ms = Some(self.flight.earliest_ms.map_or(now, |earliest| earliest.min(now)));
         }
     }
 
@@ -179,6 +187,7 @@ impl Gather {
         core.gathers += 1;
         self.flight.number = core.gathers;
         self.flight.highest = self.flight.highest.max(core.last_lsn);
+        self.flight.raw_from = self.flight.bytes.len();
         for (key, value) in std::mem::take(&mut core.raw) {
             self.flight.push(&key, value.as_deref());
             self.flight.raw.push((key, value));
@@ -220,9 +229,11 @@ impl Flight {
         self.records.len()
     }
 
-    /// Sorts by key; of records with the same key the last one gathered stays.
+    /// Sorts by key. Of records with the same key an object's stays, as it knows best: a tombstone for an expiry record
+    /// that nobody owned must not hide the one of an object that has taken the same time since.
     pub fn sort(&mut self) {
-        let Flight { bytes, records, .. } = self;
+        let Flight { bytes, records, raw_from, .. } = self;
+        let raw = |r: &Record| r.at >= *raw_from;
         let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
         let mut shared = [usize::MAX; 256];
         let mut first: [&[u8]; 256] = [&[]; 256];
@@ -246,7 +257,7 @@ impl Flight {
         }
         records.sort_unstable_by(|a, b| {
             let by_head = bytes[a.at].cmp(&bytes[b.at]).then(a.head.cmp(&b.head));
-            by_head.then_with(|| key(a).cmp(key(b))).then(b.at.cmp(&a.at))
+            by_head.then_with(|| key(a).cmp(key(b))).then(raw(a).cmp(&raw(b))).then(b.at.cmp(&a.at))
         });
         records.dedup_by(|later, kept| later.head == kept.head && key(later) == key(kept));
     }
@@ -286,12 +297,15 @@ impl Flight {
         core.flight_bytes = 0;
         if ok {
             core.settled = self.number;
+            // Only now: a sweep that ran during the ingestion has not seen them.
+            core.sweep_from_ms = core.sweep_from_ms.min(self.earliest_ms.unwrap_or(u64::MAX));
             return;
         }
         for (key, value) in self.raw.drain(..) {
             core.raw.entry(key).or_insert(value);
         }
-        core.dirty_counts.extend(self.counts.drain(..));
+        let Core { dirty_counts, names, .. } = core;
+        dirty_counts.extend(self.counts.drain(..).filter(|&ns| names.is_live(ns)));
     }
 }
 

@@ -16,6 +16,8 @@
 //! | [`draw`] | a key at random |
 
 pub mod actor;
+#[cfg(test)]
+mod check;
 pub mod cold;
 pub mod core;
 pub mod cursor;
@@ -30,6 +32,10 @@ pub mod table;
 pub mod timer;
 pub mod txn;
 pub mod walk;
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod tests;
 
 pub use engine::Engine;
 pub use txn::{Found, Txn};

@@ -115,6 +115,9 @@ pub struct Overlay {
 /// Memory an overlay entry costs beside its bytes: tree node share and two allocations.
 pub const ELEMENT_OVERHEAD: usize = 72;
 
+/// Memory that a time costs in the index of times and in the map of stored times.
+pub const EXPIRY_OVERHEAD: usize = 64;
+
 /// What a collection or a big string keeps beside its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body {
@@ -218,6 +221,7 @@ impl Object {
     #[inline]
     pub fn mem_bytes(&self) -> usize {
         let body = self.body.as_ref().map_or(0, |b| size_of::<Body>() + b.bytes);
-        size_of::<Object>() + 16 + self.bytes.capacity() + 16 + body
+        let expiry = if self.expire_ms == 0 { 0 } else { EXPIRY_OVERHEAD };
+        size_of::<Object>() + 16 + self.bytes.capacity() + 16 + body + expiry
     }
 }

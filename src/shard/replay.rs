@@ -12,11 +12,11 @@ use crate::codec::{self, DiskKey, Meta, NamespaceMap, NsId, redo::Op};
 use crate::error::Result;
 use crate::log::{Lsn, Replay};
 
-use super::core::{Core, ShardId};
+use super::core::{Core, ShardId, storage};
 use super::engine::{Engine, OpenError};
-use super::garbage::{Dead, Stage};
+use super::garbage::{Dead, DeadStage, Stage};
 use super::names::Names;
-use super::object::{Body, ELEMENT_OVERHEAD, Element, Kind, state};
+use super::object::{ELEMENT_OVERHEAD, Element, Kind, state};
 use super::table::Index;
 
 fn bad(what: impl std::fmt::Display) -> OpenError {
@@ -42,25 +42,115 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
             core.garbage.push_back((Dead::from_record(ns, &key), Stage::Queued(0)));
         }
     }
+    let range = codec::key::tag_range(codec::key::tag::DEAD_NS);
+    for item in partition.range(&range.lower, &range.upper)? {
+        if let DiskKey::DeadNs { ns } = codec::key::decode_key(&item?.0).map_err(bad)? {
+            core.dead_names.insert(ns, DeadStage::Queued(0));
+        }
+    }
     Ok(())
 }
+
+/// Records between two looks at the dirty budget.
+const MOST_RECORDS: usize = if cfg!(test) { 4 } else { usize::MAX };
 
 /// Applies every record of the log.
 pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     let mut records = 0u64;
-    while let Some((lsn, payload)) = replay.next_record()? {
-        for op in codec::redo::Ops::new(payload) {
-            apply(engine, lsn, &op.map_err(bad)?).map_err(bad)?;
-        }
-        records += 1;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(engine.shards.len());
+    let mut batch = Batch::default();
+    loop {
+        let more = batch.fill(&mut replay)?;
+        batch.apply(engine, threads).map_err(bad)?;
+        records += batch.records.len() as u64;
         engine.stats.replayed_records.store(records, Ordering::Relaxed);
-        if records.is_multiple_of(4096) && over_budget(engine) {
+        if !more {
+            break;
+        }
+        if over_budget(engine) {
             // Nothing may be deleted meanwhile: what follows in the log still needs its place.
             engine.store_tables().map_err(bad)?;
         }
     }
     engine.log.start(replay)?;
+    complete_names(engine)
+}
+
+/// Gives every numbered database its id. Before a key is written under it the id must be in the log: the number of
+/// databases may be another one next time, and an id is never given twice.
+fn complete_names(engine: &Engine) -> Result<(), OpenError> {
+    let mut lease = engine.lease(&engine.all_shards());
+    let names = Names::new(lease[0].names.map().clone(), engine.options.databases);
+    let (mut key, mut record) = (Vec::new(), Vec::new());
+    codec::key::names_key(&mut key);
+    names.map().encode(&mut record);
+    let known = match lease[0].raw.get(&key) {
+        Some(logged) => logged.clone(),
+        None => lease[0].partition.get(&key)?.map(|stored| stored.to_vec()),
+    };
+    if known.as_ref() == Some(&record) {
+        return Ok(());
+    }
+    let lsn = engine.log.append(|_, out| codec::redo::encode_names(&record, out));
+    lease[0].raw.insert(key, Some(record));
+    let names = Arc::new(names);
+    for core in &mut lease {
+        core.names = names.clone();
+        core.last_lsn = lsn;
+    }
+    drop(lease);
+    engine.write_out(lsn);
     Ok(())
+}
+
+/// Records that are applied together, by several threads: each takes the operations of its own shards, in their order.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// LSN and end in `bytes` of each record.
+    records: Vec<(Lsn, usize)>,
+}
+
+/// Bytes of a batch; the dirty budget is looked at between two.
+const BATCH_BYTES: usize = 4 << 20;
+
+impl Batch {
+    /// Takes the next records. False at the end of the log.
+    fn fill(&mut self, replay: &mut Replay) -> Result<bool, OpenError> {
+        self.bytes.clear();
+        self.records.clear();
+        while self.bytes.len() < BATCH_BYTES && self.records.len() < MOST_RECORDS {
+            let Some((lsn, payload)) = replay.next_record()? else { return Ok(false) };
+            self.bytes.extend_from_slice(payload);
+            self.records.push((lsn, self.bytes.len()));
+        }
+        Ok(true)
+    }
+
+    fn apply(&self, engine: &Engine, threads: usize) -> Result<(), String> {
+        if threads < 2 || self.bytes.len() < BATCH_BYTES / 8 {
+            return self.apply_part(engine, |_| true);
+        }
+        std::thread::scope(|scope| {
+            let part = |n| move || self.apply_part(engine, |shard| shard as usize % threads == n);
+            let parts: Vec<_> = (0..threads).map(|n| scope.spawn(part(n))).collect();
+            parts.into_iter().try_for_each(|part| match part.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    fn apply_part(&self, engine: &Engine, mine: impl Fn(ShardId) -> bool) -> Result<(), String> {
+        let mut from = 0;
+        for &(lsn, end) in &self.records {
+            for op in codec::redo::Ops::new(&self.bytes[from..end]) {
+                apply(engine, lsn, &op.map_err(|e| e.to_string())?, &mine)?;
+            }
+            from = end;
+        }
+        Ok(())
+    }
 }
 
 fn over_budget(engine: &Engine) -> bool {
@@ -68,28 +158,30 @@ fn over_budget(engine: &Engine) -> bool {
     dirty as u64 > engine.dirty_budget.load(Ordering::Relaxed)
 }
 
-fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
+fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool) -> Result<(), String> {
     let with_key = |ns: NsId, key: &[u8], run: &mut dyn FnMut(&mut Core, u64) -> Result| {
         let hash = engine.router.hash(key);
         let shard = engine.router.shard(hash, key);
+        if !mine(shard) {
+            return Ok(());
+        }
         let mut core = engine.shards[shard as usize].core();
         core.last_lsn = lsn;
         if !core.names.is_live(ns) {
             return Ok(());
         }
+        core.make_room();
         run(&mut core, hash).map_err(|e| e.to_string())
     };
     match *op {
         Op::Put { ns, key, header, value } => {
             let mut meta = Meta::decode(header).map_err(|e| e.to_string())?.0;
             meta.resolve_version(lsn);
-            with_key(ns, key, &mut |core, hash| {
-                put(core, hash, lsn, (ns, key), &meta, value);
-                Ok(())
-            })
+            with_key(ns, key, &mut |core, hash| put(core, hash, lsn, (ns, key), &meta, value))
         }
         Op::Delete { ns, key } => with_key(ns, key, &mut |core, hash| {
-            delete(core, hash, lsn, ns, key);
+            let index = claim(core, hash, lsn, (ns, key), None)?;
+            delete(core, index, lsn);
             Ok(())
         }),
         Op::Patch { ns, key, offset, bytes } => with_key(ns, key, &mut |core, hash| {
@@ -121,16 +213,17 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
                 Some(value)
             })
         }),
-        Op::Count { shard, ns, count } => with_shard(engine, shard, lsn, |core| {
+        Op::Count { shard, ns, count } => with_shard(engine, shard, lsn, mine, |core| {
             if core.names.is_live(ns) {
                 core.set_count(ns, count);
             }
         }),
-        Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, |core| raw(core, key, value)),
+        Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, mine, |core| raw(core, key, value)),
         Op::Names(map) => {
             let map = NamespaceMap::decode(map).map_err(|e| e.to_string())?;
             let names = Arc::new(Names::from_map(map));
-            for shard in &engine.shards {
+            let all = engine.shards.iter().enumerate();
+            for (_, shard) in all.filter(|&(id, _)| mine(id as ShardId)) {
                 rename(&mut shard.core(), names.clone());
             }
             Ok(())
@@ -138,7 +231,16 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>) -> Result<(), String> {
     }
 }
 
-fn with_shard(engine: &Engine, shard: ShardId, lsn: Lsn, run: impl FnOnce(&mut Core)) -> Result<(), String> {
+fn with_shard(
+    engine: &Engine,
+    shard: ShardId,
+    lsn: Lsn,
+    mine: &impl Fn(ShardId) -> bool,
+    run: impl FnOnce(&mut Core),
+) -> Result<(), String> {
+    if !mine(shard) {
+        return Ok(());
+    }
     let shard = engine.shards.get(shard as usize).ok_or("the log names a shard that does not exist")?;
     let mut core = shard.core();
     core.last_lsn = lsn;
@@ -162,6 +264,12 @@ fn rename(core: &mut Core, names: Arc<Names>) {
 fn raw(core: &mut Core, key: &[u8], value: Option<&[u8]>) {
     core.dirty_bytes += key.len() + ELEMENT_OVERHEAD;
     core.raw.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+    if let Ok(DiskKey::DeadNs { ns }) = codec::key::decode_key(key) {
+        match value {
+            Some(_) => core.dead_names.insert(ns, DeadStage::Queued(core.gathers + 1)),
+            None => core.dead_names.remove(&ns),
+        };
+    }
     if let Ok(DiskKey::Garbage { ns, .. }) = codec::key::decode_key(key) {
         let dead = Dead::from_record(ns, key);
         core.garbage.retain(|(d, _)| *d != dead);
@@ -171,17 +279,45 @@ fn raw(core: &mut Core, key: &[u8], value: Option<&[u8]>) {
     }
 }
 
-/// The object of a key, whether fjall holds it or not; a new one counts as possibly stored (rule 3).
-fn claim(core: &mut Core, hash: u64, ns: NsId, key: &[u8]) -> Index {
-    match core.table.find(super::table::table_hash(hash, ns), ns, key) {
-        Some(index) => index,
-        None => {
-            core.cold.take(ns, key);
-            let index = core.create(hash, ns, key, 0);
-            core.table.at_mut(index).state |= state::MAYBE_STORED;
-            index
-        }
+/// The object of a key, without its body, whether fjall holds it or not; a new one counts as possibly stored (rule 3).
+fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: Option<u64>) -> Result<Index> {
+    let mut found = core.table.find(super::table::table_hash(hash, ns), ns, key);
+    if found.is_none() && core.gathers > 0 {
+        // This replay has flushed: a body may be in fjall whose end the log does not call garbage.
+        found = core.fault(hash, ns, key, true)?;
     }
+    let Some(index) = found else {
+        core.cold.take(ns, key);
+        let index = core.create(hash, ns, key, 0);
+        core.table.at_mut(index).state |= state::MAYBE_STORED;
+        return Ok(index);
+    };
+    let object = core.table.at_mut(index);
+    if object.body.as_ref().is_none_or(|body| Some(body.version) == keep) {
+        return Ok(index);
+    }
+    let before = object.mem_bytes();
+    let body = object.body.take();
+    core.table_bytes = core.table_bytes + core.table.at(index).mem_bytes() - before;
+    // One that begins and ends in this very record may begin once more, under the same version; and what fjall holds may
+    // be ahead of the record: a version that is yet to begin.
+    if let Some(body) = body.filter(|body| body.version < lsn) {
+        bury(core, ns, key, body.version)?;
+    }
+    Ok(index)
+}
+
+/// Queues what fjall holds of a version that has ended. The log names garbage only if elements had been flushed when
+/// the version ended; a replay that flushes midway is ahead of that.
+fn bury(core: &mut Core, ns: NsId, key: &[u8], version: u64) -> Result {
+    let dead = Dead::new(ns, key, version);
+    let range = dead.range();
+    let stored = core.partition.range(&range.lower, &range.upper).map_err(|e| storage(key, e))?.next();
+    if let Some(record) = stored {
+        record.map_err(|e| storage(key, e))?;
+        raw(core, &dead.record_key(), Some(b""));
+    }
+    Ok(())
 }
 
 fn stamp(core: &mut Core, index: Index, lsn: Lsn) {
@@ -189,8 +325,8 @@ fn stamp(core: &mut Core, index: Index, lsn: Lsn) {
     core.table.at_mut(index).lsn = lsn;
 }
 
-fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Meta, value: &[u8]) {
-    let index = claim(core, hash, ns, key);
+fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Meta, value: &[u8]) -> Result {
+    let index = claim(core, hash, lsn, (ns, key), meta.has_version().then_some(meta.version))?;
     let object = core.table.at_mut(index);
     let before = object.mem_bytes();
     let was_absent = object.kind == Kind::Absent;
@@ -202,26 +338,25 @@ fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Me
         let fresh = version == lsn;
         let body = object.body.get_or_insert_with(Default::default);
         if body.version != version {
-            **body = Body { version, ..Body::new() };
+            body.version = version;
             body.overlay.complete = fresh;
             body.maybe_stored = true;
         }
         body.size = meta.size;
         body.extra = meta.extra;
         body.encoding = meta.encoding;
-    } else {
-        object.body = None;
     }
     core.table_bytes = core.table_bytes + core.table.at(index).mem_bytes() - before;
     core.set_expire(index, meta.expire_ms);
-    if was_absent && core.table.at(index).state & state::STORED == 0 {
+    if was_absent {
+        core.table.at_mut(index).state &= !state::STORED;
         core.order_insert(index);
     }
     stamp(core, index, lsn);
+    Ok(())
 }
 
-fn delete(core: &mut Core, hash: u64, lsn: Lsn, ns: NsId, key: &[u8]) {
-    let index = claim(core, hash, ns, key);
+fn delete(core: &mut Core, index: Index, lsn: Lsn) {
     core.set_expire(index, 0);
     let object = core.table.at_mut(index);
     let before = object.mem_bytes();
@@ -229,7 +364,6 @@ fn delete(core: &mut Core, hash: u64, lsn: Lsn, ns: NsId, key: &[u8]) {
     let key_len = object.key_len as usize;
     object.bytes.truncate(key_len);
     object.bytes.shrink_to_fit();
-    object.body = None;
     core.table_bytes = core.table_bytes + core.table.at(index).mem_bytes() - before;
     core.order_remove(index);
     stamp(core, index, lsn);
@@ -268,7 +402,7 @@ fn change_element(
     if !body.overlay.complete && !body.overlay.elements.contains_key(element) {
         let mut disk_key = Vec::new();
         codec::key::element_key(ns, &object.bytes[..key_len], version, element, &mut disk_key);
-        if let Some(value) = partition.get(&disk_key).map_err(|e| super::core::storage(key, e))? {
+        if let Some(value) = partition.get(&disk_key).map_err(|e| storage(key, e))? {
             let old = Element { value: Some(value.to_vec()), state: state::MAYBE_STORED };
             body.bytes += element.len() + value.len() + ELEMENT_OVERHEAD;
             core.table_bytes += element.len() + value.len() + ELEMENT_OVERHEAD;

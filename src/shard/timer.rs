@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use crate::codec::{self, DiskKey};
 use crate::error::Result;
+use crate::store::Partition;
 
 use super::actor::{Job, Lease, ShardSet};
 use super::core::{Core, ShardId, unreadable};
 use super::engine::Engine;
-use super::garbage::Stage;
+use super::garbage::{self, DeadStage, Stage};
 use super::object::{Kind, state};
 use super::txn::{Mark, Txn, WriteSet};
 
@@ -58,6 +59,7 @@ impl<'a> Timer<'a> {
 
     /// One turn at this time.
     pub fn turn(&mut self, now_ms: u64) {
+        drop(self.with_core(|core| std::mem::take(&mut core.trash)));
         if self.engine.refusal().is_some() {
             return;
         }
@@ -95,17 +97,31 @@ impl<'a> Timer<'a> {
         Ok(())
     }
 
-    /// Keys that are on disk only.
+    /// Runs on the shard's core; what arrives meanwhile is run before it is given back.
+    fn with_core<R>(&self, run: impl FnOnce(&mut Core) -> R) -> R {
+        run(&mut self.engine.shards[self.id as usize].core())
+    }
+
+    /// Keys that are on disk only. The sweep takes the mark where it starts and gives back the one where the next is to
+    /// start; flushes that bring earlier times meanwhile move it back.
     fn expire_stored(&mut self, now_ms: u64) -> Result {
-        let mut core = self.engine.shards[self.id as usize].core();
-        if core.order.is_some() && core.order_used_ms + ORDER_IDLE_MS < now_ms {
-            core.order = None;
-        }
-        let (mut from, partition) = (core.sweep_from_ms, core.partition.clone());
-        drop(core);
-        if !self.active() || partition.disk_bytes() == 0 || from > now_ms {
-            return Ok(());
-        }
+        let active = self.active();
+        let from = self.with_core(|core| {
+            if core.order.is_some() && core.order_used_ms + ORDER_IDLE_MS < now_ms {
+                core.order = None;
+            }
+            let due = active && core.sweep_from_ms <= now_ms && core.partition.disk_bytes() > 0;
+            due.then(|| (std::mem::replace(&mut core.sweep_from_ms, u64::MAX), core.partition.clone()))
+        });
+        let Some((from, partition)) = from else { return Ok(()) };
+        let next = self.sweep(&partition, from, now_ms);
+        let mark = *next.as_ref().unwrap_or(&from);
+        self.with_core(|core| core.sweep_from_ms = core.sweep_from_ms.min(mark));
+        next.map(drop)
+    }
+
+    /// Removes what is due and answers where the next sweep begins.
+    fn sweep(&mut self, partition: &Partition, mut from: u64, now_ms: u64) -> Result<u64> {
         loop {
             let range = codec::key::expiry_range(from, now_ms);
             let mut due = Vec::with_capacity(SWEEP_SLICE);
@@ -117,143 +133,182 @@ impl<'a> Timer<'a> {
                 }
                 due.push(key.to_vec());
             }
-            let ended = due.len() < SWEEP_SLICE * 8;
             for slice in due.chunks(SWEEP_SLICE) {
                 self.transact(now_ms, |txn| slice.iter().try_for_each(|key| expire_record(txn, key)))?;
             }
-            let mut core = self.engine.shards[self.id as usize].core();
-            // What fjall still lists before `resume` is dead and leaves with the next flush.
-            core.sweep_from_ms = if ended { now_ms + 1 } else { resume };
-            drop(core);
-            if ended {
-                return self.expire_next_stored(now_ms);
+            if due.len() < SWEEP_SLICE * 8 {
+                return next_stored(partition, now_ms);
             }
             if resume == from {
                 // More keys than a slice at one millisecond: the records just handled are masked only after a flush.
-                return self.expire_millisecond(now_ms, from);
+                self.expire_millisecond(partition, now_ms, from)?;
+                resume += 1;
             }
+            // What fjall still lists before it is dead and leaves with the next flush.
             from = resume;
+            if from > now_ms {
+                return next_stored(partition, now_ms);
+            }
         }
     }
 
     /// Walks all records of one millisecond, however many.
-    fn expire_millisecond(&mut self, now_ms: u64, at_ms: u64) -> Result {
-        let partition = self.engine.shards[self.id as usize].core().partition.clone();
+    fn expire_millisecond(&mut self, partition: &Partition, now_ms: u64, at_ms: u64) -> Result {
         let mut range = codec::key::expiry_range(at_ms, at_ms);
         loop {
             let mut due = Vec::with_capacity(SWEEP_SLICE);
             for item in partition.range(&range.lower, &range.upper).map_err(unreadable)?.take(SWEEP_SLICE) {
                 due.push(item.map_err(unreadable)?.0.to_vec());
             }
-            let Some(last) = due.last() else { break };
+            let Some(last) = due.last() else { return Ok(()) };
             range.lower = codec::key::successor(last);
             self.transact(now_ms, |txn| due.iter().try_for_each(|key| expire_record(txn, key)))?;
         }
-        let mut core = self.engine.shards[self.id as usize].core();
-        core.sweep_from_ms = core.sweep_from_ms.max(at_ms + 1);
-        Ok(())
-    }
-
-    /// Looks where fjall's index begins to be of interest again, so that idle turns cost nothing.
-    fn expire_next_stored(&mut self, now_ms: u64) -> Result {
-        let partition = self.engine.shards[self.id as usize].core().partition.clone();
-        let range = codec::key::expiry_range(now_ms + 1, u64::MAX);
-        let first = partition.range(&range.lower, &range.upper).map_err(unreadable)?.next();
-        let mut core = self.engine.shards[self.id as usize].core();
-        let next = match first {
-            None => u64::MAX,
-            Some(item) => match codec::key::decode_key(&item.map_err(unreadable)?.0) {
-                Ok(DiskKey::Expiry { expire_ms, .. }) => expire_ms,
-                _ => now_ms + 1,
-            },
-        };
-        // A flush may have moved it back meanwhile.
-        if core.sweep_from_ms == now_ms + 1 {
-            core.sweep_from_ms = next;
-        }
-        Ok(())
     }
 
     fn collect_garbage(&mut self, now_ms: u64) -> Result {
-        let shard = self.engine.shards[self.id as usize].clone();
-        loop {
-            let mut core = shard.core();
-            let settled = core.settled;
-            let live = |core: &Core, ns| core.names.is_live(ns);
-            let Some((dead, stage)) = core.garbage.front().cloned() else { return Ok(()) };
-            if !live(&core, dead.ns) {
-                core.garbage.pop_front();
-                continue;
+        while self.collect_first(now_ms)? {}
+        Ok(())
+    }
+
+    /// A step on the queue's first entry; false if it waits for a flush or has had its share of this turn.
+    fn collect_first(&mut self, now_ms: u64) -> Result<bool> {
+        let log_from = self.engine.log_from();
+        let first = self.with_core(|core| {
+            let (settled, last_lsn) = (core.settled, core.last_lsn);
+            let (dead, stage) = core.garbage.front_mut()?;
+            match *stage {
+                Stage::Queued(flush) if flush <= settled => *stage = Stage::Scanning(dead.range().lower),
+                Stage::Removed(flush) if flush <= settled => *stage = Stage::Kept(last_lsn),
+                _ => {}
             }
-            match stage {
-                Stage::Queued(flush) if flush <= settled => {
-                    if let Some(front) = core.garbage.front_mut() {
-                        front.1 = Stage::Scanning(dead.range().lower);
-                    }
-                }
-                Stage::Removed(flush) if flush <= settled => {
-                    drop(core);
-                    self.transact(now_ms, |txn| {
-                        txn.put_raw(0, dead.record_key(), None);
-                        txn.lease[0].garbage.pop_front();
-                        Ok(())
-                    })?;
-                }
-                Stage::Scanning(from) => {
-                    let partition = core.partition.clone();
-                    drop(core);
-                    let mut keys = Vec::new();
-                    let range = partition.range(&from, &dead.range().upper).map_err(unreadable)?;
-                    for item in range.take(GARBAGE_SLICE) {
-                        keys.push(item.map_err(unreadable)?.0.to_vec());
-                    }
-                    let mut core = shard.core();
-                    let after_flush = core.gathers + 1;
+            let first = (dead.clone(), stage.clone());
+            if core.names.is_live(first.0.ns) {
+                return Some((first, core.partition.clone()));
+            }
+            // Its records go with the namespace.
+            core.garbage.pop_front();
+            Some(((first.0, Stage::Queued(0)), core.partition.clone()))
+        });
+        let Some(((dead, stage), partition)) = first else { return Ok(false) };
+        match stage {
+            Stage::Queued(0) => Ok(true),
+            Stage::Kept(lsn) if lsn < log_from => {
+                self.transact(now_ms, |txn| {
+                    txn.put_raw(0, dead.record_key(), None);
+                    txn.lease[0].garbage.pop_front();
+                    Ok(())
+                })?;
+                Ok(true)
+            }
+            Stage::Scanning(from) => {
+                let keys = first_keys(&partition, &from, &dead.range().upper, GARBAGE_SLICE)?;
+                self.with_core(|core| {
                     let next = match keys.last() {
                         Some(last) if keys.len() == GARBAGE_SLICE => Stage::Scanning(codec::key::successor(last)),
-                        _ => Stage::Removed(after_flush),
+                        _ => Stage::Removed(core.gathers + 1),
                     };
-                    for key in keys {
-                        core.dirty_bytes += key.len() + super::object::ELEMENT_OVERHEAD;
-                        core.raw.insert(key, None);
-                    }
+                    bury(core, keys);
                     if let Some(front) = core.garbage.front_mut() {
                         front.1 = next;
                     }
-                    drop(core);
-                    return Ok(());
-                }
-                Stage::Queued(_) | Stage::Removed(_) => return Ok(()),
+                });
+                Ok(false)
             }
+            Stage::Queued(_) | Stage::Removed(_) | Stage::Kept(_) => Ok(false),
         }
     }
 
-    /// Objects of dead namespaces leave the table; once they have, fjall is asked to drop their records.
-    fn reap_namespaces(&mut self, _now_ms: u64) -> Result {
-        const PLACES: u32 = 1024;
-        let shard = self.engine.shards[self.id as usize].clone();
-        loop {
-            let mut core = shard.core();
-            let Some(from) = core.reap_from else { return Ok(()) };
-            let end = core.table.places().min(from.saturating_add(PLACES));
-            for index in from..end {
-                let dead = core.table.is_used(index) && {
-                    let object = core.table.at(index);
-                    !core.names.is_live(object.ns) && object.state & state::IN_FLIGHT == 0
-                };
-                if dead {
-                    core.discard(index);
+    /// Objects of dead namespaces leave the table, then their records fjall.
+    fn reap_namespaces(&mut self, now_ms: u64) -> Result {
+        while self.with_core(reap_slice) {}
+        let (partition, settled, queue, reaped) =
+            self.with_core(|c| (c.partition.clone(), c.settled, c.dead_names.clone(), c.reap_from.is_none()));
+        let flushed = |stage: &DeadStage| matches!(stage, DeadStage::Queued(flush) if *flush <= settled);
+        if reaped && queue.values().any(flushed) {
+            partition.major_compact().map_err(unreadable)?;
+            self.with_core(|core| {
+                for stage in core.dead_names.values_mut().filter(|stage| flushed(stage)) {
+                    *stage = DeadStage::Sweeping(settled);
                 }
-            }
-            let done = end == core.table.places();
-            core.reap_from = (!done).then_some(end);
-            let partition = core.partition.clone();
-            drop(core);
-            if done {
-                return partition.major_compact().map_err(unreadable);
+            });
+        }
+        let log_from = self.engine.log_from();
+        for (ns, stage) in queue {
+            match stage {
+                DeadStage::Sweeping(flush) if flush <= settled => {
+                    let mut keys = Vec::new();
+                    for tag in garbage::GROUPS {
+                        let range = garbage::group_of(tag, ns);
+                        keys.extend(first_keys(&partition, &range.lower, &range.upper, GARBAGE_SLICE)?);
+                    }
+                    self.with_core(|core| {
+                        let none = keys.is_empty();
+                        bury(core, keys);
+                        let next =
+                            if none { DeadStage::Kept(core.last_lsn) } else { DeadStage::Sweeping(core.gathers + 1) };
+                        core.dead_names.insert(ns, next);
+                    });
+                }
+                DeadStage::Kept(lsn) if lsn < log_from => self.transact(now_ms, |txn| {
+                    let mut key = Vec::new();
+                    codec::key::dead_ns_key(ns, &mut key);
+                    txn.put_raw(0, key, None);
+                    txn.lease[0].dead_names.remove(&ns);
+                    Ok(())
+                })?,
+                DeadStage::Queued(_) | DeadStage::Sweeping(_) | DeadStage::Kept(_) => {}
             }
         }
+        Ok(())
     }
+}
+
+/// The first time that fjall's expiry index lists after this one, so that idle turns cost nothing.
+fn next_stored(partition: &Partition, now_ms: u64) -> Result<u64> {
+    let range = codec::key::expiry_range(now_ms + 1, u64::MAX);
+    let Some(first) = partition.range(&range.lower, &range.upper).map_err(unreadable)?.next() else {
+        return Ok(u64::MAX);
+    };
+    match codec::key::decode_key(&first.map_err(unreadable)?.0) {
+        Ok(DiskKey::Expiry { expire_ms, .. }) => Ok(expire_ms),
+        _ => Ok(now_ms + 1),
+    }
+}
+
+/// The first keys of a range.
+fn first_keys(partition: &Partition, lower: &[u8], upper: &[u8], most: usize) -> Result<Vec<Vec<u8>>> {
+    let range = partition.range(lower, upper).map_err(unreadable)?;
+    range.take(most).map(|item| Ok(item.map_err(unreadable)?.0.to_vec())).collect()
+}
+
+/// Tombstones for records that nobody will write again.
+fn bury(core: &mut Core, keys: Vec<Vec<u8>>) {
+    for key in keys {
+        core.dirty_bytes += key.len() + super::object::ELEMENT_OVERHEAD;
+        core.raw.insert(key, None);
+    }
+}
+
+/// Takes the next objects of dead namespaces out of the table. True while there are more.
+fn reap_slice(core: &mut Core) -> bool {
+    const PLACES: u32 = 1024;
+    let Some(from) = core.reap_from else { return false };
+    let end = core.table.places().min(from.saturating_add(PLACES));
+    let mut in_flight = None;
+    for index in from..end {
+        if !core.table.is_used(index) || core.names.is_live(core.table.at(index).ns) {
+            continue;
+        }
+        if core.table.at(index).state & state::IN_FLIGHT == 0 {
+            core.discard(index);
+        } else if in_flight.is_none() {
+            in_flight = Some(index);
+        }
+    }
+    // What is in flight settles first; the next turn goes on there.
+    core.reap_from = in_flight.or((end < core.table.places()).then_some(end));
+    in_flight.is_none() && core.reap_from.is_some()
 }
 
 /// Removes the table's next keys whose time is past. True if there may be more.
@@ -281,6 +336,7 @@ fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
     };
     let core = &mut *txn.lease[0];
     if !core.names.is_live(ns) {
+        core.raw.insert(record.to_vec(), None);
         return Ok(());
     }
     let Some((key, index)) = core.fault_stored(txn.router, ns, stored_key)? else {

@@ -25,6 +25,7 @@ use crate::log::{Log, Lsn};
 use super::actor::Lease;
 use super::core::{Core, ShardId};
 use super::engine::Router;
+use super::garbage::DeadStage;
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, Element, Kind, Object, state};
 use super::table::Index;
@@ -36,7 +37,8 @@ pub const CHUNK: usize = 16 << 10;
 /// Values up to this length are copied aside for undo; longer ones are moved.
 const COPY_LIMIT: usize = 1 << 10;
 
-/// Where a found object is: position of its core in the lease, index in its table. Valid until the next removal.
+/// Where a found object is: position of its core in the lease, index in its table. Valid to the end of the
+/// transaction, or until the object is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     at: u16,
@@ -69,8 +71,16 @@ enum Undo {
     Raw { at: u16, key: Vec<u8>, old: Option<Option<Vec<u8>>> },
     /// A garbage entry was queued.
     Garbage { at: u16 },
-    /// The name → id map before, and what its change threw away.
-    Names { at: u16, names: Arc<Names>, reap_from: Option<Index>, counts: Vec<(NsId, u64)>, dirty: Vec<NsId> },
+    /// A core's names, and the counts of those that died.
+    Names { at: u16, before: Box<NamesBefore> },
+}
+
+/// What a change of names did to a core.
+struct NamesBefore {
+    names: Arc<Names>,
+    counts: Vec<(NsId, u64)>,
+    died: Vec<NsId>,
+    reap_from: Option<Index>,
 }
 
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
@@ -121,8 +131,9 @@ pub struct Txn<'a, 'e> {
 
 impl<'a, 'e> Txn<'a, 'e> {
     /// A transaction over leased cores.
-    pub fn new(lease: Lease<'e>, router: &'a Router, set: &'a mut WriteSet, now_ms: u64, may_block: bool) -> Self {
+    pub fn new(mut lease: Lease<'e>, router: &'a Router, set: &'a mut WriteSet, now_ms: u64, may_block: bool) -> Self {
         debug_assert!(set.redo.is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
+        lease.iter_mut().for_each(|core| core.make_room());
         let routed = lease.len() == 1;
         Txn {
             lease,
@@ -251,7 +262,8 @@ impl<'a, 'e> Txn<'a, 'e> {
             let key = object.bytes[..key_len].to_vec();
             let bytes = std::mem::replace(&mut object.bytes, key);
             self.set.undo.push(Undo::Moved { at, bytes });
-        } else if len > 0 {
+        } else {
+            // Also of an empty value: a rollback must take away what comes in its place.
             let from = self.set.arena.len();
             self.set.arena.extend_from_slice(&object.bytes[key_len..]);
             object.bytes.truncate(key_len);
@@ -263,6 +275,10 @@ impl<'a, 'e> Txn<'a, 'e> {
         if let Some(body) = body {
             if body.maybe_stored {
                 self.queue_garbage(at, body.version);
+            } else if body.version == 0 {
+                // Born in this very transaction: what follows under the same version is another body, to a replay too.
+                let object = self.lease[at.at as usize].table.at(at.index);
+                redo::encode_delete(object.ns, object.key(), &mut self.set.redo);
             }
             self.set.undo.push(Undo::Body { at, body: Some(body) });
         }
@@ -289,6 +305,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// Makes a key hold this string, whatever it held before. `expire_ms` is absolute, 0 for none.
     pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
         let (at, hash, index) = self.raw_find(ns, key)?;
+        let old_len = index.map_or(0, |index| self.lease[at as usize].table.at(index).value().len());
         let at = self.claim(at, hash, index, ns, key, value.len());
         self.set_kind(at, Kind::String);
         self.lease[at.at as usize].set_expire(at.index, expire_ms);
@@ -298,6 +315,9 @@ impl<'a, 'e> Txn<'a, 'e> {
             let core = &mut *self.lease[at.at as usize];
             let object = core.table.at_mut(at.index);
             let before = object.mem_bytes();
+            if object.state & state::DIRTY != 0 {
+                core.dirty_bytes += value.len().saturating_sub(old_len);
+            }
             set_tail(&mut object.bytes, object.key_len as usize, value);
             core.table_bytes = core.table_bytes + object.mem_bytes() - before;
             let object = core.table.at(at.index);
@@ -305,7 +325,6 @@ impl<'a, 'e> Txn<'a, 'e> {
             self.set.push_put(ns, object.key(), &meta, value);
         }
         self.touch(at);
-        self.lease[at.at as usize].make_room();
         Ok(at)
     }
 
@@ -324,6 +343,8 @@ impl<'a, 'e> Txn<'a, 'e> {
                 self.strip(found);
                 if self.object(found).kind == Kind::Absent {
                     self.add_count(at, ns, 1);
+                    // Its tombstone may be on its way: fjall cannot be relied on to show the key.
+                    self.object_mut(found).state &= !state::STORED;
                     self.lease[at as usize].order_insert(index);
                 }
                 found
@@ -372,6 +393,11 @@ impl<'a, 'e> Txn<'a, 'e> {
         core.table_bytes += object.mem_bytes();
         core.dirty_bytes += dirty;
         self.set.undo.push(Undo::Body { at, body: None });
+    }
+
+    /// Marks a string just put as changed in place, which is all that `OBJECT ENCODING` tells it by.
+    pub fn mark_raw(&mut self, at: Found) {
+        self.object_mut(at).state |= state::RAW;
     }
 
     /// Removes a key. False if there was none, or none that was live.
@@ -491,6 +517,7 @@ impl<'a, 'e> Txn<'a, 'e> {
                 body.overlay.elements.insert(key.into(), element);
                 body.bytes += bytes;
                 core.table_bytes += bytes;
+                core.admitted += 1;
             }
         }
         Ok(())
@@ -500,6 +527,9 @@ impl<'a, 'e> Txn<'a, 'e> {
     pub fn splice(&mut self, at: Found, offset: usize, bytes: &[u8]) -> Result {
         let old_len = self.string_len(at);
         let new_len = old_len.max(offset + bytes.len());
+        if bytes.is_empty() && new_len == old_len {
+            return Ok(());
+        }
         if self.object(at).body.is_none() {
             if new_len <= BIG_STRING {
                 self.splice_small(at, offset, bytes, old_len, new_len);
@@ -611,7 +641,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         Ok(())
     }
 
-    /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage. Sessions must follow.
+    /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
     pub fn replace_names(&mut self, names: Arc<Names>, dead: &[NsId]) {
         assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
         let mut record = Vec::new();
@@ -624,22 +654,24 @@ impl<'a, 'e> Txn<'a, 'e> {
                 self.put_raw(at, key, Some(Vec::new()));
             }
             let core = &mut *self.lease[at as usize];
-            if at == 0 {
+            if core.shard == 0 {
                 let mut key = Vec::new();
                 codec::key::names_key(&mut key);
                 core.dirty_bytes += record.len();
                 let old = core.raw.insert(key.clone(), Some(record.clone()));
                 self.set.undo.push(Undo::Raw { at, key, old });
             }
-            let before = std::mem::replace(&mut core.names, names.clone());
-            let (reap_from, mut counts, mut dirty) = (core.reap_from, Vec::new(), Vec::new());
+            let counts = dead.iter().filter_map(|ns| Some((*ns, core.counts.remove(ns)?))).collect();
+            let (before, reap_from) = (std::mem::replace(&mut core.names, names.clone()), core.reap_from);
+            let before = NamesBefore { names: before, counts, died: dead.to_vec(), reap_from };
+            self.set.undo.push(Undo::Names { at, before: Box::new(before) });
             if !dead.is_empty() {
                 core.reap_from = Some(0);
                 core.order = None;
-                counts.extend(dead.iter().filter_map(|ns| core.counts.remove_entry(ns)));
-                dirty.extend(dead.iter().filter(|ns| core.dirty_counts.remove(ns)));
+                core.dirty_counts.retain(|ns| !dead.contains(ns));
+                let flush = core.gathers + 1;
+                core.dead_names.extend(dead.iter().map(|&ns| (ns, DeadStage::Queued(flush))));
             }
-            self.set.undo.push(Undo::Names { at, names: before, reap_from, counts, dirty });
         }
     }
 
@@ -739,14 +771,17 @@ impl<'a, 'e> Txn<'a, 'e> {
                     None => core.raw.remove(&key),
                 };
             }
+            Undo::Names { at, before } => {
+                let core = &mut *self.lease[at as usize];
+                core.names = before.names;
+                core.reap_from = before.reap_from;
+                core.dirty_counts.extend(before.counts.iter().map(|&(ns, _)| ns));
+                core.counts.extend(before.counts);
+                core.order = None;
+                core.dead_names.retain(|ns, _| !before.died.contains(ns));
+            }
             Undo::Garbage { at } => {
                 self.lease[at as usize].garbage.pop_back();
-            }
-            Undo::Names { at, names, reap_from, counts, dirty } => {
-                let core = &mut *self.lease[at as usize];
-                (core.names, core.reap_from) = (names, reap_from);
-                core.counts.extend(counts);
-                core.dirty_counts.extend(dirty);
             }
             undo @ (Undo::Element { .. } | Undo::ElementSplice { .. }) => self.undo_element(undo),
         }
@@ -796,7 +831,11 @@ impl<'a, 'e> Txn<'a, 'e> {
         let redo = &self.set.redo;
         let lsn = log.append(|_, out| out.extend_from_slice(redo));
         self.set.redo.clear();
-        self.set.undo.clear();
+        for undo in self.set.undo.drain(..) {
+            if let Undo::Body { at, body: Some(body) } = undo {
+                self.lease[at.at as usize].throw_away(body);
+            }
+        }
         self.set.arena.clear();
         for i in 0..self.set.touched.len() {
             self.stamp(self.set.touched[i], lsn);

@@ -38,7 +38,7 @@ impl Met {
 pub struct Span<'a> {
     /// Namespace.
     pub ns: NsId,
-    /// Only keys that begin so.
+    /// Only keys that begin so, as far as [`codec::MAX_INLINE`] bytes.
     pub prefix: &'a [u8],
     /// Only keys whose stored form comes after this one.
     pub after: Option<&'a [u8]>,
@@ -74,6 +74,8 @@ pub fn walk(
 ) -> Result<bool> {
     let Some(span) = span.stored() else { return Ok(true) };
     core.need_order(now_ms);
+    // Stored keys follow their text so far only; who asks for more compares the rest.
+    let span = Span { prefix: &span.prefix[..span.prefix.len().min(codec::MAX_INLINE)], ..span };
     // Taken out for the walk, so that the table can be asked meanwhile.
     let order = core.order.take().unwrap_or_default();
     let ended = merge(core, &order, router, span, now_ms, visit);
@@ -179,5 +181,148 @@ impl Stored {
         let key = long_key.map_or_else(|| stored_key.clone(), <[u8]>::to_vec);
         self.next = Some(StoredKey { key, stored_key, kind: Kind::from(meta.kind), expire_ms: meta.expire_ms });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+pub(crate) mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use crate::shard::engine::{Engine, EngineOptions};
+
+    /// An engine of few shards that does nothing of its own accord.
+    pub(crate) fn engine(dir: &std::path::Path, shards: u16) -> Arc<Engine> {
+        let options = EngineOptions {
+            dir: dir.into(),
+            shards: Some(shards),
+            databases: 4,
+            fsync: crate::log::Fsync::No,
+            table_budget: 1 << 20,
+            dirty_budget: 1 << 30,
+            cold_budget: 1 << 20,
+            block_cache: 1 << 20,
+            log_limit: 1 << 30,
+            nice: 0,
+            background: false,
+        };
+        let engine = Engine::open(Arc::new(crate::log::RealIo), options).unwrap();
+        engine.replay().unwrap();
+        engine
+    }
+
+    /// Numbers of chance that are the same every time.
+    pub(crate) fn chance(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut state = seed;
+        move |below| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        }
+    }
+
+    fn key(chance: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
+        let letters = [b'a', b'b', 0, 0xff];
+        let mut key: Vec<u8> = (0..chance(4)).map(|_| letters[chance(4) as usize]).collect();
+        if chance(8) == 0 {
+            // A long key: keys that share its beginning sort by digest.
+            key.resize(codec::MAX_INLINE, b'x');
+            key.extend_from_slice(&[b'y'; 40][..1 + chance(40) as usize]);
+        }
+        key
+    }
+
+    fn stored(key: &[u8]) -> Vec<u8> {
+        let mut stored = Vec::new();
+        codec::push_stored(key, &mut stored);
+        stored
+    }
+
+    /// What a walk meets, live keys only.
+    fn met(engine: &Engine, span: Span<'_>, now_ms: u64) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        let mut core = engine.shards[0].core();
+        let ended = walk(&mut core, &engine.router, span, now_ms, |met| {
+            assert_eq!(met.stored_key, stored(&met.key));
+            keys.extend(met.is_live().then_some(met.key));
+            true
+        });
+        assert!(ended.unwrap());
+        keys
+    }
+
+    #[test]
+    fn walks_equal_a_sorted_map_whatever_is_flushed() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let mut chance = chance(7);
+        let mut now_ms = 1_000_000;
+        let mut model: BTreeMap<Vec<u8>, (Vec<u8>, u64)> = BTreeMap::new();
+        for round in 0..3000 {
+            let key = key(&mut chance);
+            match chance(40) {
+                0 => engine.flush().unwrap(),
+                1 => now_ms += chance(50),
+                2..15 => {
+                    engine.transact(&[0], now_ms, |txn| txn.delete(0, &key)).unwrap();
+                    model.remove(&stored(&key));
+                }
+                _ => {
+                    let expire_ms = if chance(4) == 0 { now_ms + chance(100) } else { 0 };
+                    engine.transact(&[0], now_ms, |txn| txn.put_string(0, &key, b"v", expire_ms)).unwrap();
+                    model.insert(stored(&key), (key, expire_ms));
+                }
+            }
+            if round % 3 != 0 {
+                continue;
+            }
+            let (prefix, after) = (self::key(&mut chance), self::key(&mut chance));
+            let prefix = &prefix[..chance(2) as usize * prefix.len()];
+            let after = (chance(2) == 0).then(|| stored(&after));
+            let span = Span { ns: 0, prefix, after: after.as_deref() };
+            let inline = &prefix[..prefix.len().min(codec::MAX_INLINE)];
+            let expected: Vec<&Vec<u8>> = (model.iter())
+                .filter(|(stored, _)| stored.starts_with(inline) && after.as_ref().is_none_or(|after| *stored > after))
+                .filter(|(_, (_, expire_ms))| *expire_ms == 0 || *expire_ms > now_ms)
+                .map(|(_, (key, _))| key)
+                .collect();
+            assert_eq!(met(&engine, span, now_ms).iter().collect::<Vec<_>>(), expected, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_flushed_and_swapped_namespace_is_as_it_was_after_a_rollback() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 2);
+        let shards = engine.all_shards();
+        let names = engine.first_names();
+        let ns = names.id(b"0").unwrap();
+        let count = |txn: &crate::shard::Txn<'_, '_>| Engine::count(txn, ns);
+        let put = |n: u32| {
+            let key = n.to_string().into_bytes();
+            engine.transact(&shards, 1, |txn| txn.put_string(ns, &key, b"v", 0)).unwrap();
+        };
+        (0..20).for_each(put);
+        let failed: Result = engine.transact(&shards, 1, |txn| {
+            let (renewed, dead) = names.renewed(&[b"0"]).unwrap();
+            txn.delete(ns, b"7")?;
+            txn.replace_names(renewed.clone(), &dead);
+            assert_eq!(count(txn), 0);
+            txn.put_string(renewed.id(b"0").unwrap(), b"7", b"new", 0)?;
+            txn.replace_names(renewed.swapped(b"0", b"1").unwrap(), &[]);
+            Err(crate::Error::Cold)
+        });
+        assert_eq!(failed, Err(crate::Error::Cold));
+        (20..30).for_each(put);
+        engine.flush().unwrap();
+        engine.close(false);
+        drop(engine);
+        // Nothing of it has come to the log or to the store either.
+        let engine = self::engine(dir.path(), 2);
+        assert_eq!(*engine.first_names(), *names);
+        assert_eq!(engine.transact(&shards, 1, |txn| Ok(Engine::count(txn, ns))), Ok(30));
+        assert!(engine.transact(&shards, 1, |txn| Ok(txn.find(ns, b"7")?.is_some())).unwrap());
+        assert!(engine.shards.iter().all(|shard| shard.core().reap_from.is_none()));
     }
 }

@@ -179,7 +179,8 @@ fn store(ctx: &mut Ctx, key: &[u8], len: usize, parts: &[Part]) -> Result {
         for (start, bytes) in parts {
             value[*start..start + bytes.len()].copy_from_slice(bytes);
         }
-        ctx.set_string(key, &value, 0)?;
+        let found = ctx.set_string(key, &value, 0)?;
+        ctx.mark_raw(found);
         return Ok(());
     }
     let found = ctx.set_string(key, b"", 0)?;

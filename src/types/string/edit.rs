@@ -10,7 +10,11 @@ fn append(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let more = &args[2];
     if found.is_none() || !more.is_empty() {
         check_len(ctx, len as u64, more.len() as u64)?;
-        write_at(ctx, &args[1], found, len, more)?;
+        match found {
+            // As SET would put it: `OBJECT ENCODING` may call it an integer.
+            None => ctx.set_string(&args[1], more, 0)?,
+            found => write_at(ctx, &args[1], found, len, more)?,
+        };
     }
     out.int((len + more.len()) as i64);
     Ok(())

@@ -129,17 +129,19 @@ pub fn write_at(ctx: &mut Ctx, key: &[u8], found: Option<Found>, offset: usize, 
         return Ok(found);
     }
     let len = offset + bytes.len();
-    if offset == 0 {
-        ctx.set_string(key, bytes, 0)
+    let found = if offset == 0 {
+        ctx.set_string(key, bytes, 0)?
     } else if len <= BIG_STRING {
         let mut value = vec![0; len];
         value[offset..].copy_from_slice(bytes);
-        ctx.set_string(key, &value, 0)
+        ctx.set_string(key, &value, 0)?
     } else {
         let found = ctx.set_string(key, b"", 0)?;
         ctx.splice(found, offset, bytes)?;
-        Ok(found)
-    }
+        found
+    };
+    ctx.mark_raw(found);
+    Ok(found)
 }
 
 /// Bytes that a command may go through where it keeps a network thread waiting.

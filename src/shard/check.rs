@@ -1,0 +1,91 @@
+//! What must hold of a core between any two holds of its lock; tests ask after every step.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::core::{Core, Order};
+use super::object::{ELEMENT_OVERHEAD, Kind, Object, state};
+use super::table::Index;
+
+impl Core {
+    /// Panics, naming what is wrong, unless the core's parts agree with each other.
+    pub fn check(&self) {
+        let mut bytes = 0;
+        let mut expiry = BTreeSet::new();
+        let mut order = Order::new();
+        let queued: HashSet<Index> = self.dirty.iter().chain(&self.in_flight).copied().collect();
+        for (index, object) in self.table.iter() {
+            let what = || format!("shard {} object {index} {:?}", self.shard, Shown(object));
+            bytes += object.mem_bytes();
+            if object.expire_ms != 0 {
+                expiry.insert((object.expire_ms, index));
+            }
+            let has = |flag: u8| object.state & flag != 0;
+            assert!(!has(state::DIRTY) || has(state::QUEUED), "a dirty object is queued: {}", what());
+            assert!(!has(state::QUEUED) || queued.contains(&index), "a queued object is in a list: {}", what());
+            let flying = !has(state::IN_FLIGHT) || self.in_flight.contains(&index);
+            assert!(flying, "an object in flight is in its list: {}", what());
+            assert!(!has(state::STORED) || has(state::MAYBE_STORED), "what is stored may be: {}", what());
+            if object.kind == Kind::Absent {
+                assert!(object.body.is_none() && object.value().is_empty(), "a removal is empty: {}", what());
+                assert_eq!(object.expire_ms, 0, "a removal has no time: {}", what());
+                assert!(!object.is_clean(), "a removal waits for its tombstone: {}", what());
+            } else if self.names.is_live(object.ns) {
+                assert!(!object.is_clean() || has(state::STORED), "what is clean is stored: {}", what());
+                if !has(state::STORED) {
+                    order.insert(super::core::order_key(object), index);
+                }
+            }
+            self.check_body(object, &what);
+            assert!(!self.cold.contains(object.ns, object.key()), "in the table or in moka: {}", what());
+        }
+        assert_eq!(bytes, self.table_bytes, "bytes of shard {}", self.shard);
+        assert_eq!(expiry, self.expiry, "times of shard {}", self.shard);
+        if let Some(kept) = &self.order {
+            let live = |((ns, _), _): &(&(u32, Box<[u8]>), &Index)| self.names.is_live(*ns);
+            let kept: Vec<_> = kept.iter().filter(live).collect();
+            assert_eq!(kept, order.iter().collect::<Vec<_>>(), "order of shard {}", self.shard);
+        }
+        for index in self.stored_ttl.keys() {
+            assert!(self.table.is_used(*index), "a stored time belongs to an object");
+        }
+    }
+
+    /// Whether nothing waits for a flush or for the timer.
+    pub fn is_idle(&self) -> bool {
+        let dirty = self.table.iter().any(|(_, o)| !o.is_clean());
+        !dirty
+            && self.raw.is_empty()
+            && self.garbage.is_empty()
+            && self.dead_names.is_empty()
+            && self.reap_from.is_none()
+    }
+
+    fn check_body(&self, object: &Object, what: &dyn Fn() -> String) {
+        let Some(body) = &object.body else { return };
+        assert_ne!(body.version, 0, "a body has a version: {}", what());
+        assert!(object.value().is_empty(), "a body or a value: {}", what());
+        let mut bytes = 0;
+        for (key, element) in &body.overlay.elements {
+            bytes += key.len() + element.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
+            // While a failed flush settles, its elements turn dirty before their object does.
+            let pinned = element.is_clean() || !object.is_clean();
+            assert!(pinned, "elements are dirty or in flight only with their object: {}", what());
+            assert!(element.value.is_some() || !element.is_clean(), "a removed element waits: {}", what());
+            let stored = element.state & state::MAYBE_STORED == 0 || body.maybe_stored;
+            assert!(stored, "an element is stored with its body: {}", what());
+        }
+        assert_eq!(bytes, body.bytes, "bytes of {}", what());
+    }
+}
+
+struct Shown<'a>(&'a Object);
+
+impl std::fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let object = self.0;
+        let key = String::from_utf8_lossy(&object.key()[..object.key().len().min(40)]).into_owned();
+        let body = object.body.as_ref().map(|b| (b.version, b.size, b.overlay.elements.len(), b.maybe_stored));
+        let (ns, kind, state, lsn) = (object.ns, object.kind, object.state, object.lsn);
+        write!(f, "{ns}/{key:?} {kind:?} state {state:#b} lsn {lsn} expires {} body {body:?}", object.expire_ms)
+    }
+}

@@ -1,0 +1,15 @@
+//! Tests of the engine on the simulated disk of the log and a real store, stepped by hand.
+//!
+//! | file | |
+//! |---|---|
+//! | `world` | an engine, the model that it must equal, what crashes of both kinds do to them |
+//! | `step` | a flush in slices, with other work between them |
+//! | `audit` | what fjall may hold when nothing is left to be done |
+//! | `model` | random rounds; failures found stay as seeds |
+//! | `rules` | the rules of log, table and flush, one by one |
+
+mod audit;
+mod model;
+mod rules;
+mod step;
+mod world;

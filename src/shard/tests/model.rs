@@ -1,0 +1,377 @@
+//! Random rounds: an engine with a tiny table against a model, with flushes taken apart, timers, crashes of both kinds.
+//!
+//! `TARN_MODEL_ROUNDS` sets the number of rounds, `TARN_MODEL_SEED` runs one of them.
+
+use std::sync::Arc;
+
+use super::step::Stepper;
+use super::world::{NAMES, Rng, Value, World, difference, read, shown};
+use crate::Error;
+use crate::log::Fsync;
+use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
+
+const STEPS: usize = 250;
+const FSYNCS: [Fsync; 3] = [Fsync::Always, Fsync::EverySec, Fsync::No];
+
+/// Where a flush, or what the log does in one, may be cut off.
+const CRASH_STEPS: [&str; 12] = [
+    "flush.begin",
+    "flush.rotated",
+    "flush.gathered",
+    "flush.synced",
+    "flush.ingested",
+    "flush.stored",
+    "flush.deleted",
+    "log.segment.create",
+    "log.segment.renamed",
+    "log.rotate.switched",
+    "log.sync",
+    "log.delete",
+];
+
+/// Seeds that once failed.
+const REGRESSIONS: [u64; 4] = [43, 305, 333, 1302];
+
+#[test]
+fn model() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    if let Some(seed) = number("TARN_MODEL_SEED") {
+        return round(seed);
+    }
+    for seed in REGRESSIONS.into_iter().chain(1..=number("TARN_MODEL_ROUNDS").unwrap_or(60)) {
+        let result = std::panic::catch_unwind(|| round(seed));
+        assert!(result.is_ok(), "TARN_MODEL_SEED={seed} failed");
+    }
+}
+
+fn round(seed: u64) {
+    let mut rng = Rng(seed);
+    let fsync = *rng.pick(&FSYNCS);
+    let shards = *rng.pick(&[1, 2, 3]);
+    let mut run = Run { world: World::new(shards, fsync), keys: keys(), rng, stepper: None };
+    if run.rng.chance(30) {
+        run.world.options.dirty_budget = 100 << 10;
+    }
+    for _ in 0..STEPS {
+        run.step();
+        run.world.check();
+    }
+    run.finish_flush();
+    run.world.verify();
+    run.world.audit();
+}
+
+fn keys() -> Vec<Vec<u8>> {
+    let mut keys: Vec<Vec<u8>> = (0..24).map(|i| format!("key:{i}").into_bytes()).collect();
+    keys.extend([&b""[..], b"a", b"a\0b", b"a\xff", b"{tag}1", b"{tag}2", b"\xff\xff"].map(<[u8]>::to_vec));
+    for tail in [b"x", b"y", b"z"] {
+        keys.push([&[b'l'; 1030][..], tail].concat());
+    }
+    keys
+}
+
+struct Run {
+    world: World,
+    keys: Vec<Vec<u8>>,
+    rng: Rng,
+    /// A flush under way.
+    stepper: Option<Stepper>,
+}
+
+/// What a transaction does to one key, in the engine and in the model alike.
+enum Act {
+    Put { key: Vec<u8>, value: Vec<u8>, expire_ms: u64 },
+    Splice { key: Vec<u8>, offset: usize, bytes: Vec<u8> },
+    Delete { key: Vec<u8> },
+    Expire { key: Vec<u8>, expire_ms: u64 },
+    Read { key: Vec<u8> },
+}
+
+impl std::fmt::Debug for Act {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ", shown(b"", self.key()))?;
+        match self {
+            Act::Put { value, expire_ms, .. } => write!(f, "put {} bytes until {expire_ms}", value.len()),
+            Act::Splice { offset, bytes, .. } => write!(f, "splice {} bytes at {offset}", bytes.len()),
+            Act::Delete { .. } => write!(f, "delete"),
+            Act::Expire { expire_ms, .. } => write!(f, "expire at {expire_ms}"),
+            Act::Read { .. } => write!(f, "read"),
+        }
+    }
+}
+
+impl Act {
+    fn key(&self) -> &[u8] {
+        match self {
+            Act::Put { key, .. }
+            | Act::Splice { key, .. }
+            | Act::Delete { key }
+            | Act::Expire { key, .. }
+            | Act::Read { key } => key,
+        }
+    }
+}
+
+impl Run {
+    fn step(&mut self) {
+        let choice = self.rng.below(100);
+        trace(|| format!("step {choice}, lsn {}", self.world.engine().log.last()));
+        match choice {
+            0..50 => self.transaction(),
+            50..54 => self.names(),
+            54..60 => self.advance(),
+            60..66 => self.world.turn(),
+            66..72 => {
+                self.finish_flush();
+                self.world.flush();
+            }
+            72..86 => self.step_flush(),
+            86..88 => self.failed_flush(),
+            88..91 => self.verify_some(),
+            91..93 => self.world.verify(),
+            93..94 => self.world.verify_counts(),
+            94..95 => self.reopen(),
+            95..98 => self.crash(),
+            _ => self.crash_in_flush(),
+        }
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let len = match self.rng.below(20) {
+            0 => 0,
+            1..14 => self.rng.below(120),
+            14 => self.rng.below(3000),
+            15 => BIG_STRING - self.rng.below(2),
+            16 => BIG_STRING + 1,
+            17 => CHUNK * 5,
+            _ => BIG_STRING + self.rng.below(3 * CHUNK),
+        };
+        let byte = self.rng.next() as u8;
+        (0..len).map(|i| byte.wrapping_add((i / 97) as u8)).collect()
+    }
+
+    fn time(&mut self) -> u64 {
+        match self.rng.below(4) {
+            0 => self.world.now_ms + 1 + self.rng.below(300) as u64,
+            // Many keys at one time.
+            1 => self.world.now_ms / 1000 * 1000 + 1000,
+            _ => 0,
+        }
+    }
+
+    fn act(&mut self) -> Act {
+        let key = self.rng.pick(&self.keys).clone();
+        match self.rng.below(10) {
+            0..4 => Act::Put { key, value: self.value(), expire_ms: self.time() },
+            4..6 => {
+                let offset = *self.rng.pick(&[0, 3, 60, 200, BIG_STRING - 3, BIG_STRING + 5, 2 * BIG_STRING]);
+                let mut bytes = self.value();
+                bytes.truncate(if self.rng.chance(80) { 50 } else { CHUNK + 100 });
+                Act::Splice { key, offset, bytes }
+            }
+            6..8 => Act::Delete { key },
+            8 => Act::Expire { key, expire_ms: self.time() },
+            _ => Act::Read { key },
+        }
+    }
+
+    fn transaction(&mut self) {
+        let name = *self.rng.pick(&NAMES);
+        if !self.world.model.contains_key(name) {
+            return;
+        }
+        let most = if self.rng.chance(70) { 1 } else { 5 };
+        let count = 1 + self.rng.below(most);
+        let acts: Vec<Act> = (0..count).map(|_| self.act()).collect();
+        let undone: Vec<Act> = (0..self.rng.below(4)).map(|_| self.act()).collect();
+        let undone = if self.rng.chance(25) { undone } else { Vec::new() };
+        let at = self.rng.below(count + 1);
+        let fails = self.rng.chance(10);
+        let names_too = undone.len() == 3;
+        let ns = self.world.ns(name);
+        let now_ms = self.world.now_ms;
+        let mut db = self.world.model[name].clone();
+        let all: Vec<&[u8]> = acts.iter().chain(&undone).map(Act::key).collect();
+        let keys = if names_too { Vec::new() } else { all };
+        let before = self.world.model[name].clone();
+        trace(|| format!("{name:?} {acts:?} undone {undone:?} at {at}, fails {fails}, names {names_too}"));
+        let (result, need) = self.world.transact(&keys, |txn| {
+            for i in 0..=count {
+                if i == at && !undone.is_empty() {
+                    let mark = txn.mark();
+                    let mut other = db.clone();
+                    for act in &undone {
+                        apply(txn, ns, act, &mut other, now_ms)?;
+                    }
+                    if names_too {
+                        let (names, dead) = txn.lease[0].names.renewed(&[name]).unwrap();
+                        txn.replace_names(names, &dead);
+                    }
+                    txn.rollback_to(mark);
+                }
+                if let Some(act) = acts.get(i) {
+                    apply(txn, ns, act, &mut db, now_ms)?;
+                }
+            }
+            if fails { Err(Error::err("rolled back by the test")) } else { Ok(()) }
+        });
+        assert_eq!(result.is_err(), fails);
+        let db = if fails { before } else { db };
+        self.world.model.insert(name, db);
+        self.world.note();
+        if self.rng.chance(80) {
+            self.world.engine().write_out(need);
+        }
+    }
+
+    fn names(&mut self) {
+        match self.rng.below(4) {
+            0 => {
+                let name = *self.rng.pick(&NAMES);
+                self.world.flush_names(&[name]);
+            }
+            1 => {
+                let names: Vec<_> = self.world.model.keys().copied().collect();
+                self.world.flush_names(&names);
+            }
+            _ => {
+                let (a, b) = (*self.rng.pick(&NAMES), *self.rng.pick(&NAMES));
+                let both = self.world.model.contains_key(a) && self.world.model.contains_key(b);
+                let (_, need) = self.world.transact(&[], |txn| {
+                    let swapped = txn.lease[0].names.swapped(a, b);
+                    assert_eq!(swapped.is_some(), both);
+                    if let Some(names) = swapped {
+                        txn.replace_names(names, &[]);
+                    }
+                    Ok(())
+                });
+                self.world.engine().write_out(need);
+                if both && a != b {
+                    let (db_a, db_b) = (self.world.model[a].clone(), self.world.model[b].clone());
+                    self.world.model.insert(a, db_b);
+                    self.world.model.insert(b, db_a);
+                }
+                self.world.note();
+            }
+        }
+    }
+
+    fn advance(&mut self) {
+        self.world.now_ms += *self.rng.pick(&[1, 50, 100, 700, 15_000]);
+    }
+
+    fn step_flush(&mut self) {
+        let engine = self.world.engine().clone();
+        let mut stepper = self.stepper.take().unwrap_or_else(|| Stepper::begin(&engine, None));
+        for _ in 0..1 + self.rng.below(4) {
+            if !stepper.step(&engine) {
+                return;
+            }
+        }
+        self.stepper = Some(stepper);
+    }
+
+    fn finish_flush(&mut self) {
+        let Some(mut stepper) = self.stepper.take() else { return };
+        let engine = self.world.engine().clone();
+        while stepper.step(&engine) {}
+    }
+
+    /// The next flush gives up one of its ingestions.
+    fn failed_flush(&mut self) {
+        self.finish_flush();
+        let engine = self.world.engine().clone();
+        let shard = self.rng.below(engine.shards.len());
+        self.stepper = Some(Stepper::begin(&engine, Some(shard)));
+    }
+
+    fn verify_some(&mut self) {
+        let name = *self.rng.pick(&NAMES);
+        if !self.world.model.contains_key(name) {
+            return;
+        }
+        if self.rng.chance(50) {
+            return self.world.verify_walk(name);
+        }
+        for _ in 0..5 {
+            let key = self.rng.pick(&self.keys).clone();
+            let found = self.world.get(name, &key);
+            let now_ms = self.world.now_ms;
+            let expected = self.world.model[name].get(&key).filter(|v| v.expire_ms == 0 || v.expire_ms > now_ms);
+            assert!(found.as_ref() == expected, "{} holds {}", shown(name, &key), difference(found, expected));
+        }
+    }
+
+    fn reopen(&mut self) {
+        if self.rng.chance(50) {
+            self.finish_flush();
+        }
+        // Given up half-way, as by a crash, but the log is closed well.
+        let flush = self.stepper.take().is_none() && self.rng.chance(50);
+        self.world.reopen(flush);
+        self.world.verify_walk(NAMES[0]);
+    }
+
+    fn crash(&mut self) {
+        self.stepper = None;
+        trace(|| format!("crash in the middle of a flush: {}", self.stepper.is_some()));
+        let power = self.rng.chance(60).then(|| self.rng.next());
+        self.world.crash(power);
+        self.world.verify();
+        self.world.verify_counts();
+    }
+
+    fn crash_in_flush(&mut self) {
+        self.finish_flush();
+        let step = *self.rng.pick(&CRASH_STEPS);
+        self.world.sim.crash_at_step(step, self.rng.below(3) as u64);
+        let result = self.world.engine().flush();
+        assert!(result.is_ok() || self.world.sim.is_crashed(), "{result:?}");
+        self.crash();
+    }
+}
+
+/// Tells what happens, for who looks into a seed that fails (`TARN_MODEL_TRACE`).
+fn trace(what: impl FnOnce() -> String) {
+    if std::env::var_os("TARN_MODEL_TRACE").is_some() {
+        eprintln!("{}", what());
+    }
+}
+
+/// Applies an act to engine and model.
+fn apply(txn: &mut Txn<'_, '_>, ns: u32, act: &Act, db: &mut super::world::Db, now_ms: u64) -> Result<(), Error> {
+    let live = |v: &&Value| v.expire_ms == 0 || v.expire_ms > now_ms;
+    let known = db.get(act.key()).filter(live).cloned();
+    match act {
+        Act::Put { key, value, expire_ms } => {
+            txn.put_string(ns, key, value, *expire_ms)?;
+            db.insert(key.clone(), Value { bytes: Arc::new(value.clone()), expire_ms: *expire_ms });
+        }
+        Act::Splice { key, offset, bytes } => {
+            let found = txn.find(ns, key)?;
+            assert_eq!(found.is_some(), known.is_some(), "{}", shown(b"", key));
+            let (Some(found), Some(known)) = (found, known) else { return Ok(()) };
+            txn.splice(found, *offset, bytes)?;
+            let mut value = known.bytes.to_vec();
+            value.resize(value.len().max(offset + bytes.len()), 0);
+            value[*offset..offset + bytes.len()].copy_from_slice(bytes);
+            db.insert(key.clone(), Value { bytes: Arc::new(value), ..known });
+        }
+        Act::Delete { key } => {
+            assert_eq!(txn.delete(ns, key)?, known.is_some(), "{}", shown(b"", key));
+            db.remove(key);
+        }
+        Act::Expire { key, expire_ms } => {
+            let found = txn.find(ns, key)?;
+            assert_eq!(found.is_some(), known.is_some(), "{}", shown(b"", key));
+            let (Some(found), Some(known)) = (found, known) else { return Ok(()) };
+            txn.set_expiry(found, *expire_ms);
+            db.insert(key.clone(), Value { expire_ms: *expire_ms, ..known });
+        }
+        Act::Read { key } => {
+            let found = read(txn, ns, key)?;
+            assert!(found == known, "{} holds {}", shown(b"", key), difference(found, known.as_ref()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! An engine beside a model. The model keeps its state after every LSN, so that a crash may take any tail.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use crate::Error;
+use crate::codec::NsId;
+use crate::log::sim::SimIo;
+use crate::log::{Fsync, Lsn};
+use crate::shard::Engine;
+use crate::shard::engine::EngineOptions;
+use crate::shard::timer::Timer;
+use crate::shard::txn::{Mark, Txn, WriteSet};
+use crate::shard::walk::{Span, walk};
+
+/// A small generator; the same numbers for the same seed on every machine.
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    pub(super) fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(super) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+}
+
+/// A string and its time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Value {
+    pub(super) bytes: Arc<Vec<u8>>,
+    pub(super) expire_ms: u64,
+}
+
+/// Key → value of one database. Expired keys stay: they come back no more, as time only goes on.
+pub(super) type Db = BTreeMap<Vec<u8>, Value>;
+
+/// The model: databases by name.
+pub(super) type Model = BTreeMap<&'static [u8], Db>;
+
+/// The names that tests use; the last one is not numbered.
+pub(super) const NAMES: [&[u8]; 3] = [b"0", b"1", b"x"];
+
+pub(super) struct World {
+    pub(super) sim: SimIo,
+    /// Goes with the world.
+    _dir: TempDir,
+    pub(super) options: EngineOptions,
+    /// `None` only while it is being reopened.
+    pub(super) engine: Option<Arc<Engine>>,
+    pub(super) now_ms: u64,
+    pub(super) model: Model,
+    /// The model after each LSN since the last opening, oldest first.
+    history: Vec<(Lsn, Model)>,
+}
+
+/// A directory in memory if the system has one: ingestions sync.
+fn temp_dir() -> TempDir {
+    let memory = std::path::Path::new("/dev/shm");
+    if memory.is_dir() { TempDir::new_in(memory).unwrap() } else { TempDir::new().unwrap() }
+}
+
+pub(super) fn options(dir: &TempDir, shards: u16, fsync: Fsync) -> EngineOptions {
+    EngineOptions {
+        dir: dir.path().to_owned(),
+        shards: Some(shards),
+        databases: 2,
+        fsync,
+        table_budget: 256 << 10,
+        dirty_budget: 4 << 20,
+        cold_budget: 64 << 10,
+        block_cache: 1 << 20,
+        log_limit: 1 << 30,
+        nice: 0,
+        background: false,
+    }
+}
+
+impl World {
+    pub(super) fn new(shards: u16, fsync: Fsync) -> World {
+        let dir = temp_dir();
+        let options = options(&dir, shards, fsync);
+        let mut model = Model::new();
+        model.insert(NAMES[0], Db::new());
+        model.insert(NAMES[1], Db::new());
+        let mut world = World {
+            sim: SimIo::new(),
+            _dir: dir,
+            options,
+            engine: None,
+            now_ms: 1_000_000,
+            model,
+            history: Vec::new(),
+        };
+        world.open();
+        // The names of the numbered databases are a record of their own.
+        world.engine().log.sync_to(world.engine().log.last()).unwrap();
+        world.history = vec![(world.engine().log.last(), world.model.clone())];
+        world
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        self.engine.as_ref().unwrap()
+    }
+
+    fn open(&mut self) {
+        let engine = Engine::open(Arc::new(self.sim.clone()), self.options.clone()).unwrap();
+        engine.replay().unwrap();
+        self.engine = Some(engine);
+        self.check();
+    }
+
+    /// The id of a name now.
+    pub(super) fn ns(&self, name: &[u8]) -> NsId {
+        self.engine().shards[0].core().names.id(name).unwrap()
+    }
+
+    pub(super) fn check(&self) {
+        for shard in &self.engine().shards {
+            shard.core().check();
+        }
+    }
+
+    /// Runs a transaction over all of `keys`' shards (all shards if there are none), and commits it; an error rolls it
+    /// back. Answers what the closure does and what a reply would wait for.
+    pub(super) fn transact<R>(
+        &mut self,
+        keys: &[&[u8]],
+        run: impl FnOnce(&mut Txn<'_, '_>) -> Result<R, Error>,
+    ) -> (Result<R, Error>, Lsn) {
+        let engine = self.engine().clone();
+        let mut shards: Vec<_> = keys.iter().map(|key| engine.router.shard_of(key)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        if keys.is_empty() {
+            shards = engine.all_shards().to_vec();
+        }
+        let before = engine.log.last();
+        let mut set = WriteSet::default();
+        let mut txn = Txn::new(engine.lease(&shards), &engine.router, &mut set, self.now_ms, true);
+        let result = run(&mut txn);
+        let need = match &result {
+            Ok(_) => txn.commit(&engine.log),
+            Err(_) => {
+                txn.rollback_to(Mark::default());
+                txn.need
+            }
+        };
+        let lease = std::mem::take(&mut txn.lease);
+        drop(txn);
+        drop(lease);
+        let last = engine.log.last();
+        assert!(last == before || last == before + 1 && result.is_ok(), "a transaction is one record or none");
+        assert!(last == before || need == last, "a writer waits for its own record");
+        (result, need)
+    }
+
+    /// Notes the model as of the last LSN.
+    pub(super) fn note(&mut self) {
+        let last = self.engine().log.last();
+        match self.history.last_mut() {
+            Some((lsn, model)) if *lsn == last => *model = self.model.clone(),
+            _ => self.history.push((last, self.model.clone())),
+        }
+    }
+
+    pub(super) fn put(&mut self, name: &'static [u8], key: &[u8], value: &[u8], expire_ms: u64) {
+        let ns = self.ns(name);
+        let need = self.transact(&[key], |txn| txn.put_string(ns, key, value, expire_ms)).1;
+        self.engine().write_out(need);
+        let value = Value { bytes: Arc::new(value.to_vec()), expire_ms };
+        self.model.get_mut(name).unwrap().insert(key.to_vec(), value);
+        self.note();
+    }
+
+    pub(super) fn delete(&mut self, name: &'static [u8], key: &[u8]) {
+        let ns = self.ns(name);
+        let need = self.transact(&[key], |txn| txn.delete(ns, key)).1;
+        self.engine().write_out(need);
+        self.model.get_mut(name).unwrap().remove(key);
+        self.note();
+    }
+
+    /// FLUSHDB of these names.
+    pub(super) fn flush_names(&mut self, names: &[&'static [u8]]) {
+        let need = self.transact(&[], |txn| {
+            let (new, dead) = txn.lease[0].names.renewed(names).unwrap();
+            txn.replace_names(new, &dead);
+            Ok(())
+        });
+        self.engine().write_out(need.1);
+        for name in names {
+            self.model.insert(name, Db::new());
+        }
+        self.note();
+    }
+
+    pub(super) fn get(&mut self, name: &[u8], key: &[u8]) -> Option<Value> {
+        let ns = self.ns(name);
+        let get = |txn: &mut Txn<'_, '_>| read(txn, ns, key);
+        self.transact(&[key], get).0.unwrap()
+    }
+
+    /// A turn of every shard's timer.
+    pub(super) fn turn(&mut self) {
+        let engine = self.engine().clone();
+        for id in engine.all_shards() {
+            Timer::new(&engine, id).turn(self.now_ms);
+            self.check();
+        }
+        self.note();
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.engine().flush().unwrap();
+        self.check();
+    }
+
+    /// Flushes and turns until nothing is left to be done.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..200 {
+            self.turn();
+            self.flush();
+            let idle = self.engine().shards.iter().all(|s| {
+                let core = s.core();
+                core.is_idle()
+            });
+            if idle {
+                return;
+            }
+        }
+        panic!("the timer's work does not end");
+    }
+
+    /// Compares everything with the model, but for counts, which need a sweep first.
+    pub(super) fn verify(&mut self) {
+        for name in self.model.keys().copied().collect::<Vec<_>>() {
+            self.verify_walk(name);
+            let db = self.model[name].clone();
+            for (key, value) in &db {
+                let live = value.expire_ms == 0 || value.expire_ms > self.now_ms;
+                let expected = live.then_some(value);
+                let found = self.get(name, key);
+                assert!(found.as_ref() == expected, "{} holds {}", shown(name, key), difference(found, expected));
+            }
+            self.check();
+        }
+    }
+
+    /// The key space in order, shard by shard, equals the model's.
+    pub(super) fn verify_walk(&mut self, name: &[u8]) {
+        let engine = self.engine().clone();
+        let ns = self.ns(name);
+        let mut all = Vec::new();
+        for shard in &engine.shards {
+            let mut core = shard.core();
+            let mut met = Vec::new();
+            let span = Span { ns, prefix: b"", after: None };
+            let whole = walk(&mut core, &engine.router, span, self.now_ms, |m| {
+                if m.is_live() {
+                    met.push((m.stored_key, m.key));
+                }
+                true
+            });
+            assert!(whole.unwrap());
+            assert!(met.is_sorted(), "a walk goes in order");
+            all.extend(met.into_iter().map(|(_, key)| key));
+        }
+        all.sort();
+        let now_ms = self.now_ms;
+        let live = self.model[name].iter().filter(|(_, v)| v.expire_ms == 0 || v.expire_ms > now_ms);
+        let live: Vec<_> = live.map(|(key, _)| key.clone()).collect();
+        let short = |keys: &[Vec<u8>]| keys.iter().map(|k| shown(name, k)).collect::<Vec<_>>();
+        assert!(all == live, "walk met {:?}, expected {:?}", short(&all), short(&live));
+    }
+
+    /// After a sweep DBSIZE is exact.
+    pub(super) fn verify_counts(&mut self) {
+        self.turn();
+        for (name, db) in &self.model {
+            let live = db.values().filter(|v| v.expire_ms == 0 || v.expire_ms > self.now_ms).count();
+            let ns = self.ns(name);
+            let count: u64 = self.engine().shards.iter().map(|s| s.core().count(ns)).sum();
+            assert_eq!(count, live as u64, "keys of {}", shown(name, b""));
+        }
+    }
+
+    /// The process ends; `power` also takes what was not synced. What comes back is a state between what was promised
+    /// and the last.
+    pub(super) fn crash(&mut self, power: Option<u64>) {
+        let log = self.engine().log.clone();
+        let promised = match power {
+            Some(_) if self.options.fsync != Fsync::Always => log.synced(),
+            _ => log.acked(),
+        };
+        let next = match power {
+            Some(seed) => self.sim.power_loss(seed),
+            None => self.sim.process_crash(),
+        };
+        drop(log);
+        self.end();
+        self.sim = next;
+        self.recover(promised);
+    }
+
+    /// Closes and opens again: nothing may be missing.
+    pub(super) fn reopen(&mut self, flush: bool) {
+        self.engine().close(flush);
+        let last = self.engine().log.last();
+        self.end();
+        self.sim = self.sim.process_crash();
+        self.recover(last);
+    }
+
+    fn end(&mut self) {
+        let engine = self.engine.take().unwrap();
+        assert_eq!(Arc::strong_count(&engine), 1, "nobody else holds the engine");
+    }
+
+    fn recover(&mut self, promised: Lsn) {
+        self.open();
+        let last = self.engine().log.last();
+        assert!(last >= promised, "record {promised} was promised, {last} is the last one there");
+        let at = self.history.iter().rposition(|(lsn, _)| *lsn <= last).expect("a state before the crash");
+        self.model = self.history[at].1.clone();
+        self.history = vec![(last, self.model.clone())];
+    }
+}
+
+/// A key's value and time.
+pub(super) fn read(txn: &mut Txn<'_, '_>, ns: NsId, key: &[u8]) -> Result<Option<Value>, Error> {
+    let Some(found) = txn.find(ns, key)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    txn.string_range(found, 0, usize::MAX, &mut bytes)?;
+    assert_eq!(bytes.len(), txn.string_len(found));
+    let expire_ms = txn.object(found).expire_ms;
+    Ok(Some(Value { bytes: Arc::new(bytes), expire_ms }))
+}
+
+pub(super) fn shown(name: &[u8], key: &[u8]) -> String {
+    let key = &key[..key.len().min(24)];
+    format!("{}/{}", String::from_utf8_lossy(name), String::from_utf8_lossy(key))
+}
+
+/// Says in few words how two values differ.
+pub(super) fn difference(found: Option<Value>, expected: Option<&Value>) -> String {
+    let short = |v: Option<&Value>| v.map(|v| (v.bytes.len(), v.expire_ms));
+    let at = match (&found, expected) {
+        (Some(a), Some(b)) => a.bytes.iter().zip(b.bytes.iter()).position(|(a, b)| a != b),
+        _ => None,
+    };
+    format!("{:?}, expected {:?}, first difference {at:?}", short(found.as_ref()), short(expected))
+}
