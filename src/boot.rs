@@ -144,23 +144,18 @@ enum End {
 
 async fn load_and_wait(server: &Arc<Server>, settings: &Settings, signals: &mut Signals) -> Result<End, Failure> {
     let mut asked = server.shutdown.subscribe();
-    let mut loaded = replay(server);
-    loop {
-        tokio::select! {
-            outcome = &mut loaded => match outcome {
-                Ok(Ok(())) => break,
-                Ok(Err(error)) => return Err(error.into()),
-                Err(_) => return Err("the replay of the log panicked".into()),
-            },
-            name = signals.next() => {
-                tracing::info!(signal = name, "ends before the log is replayed");
-                return Ok(End::NothingToSave);
-            }
-            _ = asked.changed() => {
-                tracing::info!("ends before the log is replayed");
-                return Ok(End::NothingToSave);
-            }
-        }
+    let stopped = tokio::select! {
+        outcome = replay(server) => match outcome {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => return Err("the replay of the log panicked".into()),
+        },
+        name = signals.next() => Some(name),
+        _ = asked.changed() => Some("SHUTDOWN"),
+    };
+    if let Some(by) = stopped {
+        tracing::info!(by, "ends before the log is replayed");
+        return Ok(End::NothingToSave);
     }
     announce(server, settings);
     tokio::select! {
@@ -261,7 +256,7 @@ async fn shut_down(
     };
     tokio::select! {
         () = close => {
-            tracing::info!("everything is on disk, bye");
+            tracing::info!("bye");
             Ok(())
         }
         () = signals.interrupt() => Err("interrupted again: ends without a flush; the log holds every write".into()),

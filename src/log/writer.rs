@@ -369,8 +369,10 @@ impl Core {
         let moved = turned || state.acked != acked;
         let wakes = if moved && state.waiting > 0 { state.wakes() } else { Wakes::new() };
         let refusal = state.refusal().filter(|_| turned).cloned();
+        let closed = state.shut.is_some();
         drop(state);
         match refusal {
+            Some(_) if closed => tracing::debug!("log is closed"),
             Some(why) => tracing::error!(%why, "log refuses writes"),
             None if turned => tracing::info!("log takes writes"),
             None => {}

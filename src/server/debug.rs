@@ -145,7 +145,7 @@ fn protocol(kind: &[u8], out: &mut Reply) -> Result {
     match kind.to_ascii_lowercase().as_slice() {
         b"string" => out.bulk(b"Hello World"),
         b"integer" => out.int(12345),
-        b"double" => out.double(3.141),
+        b"double" => out.double(3141.0 / 1000.0),
         b"null" => out.nil(),
         b"array" => {
             out.array(3);

@@ -12,12 +12,13 @@ use crate::util::{alloc, sys};
 /// Bytes as Redis prints them for people.
 fn human(bytes: u64) -> String {
     let bytes_f = bytes as f64;
-    match bytes {
-        0..=0x3ff => format!("{bytes}B"),
-        ..=0xf_ffff => format!("{:.2}K", bytes_f / 1024.0),
-        ..=0x3fff_ffff => format!("{:.2}M", bytes_f / (1u64 << 20) as f64),
-        ..=0xff_ffff_ffff => format!("{:.2}G", bytes_f / (1u64 << 30) as f64),
-        _ => format!("{:.2}T", bytes_f / (1u64 << 40) as f64),
+    let in_units = |shift: u32, unit: char| format!("{:.2}{unit}", bytes_f / (1u64 << shift) as f64);
+    match bytes.checked_ilog2().unwrap_or(0) {
+        0..10 => format!("{bytes}B"),
+        10..20 => in_units(10, 'K'),
+        20..30 => in_units(20, 'M'),
+        30..40 => in_units(30, 'G'),
+        _ => in_units(40, 'T'),
     }
 }
 
