@@ -264,6 +264,9 @@ fn no_touch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 /// No command of this server blocks a client yet.
 fn unblock(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if args.len() > 4 {
+        return Err(super::wrong_subcommand(args));
+    }
     if let Some(reason) = args.get(3)
         && !reason.eq_ignore_ascii_case(b"timeout")
         && !reason.eq_ignore_ascii_case(b"error")

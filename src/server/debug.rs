@@ -10,7 +10,6 @@ use super::{help, wrong_subcommand};
 use crate::config::settings::Access;
 use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
-use crate::shard::object::Kind;
 use crate::util::num::{parse_double, parse_i64};
 
 const DENIED: Error = Error::err(
@@ -86,12 +85,7 @@ fn object(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result {
     ctx.txn.no_touch = true;
     let found = ctx.lookup(key)?.ok_or(Error::NoSuchKey)?;
     let object = ctx.object(found);
-    let encoding = match (object.kind, &object.body) {
-        (Kind::String, None) if parse_i64(object.value()).is_some() => "int",
-        (Kind::String, None) if object.value().len() <= EMBEDDED => "embstr",
-        (Kind::String, _) => "raw",
-        (kind, _) => kind.name(),
-    };
+    let encoding = super::keyspace::encoding(object);
     let now_s = ctx.now_ms / 1000;
     let idle_s = (now_s as u16).wrapping_sub(object.accessed_s);
     out.status(&format!(
@@ -102,9 +96,6 @@ fn object(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result {
     ));
     Ok(())
 }
-
-/// Longest string that Redis keeps in one piece with its header.
-const EMBEDDED: usize = 44;
 
 /// Everything goes to the store, as it would for a restart.
 fn reload(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

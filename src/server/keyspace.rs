@@ -130,29 +130,32 @@ fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         out.nil();
         return Ok(());
     };
-    let object = ctx.object(found);
-    let encoding: &[u8] = match object.kind {
-        Kind::String => string_encoding(object),
-        Kind::Hash | Kind::Set => b"hashtable",
-        Kind::List => b"quicklist",
-        Kind::Zset => b"skiplist",
-        Kind::Stream => b"stream",
-        Kind::Absent => unreachable!("a found key is there"),
-    };
-    out.bulk(encoding);
+    out.bulk(encoding(ctx.object(found)).as_bytes());
     Ok(())
 }
 
-fn string_encoding(string: &Object) -> &'static [u8] {
+/// The name that OBJECT ENCODING has for how a live object is kept.
+pub(super) fn encoding(object: &Object) -> &'static str {
+    match object.kind {
+        Kind::String => string_encoding(object),
+        Kind::Hash | Kind::Set => "hashtable",
+        Kind::List => "quicklist",
+        Kind::Zset => "skiplist",
+        Kind::Stream => "stream",
+        Kind::Absent => unreachable!("a found key is there"),
+    }
+}
+
+fn string_encoding(string: &Object) -> &'static str {
     let room = if string.expire_ms == 0 { EMBEDDED } else { EMBEDDED - 8 };
     if string.body.is_some() || string.state & state::RAW != 0 {
-        b"raw"
+        "raw"
     } else if parse_i64(string.value()).is_some() {
-        b"int"
+        "int"
     } else if string.bytes.len() > room {
-        b"raw"
+        "raw"
     } else {
-        b"embstr"
+        "embstr"
     }
 }
 
