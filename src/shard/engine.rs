@@ -97,6 +97,10 @@ fn hash_tag(key: &[u8]) -> Option<&[u8]> {
 /// Delay of a writer when the dirty budget is used up, µs.
 pub const MOST_DELAY_US: u64 = 20_000;
 
+/// However little is dirty, it is flushed after this time: replays stay short, and what waits for a flush (garbage, dead
+/// namespaces) is not forgotten on an idle server.
+const FLUSH_EVERY: Duration = Duration::from_secs(300);
+
 /// What the engine is told at its start. Sizes in bytes.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -358,6 +362,7 @@ impl Engine {
     }
 
     fn flush_thread(&self) {
+        let mut last_flush = std::time::Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
             let asked = {
                 let mut asked = self.flush_wake.0.lock();
@@ -370,9 +375,11 @@ impl Engine {
             let poisoned = self.log.needs_flush();
             let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
             let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
-            if !(asked || full || long || poisoned) {
+            let old = self.dirty_bytes() > 0 && last_flush.elapsed() > FLUSH_EVERY;
+            if !(asked || full || long || poisoned || old) {
                 continue;
             }
+            last_flush = std::time::Instant::now();
             if let Err(error) = self.flush() {
                 self.stats.flush_errors.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(%error, "flush failed, will be repeated");
@@ -600,6 +607,8 @@ fn open_core(
         reap_from: None,
         garbage: Default::default(),
         trash: Vec::new(),
+        membership: Default::default(),
+        fill_from: Some(codec::key::tag_range(codec::key::tag::META).lower),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),

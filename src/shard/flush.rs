@@ -112,6 +112,9 @@ impl Gather {
             core.discard(index);
             return 0;
         }
+        if object.state & state::MAYBE_STORED == 0 {
+            core.membership.insert(object.hash);
+        }
         object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
         self.flight.highest = self.flight.highest.max(object.lsn);
         let elements = self.elements(core, index);

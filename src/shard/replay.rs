@@ -289,7 +289,9 @@ fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: O
     let Some(index) = found else {
         core.cold.take(ns, key);
         let index = core.create(hash, ns, key, 0);
-        core.table.at_mut(index).state |= state::MAYBE_STORED;
+        let object = core.table.at_mut(index);
+        object.state |= state::MAYBE_STORED;
+        core.membership.insert(object.hash);
         return Ok(index);
     };
     let object = core.table.at_mut(index);
