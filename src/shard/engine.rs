@@ -172,6 +172,8 @@ pub struct Engine {
     log_from: AtomicU64,
     /// One flush at a time.
     flush_lock: parking_lot::Mutex<()>,
+    /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
+    turns: Vec<parking_lot::Mutex<()>>,
     flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
     threads: parking_lot::Mutex<Vec<std::thread::JoinHandle<()>>>,
     thread_work: parking_lot::Mutex<Vec<crossbeam_channel::Receiver<(ShardSet, Job)>>>,
@@ -239,6 +241,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             log_from: AtomicU64::new(0),
             flush_lock: parking_lot::Mutex::new(()),
+            turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             flush_wake: Default::default(),
             threads: parking_lot::Mutex::new(Vec::new()),
             thread_work: parking_lot::Mutex::new(work),
@@ -337,6 +340,11 @@ impl Engine {
         drop(txn);
         self.write_out(need);
         result
+    }
+
+    /// Waits until a shard's timer may run; it does so as long as the guard lives.
+    pub fn turn(&self, shard: ShardId) -> parking_lot::MutexGuard<'_, ()> {
+        self.turns[shard as usize % self.turns.len()].lock()
     }
 
     /// Dirty bytes of all shards, gathered ones included.
@@ -617,6 +625,11 @@ fn open_core(
     };
     super::replay::load_small_records(&mut core)?;
     Ok(core)
+}
+
+/// Cores that the process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A thread with a name and a nice value.

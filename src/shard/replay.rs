@@ -57,7 +57,7 @@ const MOST_RECORDS: usize = if cfg!(test) { 4 } else { usize::MAX };
 /// Applies every record of the log.
 pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     let mut records = 0u64;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(engine.shards.len());
+    let threads = super::engine::cores().min(engine.shards.len());
     let mut batch = Batch::default();
     loop {
         let more = batch.fill(&mut replay)?;

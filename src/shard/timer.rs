@@ -43,7 +43,9 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Rece
             drop(job(engine.lease(&shards)));
         }
         if Instant::now() >= next_turn {
+            let turn = engine.turn(id);
             timer.turn(crate::util::time::now_ms());
+            drop(turn);
             next_turn = Instant::now() + if timer.filling() { FILL_TURN } else { TURN };
         }
     }
