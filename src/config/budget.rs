@@ -10,7 +10,7 @@
 //! | dirty objects, within the tables | `dirty-budget` | 25 %, at most 1 GB |
 //! | log before a flush | `log-max-size` | twice the dirty part, 256 MB to 2 GB |
 //! | shards | `shards` | 4 a core, a power of two, 16 to 256 |
-//! | threads that serve connections | `io-threads` | one a core |
+//! | threads that serve connections | `io-threads` | one for two cores: flushes, compaction and the clients' share of the kernel need the others |
 //!
 //! Invariants: the parts never exceed the whole; caches given too big are cut in proportion, so that the tables keep a
 //! fifth of the whole; dirty objects never fill more than half of the tables, as pinned objects cannot leave them.
@@ -82,7 +82,7 @@ impl Budget {
             log_max_bytes: given_or(settings.log_max_size, (2 * dirty).clamp(256 * MB, 2 * GB))
                 .max(settings.log_segment_size),
             shards: if settings.shards == 0 { automatic_shards(machine.cores) } else { settings.shards },
-            io_threads: if settings.io_threads == 0 { machine.cores.clamp(1, 128) } else { settings.io_threads },
+            io_threads: if settings.io_threads == 0 { (machine.cores / 2).clamp(1, 128) } else { settings.io_threads },
         }
     }
 }
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(all.tables_bytes, 2200 * MB);
         assert_eq!(all.dirty_bytes, 1000 * MB);
         assert_eq!(all.log_max_bytes, 2000 * MB);
-        assert_eq!((all.shards, all.io_threads), (16, 2));
+        assert_eq!((all.shards, all.io_threads), (16, 1));
         assert_eq!(budget(&[], 64 * GB, 2).dirty_bytes, GB);
         assert_eq!(budget(&[], 64 * GB, 2).log_max_bytes, 2 * GB);
         assert_eq!(budget(&[], 512 * MB, 2).log_max_bytes, 256 * MB);

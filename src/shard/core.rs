@@ -95,6 +95,10 @@ pub struct Core {
     pub reap_from: Option<Index>,
     /// Bodies of which elements in fjall wait to be removed.
     pub garbage: super::garbage::Queue,
+    /// The keys that fjall may hold.
+    pub membership: super::membership::Membership,
+    /// Where in fjall the filter of keys is still to be filled from; `None` once it is complete.
+    pub fill_from: Option<Vec<u8>>,
     /// The shard's partition of the store.
     pub partition: Arc<Partition>,
     /// Second-level cache.
@@ -124,7 +128,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn fault_missing(&mut self, hash: u32, ns: NsId, key: &[u8], may_block: bool) -> Result<Option<Index>> {
-        if self.partition.disk_bytes() == 0 {
+        if self.partition.disk_bytes() == 0 || !self.membership.may_contain(hash) {
             return Ok(None);
         }
         match self.cold.take(ns, key) {

@@ -97,6 +97,10 @@ fn hash_tag(key: &[u8]) -> Option<&[u8]> {
 /// Delay of a writer when the dirty budget is used up, µs.
 pub const MOST_DELAY_US: u64 = 20_000;
 
+/// However little is dirty, it is flushed after this time: replays stay short, and what waits for a flush (garbage, dead
+/// namespaces) is not forgotten on an idle server.
+const FLUSH_EVERY: Duration = Duration::from_secs(300);
+
 /// What the engine is told at its start. Sizes in bytes.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -168,6 +172,8 @@ pub struct Engine {
     log_from: AtomicU64,
     /// One flush at a time.
     flush_lock: parking_lot::Mutex<()>,
+    /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
+    turns: Vec<parking_lot::Mutex<()>>,
     flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
     threads: parking_lot::Mutex<Vec<std::thread::JoinHandle<()>>>,
     thread_work: parking_lot::Mutex<Vec<crossbeam_channel::Receiver<(ShardSet, Job)>>>,
@@ -235,6 +241,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             log_from: AtomicU64::new(0),
             flush_lock: parking_lot::Mutex::new(()),
+            turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             flush_wake: Default::default(),
             threads: parking_lot::Mutex::new(Vec::new()),
             thread_work: parking_lot::Mutex::new(work),
@@ -335,6 +342,11 @@ impl Engine {
         result
     }
 
+    /// Waits until a shard's timer may run; it does so as long as the guard lives.
+    pub fn turn(&self, shard: ShardId) -> parking_lot::MutexGuard<'_, ()> {
+        self.turns[shard as usize % self.turns.len()].lock()
+    }
+
     /// Dirty bytes of all shards, gathered ones included.
     pub fn dirty_bytes(&self) -> usize {
         self.shards.iter().map(|s| s.dirty_bytes()).sum()
@@ -358,6 +370,7 @@ impl Engine {
     }
 
     fn flush_thread(&self) {
+        let mut last_flush = std::time::Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
             let asked = {
                 let mut asked = self.flush_wake.0.lock();
@@ -370,9 +383,11 @@ impl Engine {
             let poisoned = self.log.needs_flush();
             let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
             let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
-            if !(asked || full || long || poisoned) {
+            let old = self.dirty_bytes() > 0 && last_flush.elapsed() > FLUSH_EVERY;
+            if !(asked || full || long || poisoned || old) {
                 continue;
             }
+            last_flush = std::time::Instant::now();
             if let Err(error) = self.flush() {
                 self.stats.flush_errors.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(%error, "flush failed, will be repeated");
@@ -600,6 +615,8 @@ fn open_core(
         reap_from: None,
         garbage: Default::default(),
         trash: Vec::new(),
+        membership: Default::default(),
+        fill_from: Some(codec::key::tag_range(codec::key::tag::META).lower),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),
@@ -608,6 +625,11 @@ fn open_core(
     };
     super::replay::load_small_records(&mut core)?;
     Ok(core)
+}
+
+/// Cores that the process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A thread with a name and a nice value.

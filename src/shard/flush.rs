@@ -112,6 +112,9 @@ impl Gather {
             core.discard(index);
             return 0;
         }
+        if object.state & state::MAYBE_STORED == 0 {
+            core.membership.insert(object.hash);
+        }
         object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
         self.flight.highest = self.flight.highest.max(object.lsn);
         let elements = self.elements(core, index);
@@ -279,6 +282,11 @@ impl Flight {
 
     /// After the ingestion: settles the next slice. True while there is more.
     pub fn settle(&mut self, core: &mut Core, ok: bool) -> bool {
+        if ok {
+            // Not earlier, as a sweep that ran during the ingestion has not seen them; and not later, as what has settled
+            // may leave the table at once.
+            core.sweep_from_ms = core.sweep_from_ms.min(self.earliest_ms.unwrap_or(u64::MAX));
+        }
         for _ in 0..SLICE {
             if let Some(entry) = self.elements.pop() {
                 settle_element(core, &entry, ok);
@@ -297,8 +305,6 @@ impl Flight {
         core.flight_bytes = 0;
         if ok {
             core.settled = self.number;
-            // Only now: a sweep that ran during the ingestion has not seen them.
-            core.sweep_from_ms = core.sweep_from_ms.min(self.earliest_ms.unwrap_or(u64::MAX));
             return;
         }
         for (key, value) in self.raw.drain(..) {

@@ -8,6 +8,7 @@
 //! | [`table`], [`object`] | hot and dirty objects |
 //! | [`txn`] | leased cores, the write set, commit and rollback |
 //! | [`cold`] | moka: metadata that left the table |
+//! | [`membership`] | a filter of the keys that fjall may hold |
 //! | [`names`] | namespaces |
 //! | [`flush`] | changed records on their way to fjall |
 //! | [`replay`] | the log's records on their way back |
@@ -25,6 +26,7 @@ pub mod draw;
 pub mod engine;
 pub mod flush;
 pub mod garbage;
+pub mod membership;
 pub mod names;
 pub mod object;
 pub mod replay;

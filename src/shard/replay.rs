@@ -57,7 +57,7 @@ const MOST_RECORDS: usize = if cfg!(test) { 4 } else { usize::MAX };
 /// Applies every record of the log.
 pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     let mut records = 0u64;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(engine.shards.len());
+    let threads = super::engine::cores().min(engine.shards.len());
     let mut batch = Batch::default();
     loop {
         let more = batch.fill(&mut replay)?;
@@ -289,7 +289,9 @@ fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: O
     let Some(index) = found else {
         core.cold.take(ns, key);
         let index = core.create(hash, ns, key, 0);
-        core.table.at_mut(index).state |= state::MAYBE_STORED;
+        let object = core.table.at_mut(index);
+        object.state |= state::MAYBE_STORED;
+        core.membership.insert(object.hash);
         return Ok(index);
     };
     let object = core.table.at_mut(index);

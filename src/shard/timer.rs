@@ -2,6 +2,7 @@
 //!
 //! | every 100 ms | bounded by |
 //! |---|---|
+//! | after a start: the filter of keys is filled from fjall | 8,192 keys a turn, a turn every 5 ms |
 //! | expiry: keys of the table whose time is past, then fjall's expiry index | 128 keys per hold of the lock |
 //! | garbage: elements of dropped bodies get tombstones | 1,024 elements a turn |
 //! | dead namespaces: their objects leave the table, then fjall compacts | 1,024 places a turn |
@@ -20,10 +21,14 @@ use super::core::{Core, ShardId, unreadable};
 use super::engine::Engine;
 use super::garbage::{self, DeadStage, Stage};
 use super::object::{Kind, state};
+use super::table::table_hash;
 use super::txn::{Mark, Txn, WriteSet};
 
 /// Time between two turns of a shard's timer.
 pub const TURN: Duration = Duration::from_millis(100);
+/// The same while the filter of keys is being filled.
+const FILL_TURN: Duration = Duration::from_millis(5);
+const FILL_SLICE: usize = 8192;
 const SWEEP_SLICE: usize = 128;
 const GARBAGE_SLICE: usize = 1024;
 /// The order index goes when nobody has walked for this long, ms.
@@ -38,8 +43,10 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Rece
             drop(job(engine.lease(&shards)));
         }
         if Instant::now() >= next_turn {
+            let turn = engine.turn(id);
             timer.turn(crate::util::time::now_ms());
-            next_turn = Instant::now() + TURN;
+            drop(turn);
+            next_turn = Instant::now() + if timer.filling() { FILL_TURN } else { TURN };
         }
     }
 }
@@ -63,12 +70,54 @@ impl<'a> Timer<'a> {
         if self.engine.refusal().is_some() {
             return;
         }
-        let turns = [Self::expire_table, Self::expire_stored, Self::collect_garbage, Self::reap_namespaces];
+        let turns = [
+            Self::fill_membership,
+            Self::expire_table,
+            Self::expire_stored,
+            Self::collect_garbage,
+            Self::reap_namespaces,
+        ];
         for turn in turns {
             if let Err(error) = turn(self, now_ms) {
                 tracing::error!(shard = self.id, %error, "a turn of the shard's timer failed");
             }
         }
+    }
+
+    /// Whether the filter of keys is still incomplete.
+    fn filling(&self) -> bool {
+        self.with_core(|core| core.fill_from.is_some())
+    }
+
+    /// Adds the next keys that fjall holds to the filter of keys.
+    fn fill_membership(&mut self, _now_ms: u64) -> Result {
+        let (from, partition) = self.with_core(|core| (core.fill_from.clone(), core.partition.clone()));
+        let Some(from) = from else { return Ok(()) };
+        let upper = codec::key::tag_range(codec::key::tag::META).upper;
+        let mut hashes = Vec::with_capacity(FILL_SLICE);
+        let (mut next, mut seen) = (None, 0);
+        for item in partition.range(&from, &upper).map_err(unreadable)?.take(FILL_SLICE) {
+            let (record, value) = item.map_err(unreadable)?;
+            seen += 1;
+            let DiskKey::Meta { ns, key } = codec::key::decode_key(&record).map_err(unreadable)? else { continue };
+            let key = match codec::is_long_form(key) {
+                true => codec::Meta::decode(&value).map_err(unreadable)?.1.unwrap_or(key),
+                false => key,
+            };
+            hashes.push(table_hash(self.engine.router.hash(key), ns));
+            next = Some(record);
+        }
+        let ended = seen < FILL_SLICE;
+        for hashes in hashes.chunks(SWEEP_SLICE) {
+            self.with_core(|core| hashes.iter().for_each(|&hash| core.membership.insert(hash)));
+        }
+        self.with_core(|core| {
+            core.fill_from = next.filter(|_| !ended).map(|last| codec::key::successor(&last));
+            if ended {
+                core.membership.set_complete();
+            }
+        });
+        Ok(())
     }
 
     /// Runs one bounded transaction on the shard. The engine lives as long as the borrow.

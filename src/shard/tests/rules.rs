@@ -439,6 +439,8 @@ fn what_a_transaction_found_stays_where_it_is() {
 #[test]
 fn a_time_flushed_during_a_sweep_is_swept_by_the_next() {
     let mut world = world(Fsync::No);
+    world.put(DB, b"stays", b"1", 0);
+    world.flush();
     world.put(DB, b"a", b"1", world.now_ms + 5);
     let mut flush = Stepper::begin(world.engine(), None);
     world.step(&mut flush, 2);
@@ -450,6 +452,27 @@ fn a_time_flushed_during_a_sweep_is_swept_by_the_next() {
     world.evict();
     world.now_ms += 10;
     world.verify_counts();
+    world.audit();
+}
+
+#[test]
+fn a_time_is_swept_as_soon_as_its_object_may_leave() {
+    let mut world = world(Fsync::No);
+    let keys: Vec<Vec<u8>> = (0..20).map(|i| format!("k{i}").into_bytes()).collect();
+    world.put(DB, b"stays", b"1", 0);
+    world.flush();
+    // There are no times yet: the sweep has nothing to look for.
+    world.turn();
+    for key in &keys {
+        world.put(DB, key, b"1", world.now_ms + 5);
+    }
+    let mut flush = Stepper::begin(world.engine(), None);
+    // All gathered and ingested, one slice settled.
+    world.step(&mut flush, 6);
+    world.evict();
+    world.now_ms += 10;
+    world.verify_counts();
+    world.finish(&mut flush);
     world.audit();
 }
 
