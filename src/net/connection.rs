@@ -46,6 +46,8 @@ use crate::util::time::now_ms;
 const AHEAD: usize = 32;
 /// Output above which no more requests are run until the peer has read.
 const OUTPUT_HIGH: usize = 1 << 20;
+/// Until a command that may not run yet is tried again: thousands of paused clients must leave the thread idle.
+const CLOSED_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes a client may send before it has authenticated.
 const STRANGER_INPUT: usize = 1 << 20;
 /// A buffer larger than this is given back once it is empty.
@@ -493,7 +495,8 @@ impl Connection {
             self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
             return self.after(state, begin);
         };
-        if self.worker.server.engine.gate.load(Ordering::Relaxed) & gate::SLOWED != 0
+        // Where writes are refused, waiting would not help.
+        if self.worker.server.engine.gate.load(Ordering::Relaxed) & (gate::SLOWED | gate::REFUSED) == gate::SLOWED
             && let Some(delay) = self.slow_down(command.1, &mut state.delayed)
         {
             return Some(Stop::Again(delay));
@@ -517,7 +520,7 @@ impl Connection {
                 bump(&self.client.totals[0], 1);
                 Some(Stop::Posted(finished))
             }
-            Outcome::Closed => Some(Stop::Again(Duration::from_millis(1))),
+            Outcome::Closed => Some(Stop::Again(CLOSED_PAUSE)),
         }
     }
 

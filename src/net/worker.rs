@@ -142,7 +142,7 @@ impl Worker {
             std::mem::swap(&mut *self.waiting.borrow_mut(), &mut due);
             let Some(need) = due.iter().map(|c| c.need()).max() else { continue };
             let acked = self.server.engine.log.commit(need, self.waiter);
-            let refused = if acked < need { self.server.engine.refusal() } else { None };
+            let refused = if acked < need { self.server.engine.log.health() } else { None };
             if refused.is_some() {
                 self.server.engine.set_gate(gate::REFUSED, true);
             }
