@@ -263,8 +263,11 @@ impl Walker {
             let opened = SegmentReader::open(&*self.io, path);
             let opened = opened.map_err(|source| OpenError::io(path, source))?;
             let Ok(mut reader) = opened else {
-                // Its header was synced before it got its name.
+                // Its header was synced before it got its name. Without it no record can be read, but they go all the same.
                 proven = true;
+                let size_bytes = self.io.open(path).and_then(|file| file.size_bytes());
+                lost.size_bytes += size_bytes.map_err(|source| OpenError::io(path, source))?;
+                lost.segments += 1;
                 continue;
             };
             let from = if i == index { offset.max(SEGMENT_HEADER as u64).min(reader.size_bytes) } else { reader.at };

@@ -48,8 +48,6 @@ const AHEAD: usize = 32;
 const OUTPUT_HIGH: usize = 1 << 20;
 /// Until a command that may not run yet is tried again: thousands of paused clients must leave the thread idle.
 const CLOSED_PAUSE: Duration = Duration::from_millis(10);
-/// Bytes a client may send before it has authenticated.
-const STRANGER_INPUT: usize = 1 << 20;
 /// A buffer larger than this is given back once it is empty.
 const KEEP: usize = 16 << 10;
 
@@ -343,18 +341,12 @@ impl Connection {
             state.keep_rest(input, done);
             stop
         };
-        if state.request_bytes() > self.most_request_bytes(state) {
+        if state.request_bytes() > self.worker.setting(|s| s.client_query_buffer_limit) {
             tracing::warn!(client = self.client.id, "closing client that reached max query buffer length");
             return Poll::Ready(None);
         }
         self.client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);
         Poll::Ready(Some(stop))
-    }
-
-    /// Bytes of requests that a client may have waiting.
-    fn most_request_bytes(&self, state: &State) -> usize {
-        let limit = self.worker.setting(|s| s.client_query_buffer_limit);
-        if self.is_stranger(state) { limit.min(STRANGER_INPUT) } else { limit }
     }
 
     /// Runs the commands in `input`; how many bytes are done, and why it stopped.
@@ -365,7 +357,8 @@ impl Connection {
         let ahead = &mut *self.worker.ahead.borrow_mut();
         let stop = loop {
             // A stranger's request decides how the next one is read.
-            let stranger = self.is_stranger(state);
+            let stranger = state.session.as_ref().is_some_and(|session| !session.authenticated)
+                && self.worker.server.password_required.load(Ordering::Relaxed);
             state.limits.unauthenticated = stranger;
             let most = if stranger { 1 } else { AHEAD };
             let parsed = state.parse_ahead(ahead, input, done, most);
@@ -411,12 +404,6 @@ impl Connection {
         };
         self.reply_soon(state);
         (done, stop)
-    }
-
-    /// Whether the client must still authenticate.
-    fn is_stranger(&self, state: &State) -> bool {
-        state.session.as_ref().is_some_and(|session| !session.authenticated)
-            && self.worker.server.password_required.load(Ordering::Relaxed)
     }
 
     /// Hashes the keys of the commands ahead and prefetches what they will touch.

@@ -414,7 +414,7 @@ impl Engine {
     }
 
     /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.
-    fn set_gates(&self) {
+    pub(super) fn set_gates(&self) {
         let budget = self.dirty_budget.load(Ordering::Relaxed).max(1);
         let dirty = self.dirty_bytes() as u64;
         let free = budget / 4 * 3;

@@ -67,6 +67,8 @@ fn a_repair_of_a_damaged_header_keeps_the_count() {
         sim.put(&path(first), &bytes);
         let damage = scan(&io(&sim), dir()).unwrap().damage.unwrap();
         assert_eq!((damage.offset, damage.lsn, damage.proven), (0, first, true));
+        // What cannot be read goes all the same, and is told.
+        assert!(damage.lost.segments >= 1 && damage.lost.size_bytes >= bytes.len() as u64, "{:?}", damage.lost);
         repair(&io(&sim), dir()).unwrap().unwrap();
         let (log, records) = reopen(&sim, Fsync::No).unwrap();
         assert_eq!((records.len() as u64, log.last()), (left, left));

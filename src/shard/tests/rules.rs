@@ -1,12 +1,15 @@
 //! The rules of log, table and flush, one by one, then what else was found wrong once. Rules 4, 14 and 15 are held by the
 //! tests of log and store, rule 10 has no mechanism here yet.
 
+use std::sync::atomic::Ordering;
+
 use super::step::Stepper;
 use super::world::{NAMES, World};
 use crate::Error;
 use crate::codec;
 use crate::log::Fsync;
 use crate::log::sim::Op;
+use crate::shard::engine::gate;
 use crate::shard::object::{Kind, state};
 use crate::shard::timer::Timer;
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
@@ -204,6 +207,27 @@ fn rule_6_a_flush_ends_a_failed_sync() {
     assert!(world.engine().refusal().is_none());
     world.crash(Some(1));
     assert!(world.get(DB, b"a").is_some());
+}
+
+/// A full disk on which the log still finds room: writers must not wait for a flush that cannot come.
+#[test]
+fn rule_13_a_writer_does_not_wait_for_flushes_that_fail() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", &[b'x'; 1000], 0);
+    world.sim.fail(Op::Create, 0, u64::MAX, 28);
+    assert!(world.engine().flush().is_err());
+    world.engine().set_gates();
+    assert!(world.engine().refusal().is_none(), "there is room in the budget");
+    world.engine().dirty_budget.store(1, Ordering::Relaxed);
+    world.engine().set_gates();
+    assert_eq!(world.engine().refusal().as_deref(), Some("No space left on device"));
+    assert_ne!(world.engine().gate.load(Ordering::Relaxed) & gate::REFUSED, 0);
+    world.sim.heal();
+    world.flush();
+    world.engine().set_gates();
+    assert!(world.engine().refusal().is_none());
+    assert_eq!(world.engine().gate.load(Ordering::Relaxed) & gate::REFUSED, 0);
+    world.audit();
 }
 
 #[test]
