@@ -25,6 +25,8 @@ pub enum Error {
     Arity(Cow<'static, str>),
     /// A value would pass the 512 MB limit of strings.
     TooBig,
+    /// The reply would hold more than a client may have waiting.
+    ReplyTooLong,
     /// An expiry time of zero, below zero, or too far away; the command's name.
     InvalidExpire(&'static str),
     /// The key must exist for this command.
@@ -67,6 +69,7 @@ impl Error {
             Error::OutOfRange => "ERR value is out of range".into(),
             Error::Arity(name) => format!("ERR wrong number of arguments for '{name}' command").into(),
             Error::TooBig => "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into(),
+            Error::ReplyTooLong => "ERR reply exceeds maximum allowed size".into(),
             Error::InvalidExpire(name) => format!("ERR invalid expire time in '{name}' command").into(),
             Error::NoSuchKey => "ERR no such key".into(),
             Error::Overflow => "ERR increment or decrement would overflow".into(),

@@ -354,6 +354,31 @@ fn limits_of_buffers_close_a_client() {
     }
 }
 
+/// A request of some bytes that asks for terabytes.
+#[test]
+fn a_reply_has_a_longest_length() {
+    let server = Server::tarn(&["--client-output-buffer-limit", "normal", "16mb", "0", "0"]);
+    let mut client = server.client();
+    assert!(client.try_call(&["SETRANGE", "k", "1000000", "end"]).is_ok());
+    let refused = Value::Error(b"ERR reply exceeds maximum allowed size".to_vec());
+    assert_eq!(client.try_call(&[&["MGET"][..], &["k"; 100_000]].concat()).ok(), Some(refused.clone()));
+    assert_eq!(client.call("STRLEN k"), Value::Int(1_000_003));
+    assert_eq!(client.call("GETRANGE k 0 -1").text().len(), 1_000_003);
+    // Refused within a transaction, a command changes nothing; those around it stand. The reply is too long to be sent.
+    client.call("MULTI");
+    let mut queue = encode(&["GET", "k"]).repeat(20);
+    for command in [&["GETDEL", "k"][..], &["SET", "n", "1"], &["EXEC"]] {
+        queue.extend(encode(command));
+    }
+    assert!(client.send_raw(&queue).is_ok());
+    let end = std::iter::repeat_with(|| client.read()).find_map(Result::err);
+    assert!(matches!(end, Some(Gone::Closed)), "{end:?}");
+    let mut client = server.client();
+    assert_eq!((client.call("STRLEN k"), client.call("GET n").text()), (Value::Int(1_000_003), "1".to_owned()));
+    let outcome = client.try_call(&[&["MGET"][..], &["n"; 50_000]].concat());
+    assert_eq!(outcome.map(|reply| reply.items().len()).ok(), Some(50_000), "many short values are within it");
+}
+
 /// What was parsed ahead of a command that has to wait is parsed again: it must look as it came.
 #[test]
 fn inline_requests_with_quotes_wait_their_turn() {

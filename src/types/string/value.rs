@@ -13,6 +13,7 @@ use crate::shard::txn::{BIG_STRING, CHUNK};
 /// Replies with the whole value.
 #[inline]
 pub fn reply_value(ctx: &mut Ctx, found: Found, out: &mut Reply) -> Result {
+    may_reply(ctx, out)?;
     let object = ctx.object(found);
     if object.body.is_none() {
         out.bulk(object.value());
@@ -22,8 +23,29 @@ pub fn reply_value(ctx: &mut Ctx, found: Found, out: &mut Reply) -> Result {
     reply_range(ctx, found, 0..len, out)
 }
 
+/// Refuses to add another value to a reply that has become too long: one request can name the same value a million
+/// times.
+#[inline]
+fn may_reply(ctx: &Ctx, out: &Reply) -> Result {
+    /// Nobody asks what is configured below this.
+    const ALWAYS_ALLOWED: usize = 1 << 20;
+    if out.len() > ALWAYS_ALLOWED && out.len() as u64 > most_reply(ctx) { Err(Error::ReplyTooLong) } else { Ok(()) }
+}
+
+/// Bytes of replies at which no value is added any more.
+#[cold]
+fn most_reply(ctx: &Ctx) -> u64 {
+    /// Where `client-output-buffer-limit` says nothing: as much as `client-query-buffer-limit` allows a request.
+    const UNLIMITED: u64 = 1 << 30;
+    match ctx.server.config.settings().client_output_buffer_limit.normal.hard_bytes {
+        0 => UNLIMITED,
+        bytes => bytes,
+    }
+}
+
 /// Replies with a part of the value, which must lie within it.
 pub fn reply_range(ctx: &mut Ctx, found: Found, range: Range<usize>, out: &mut Reply) -> Result {
+    may_reply(ctx, out)?;
     let object = ctx.object(found);
     if object.body.is_none() {
         out.bulk(&object.value()[range]);
