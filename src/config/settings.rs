@@ -62,10 +62,6 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// Who may call DEBUG.
     pub enable_debug_command: Access,
-    /// Run time from which SLOWLOG takes a command; `None` never.
-    pub slowlog_log_slower_than: Option<Duration>,
-    /// Entries of SLOWLOG.
-    pub slowlog_max_len: usize,
 
     /// The whole budget, in bytes; 0 for automatic.
     pub maxmemory: u64,
@@ -304,11 +300,6 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             max_namespaces: self.num("max-namespaces"),
             shutdown_timeout: Duration::from_secs(self.num("shutdown-timeout")),
             enable_debug_command: self.access("enable-debug-command"),
-            slowlog_log_slower_than: match self.num("slowlog-log-slower-than") {
-                micros @ 0.. => Some(Duration::from_micros(i64::unsigned_abs(micros))),
-                _ => None,
-            },
-            slowlog_max_len: self.num("slowlog-max-len"),
             maxmemory: self.num("maxmemory"),
             dirty_budget: self.num("dirty-budget"),
             block_cache_size: self.num("block-cache-size"),

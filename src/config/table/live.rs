@@ -62,9 +62,6 @@ pub(super) const SECTIONS: &[Section] = &[
             live("shutdown-timeout", Int(0, I32), "10", "Seconds that a shutdown waits for clients' last replies."),
             live("enable-debug-command", Enum(&["no", "yes", "local"]), "no",
                 "Who may call DEBUG: nobody, everybody, or clients of this machine.").at_start(),
-            live("slowlog-log-slower-than", Int(-1, MAX), "10000",
-                "Microseconds from which a command enters SLOWLOG; 0 logs all, -1 none."),
-            live("slowlog-max-len", Int(0, MAX), "128", "Entries that SLOWLOG keeps."),
         ],
     },
     Section {
