@@ -97,13 +97,6 @@ pub struct Settings {
     pub encodings: Encodings,
 }
 
-impl Settings {
-    /// Whether [`Settings::maxmemory_policy`] is one that keeps access frequencies.
-    pub fn policy_is_lfu(&self) -> bool {
-        self.maxmemory_policy.ends_with("-lfu")
-    }
-}
-
 /// A text that must not reach the server's log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub Vec<u8>);

@@ -192,7 +192,7 @@ fn settings_follow() {
     assert_eq!(after.busy_poll, Duration::from_micros(20));
     assert_eq!((&after.requirepass.0[..], &before.requirepass.0[..]), (&b"x"[..], &b""[..]));
     assert!(format!("{after:?}").contains("requirepass: (secret)"));
-    assert!(after.policy_is_lfu() && !before.policy_is_lfu());
+    assert_eq!((after.maxmemory_policy, before.maxmemory_policy), ("allkeys-lfu", "noeviction"));
 }
 
 #[test]

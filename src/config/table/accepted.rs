@@ -50,6 +50,11 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Memory",
         rows: &[
+            accepted("maxmemory-policy", Enum(&[
+                "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
+                "allkeys-lfu", "allkeys-random", "noeviction"
+            ]), "noeviction",
+                "Nothing is evicted under any policy, and no access frequencies are kept."),
             accepted("maxmemory-clients", MemOrPercent, "0", "Buffers are bounded per client, not in sum."),
             accepted("maxmemory-samples", Int(1, 64), "5", "Nothing is evicted."),
             accepted("maxmemory-eviction-tenacity", Int(0, 100), "10", "Nothing is evicted."),

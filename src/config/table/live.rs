@@ -76,11 +76,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 "The part of it for blocks of the store; 0 is a quarter.").at_start(),
             live("metadata-cache-size", Mem(0, MAX), "0",
                 "The part of it for metadata of keys that left the tables; 0 is a tenth.").at_start(),
-            live("maxmemory-policy", Enum(&[
-                "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
-                "allkeys-lfu", "allkeys-random", "noeviction"
-            ]), "noeviction",
-                "Nothing is evicted under any policy; an LFU one makes OBJECT FREQ answer instead of OBJECT IDLETIME."),
         ],
     },
     Section {
