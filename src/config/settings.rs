@@ -71,8 +71,6 @@ pub struct Settings {
     pub block_cache_size: u64,
     /// The metadata cache, in bytes; 0 for automatic.
     pub metadata_cache_size: u64,
-    /// Name of the policy that INFO shows.
-    pub maxmemory_policy: &'static str,
 
     /// Directory of log and store, absolute.
     pub dir: PathBuf,
@@ -297,7 +295,6 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             dirty_budget: self.num("dirty-budget"),
             block_cache_size: self.num("block-cache-size"),
             metadata_cache_size: self.num("metadata-cache-size"),
-            maxmemory_policy: self.name("maxmemory-policy"),
             dir: self.path("dir").unwrap_or_default(),
             shards: self.num("shards"),
             appendfsync: self.appendfsync(),

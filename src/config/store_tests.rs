@@ -181,7 +181,6 @@ fn settings_follow() {
             ("loglevel", "debug"),
             ("requirepass", "x"),
             ("busy-poll", "20us"),
-            ("maxmemory-policy", "allkeys-lfu"),
         ])
         .unwrap();
     let after = config.settings();
@@ -192,7 +191,6 @@ fn settings_follow() {
     assert_eq!(after.busy_poll, Duration::from_micros(20));
     assert_eq!((&after.requirepass.0[..], &before.requirepass.0[..]), (&b"x"[..], &b""[..]));
     assert!(format!("{after:?}").contains("requirepass: (secret)"));
-    assert_eq!((after.maxmemory_policy, before.maxmemory_policy), ("allkeys-lfu", "noeviction"));
 }
 
 #[test]
