@@ -98,12 +98,31 @@ pub struct Client {
     pub query_bytes: AtomicU64,
     /// Bytes of its output buffer.
     pub output_bytes: AtomicU64,
+    /// Since when that is above the soft limit of its class, Unix ms; 0 if it is not.
+    pub over_since_ms: AtomicU64,
     /// Bits: 1 no-evict, 2 no-touch, 4 reply off, 8 unix socket, 16 to be closed.
     pub bits: AtomicU32,
     /// Commands run, bytes read and written.
     pub totals: [AtomicU64; 3],
     /// CLIENT SETNAME, SETINFO.
     pub labels: parking_lot::Mutex<Labels>,
+}
+
+impl Client {
+    /// Whether more than `bytes` of output have been waiting for longer than `time`. 0 bytes is no limit.
+    pub fn is_over(&self, bytes: u64, time: std::time::Duration, now_ms: u64) -> bool {
+        if bytes == 0 || self.output_bytes.load(Ordering::Relaxed) <= bytes {
+            self.over_since_ms.store(0, Ordering::Relaxed);
+            return false;
+        }
+        match self.over_since_ms.load(Ordering::Relaxed) {
+            0 => {
+                self.over_since_ms.store(now_ms, Ordering::Relaxed);
+                false
+            }
+            since_ms => now_ms.saturating_sub(since_ms) > time.as_millis() as u64,
+        }
+    }
 }
 
 /// What a client says of itself.

@@ -8,7 +8,8 @@
 //! | `sending` | replies on their way, from `sent` on |
 //!
 //! Up to 32 commands of a pipeline are parsed ahead: their keys are hashed and their table slots prefetched before the
-//! first one runs. Commands run in order; one that must wait stops the ones behind it.
+//! first one runs. Commands run in order; one that must wait stops the ones behind it, which are parsed again later. What
+//! is kept of them meanwhile is the thread's, so that an idle connection costs little.
 //!
 //! Invariants: nothing of `out` is sent before the log has reached `need`; `Session` is away exactly while a command
 //! runs elsewhere; a peer that does not read stops being read once its output passes a bound.
@@ -23,7 +24,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -46,8 +46,12 @@ use crate::util::time::now_ms;
 const AHEAD: usize = 32;
 /// Output above which no more requests are run until the peer has read.
 const OUTPUT_HIGH: usize = 1 << 20;
+/// Until a command that may not run yet is tried again: thousands of paused clients must leave the thread idle.
+const CLOSED_PAUSE: Duration = Duration::from_millis(10);
+/// Bytes a client may send before it has authenticated.
+const STRANGER_INPUT: usize = 1 << 20;
 /// A buffer larger than this is given back once it is empty.
-const KEEP: usize = 64 << 10;
+const KEEP: usize = 16 << 10;
 
 /// A client's socket.
 pub enum Socket {
@@ -110,7 +114,6 @@ struct State {
     sending: Vec<u8>,
     sent: usize,
     session: Option<Box<Session>>,
-    ahead: Ahead,
     last: Option<(Id, &'static Command)>,
     waker: Option<Waker>,
     closing: bool,
@@ -125,10 +128,22 @@ struct State {
 
 /// Commands parsed and not yet run.
 #[derive(Default)]
-struct Ahead {
+pub struct Ahead {
     spans: Vec<Span>,
-    calls: SmallVec<[Parsed; AHEAD]>,
+    calls: Vec<Parsed>,
     targets: Vec<Target>,
+    /// Lines that were unquoted where they stand, as they were, and where.
+    lines: Vec<(usize, Vec<u8>)>,
+}
+
+impl Ahead {
+    /// Puts the lines from `done` on back as they came, since they will be parsed again.
+    #[cold]
+    fn requote(&self, input: &mut [u8], done: usize) {
+        for (at, line) in self.lines.iter().filter(|(at, _)| *at >= done) {
+            input[*at..at + line.len()].copy_from_slice(line);
+        }
+    }
 }
 
 /// Where a key ahead will be looked for.
@@ -137,6 +152,9 @@ struct Target {
     hash: u32,
     index: Option<u32>,
 }
+
+/// Spans kept room for: a request of a million arguments must not pin its memory to the thread.
+const KEPT_SPANS: usize = 16 << 10;
 
 /// Keys prefetched at once: what the first-level cache holds of their lines.
 const MOST_TARGETS: usize = 192;
@@ -202,7 +220,6 @@ impl Connection {
             sending: Vec::new(),
             sent: 0,
             session: Some(session),
-            ahead: Ahead::default(),
             last: None,
             waker: None,
             closing: false,
@@ -258,8 +275,11 @@ impl Connection {
             state.waker = Some(cx.waker().clone());
         }
         loop {
-            if state.poll_send(cx).is_err() {
-                return Poll::Ready(Stop::Close);
+            if !state.sending.is_empty() {
+                if state.poll_send(cx).is_err() {
+                    return Poll::Ready(Stop::Close);
+                }
+                self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
             }
             let drained = state.out.is_empty() && state.sending.is_empty();
             let killed = self.client.bits.load(Ordering::Relaxed) & CLOSING != 0;
@@ -273,14 +293,10 @@ impl Connection {
             if !state.input.is_empty() && state.parser.missing() == 0 {
                 let mut input = std::mem::take(&mut state.input);
                 let (done, stop) = self.run(state, &mut input);
-                input.drain(..done);
-                if input.is_empty() && input.capacity() > KEEP {
-                    input = Vec::new();
-                }
-                state.input = input;
+                state.keep_rest(input, done);
                 match stop {
-                    Stop::Dry => {}
-                    Stop::Full => continue,
+                    Stop::Dry if !state.broken => {}
+                    Stop::Dry | Stop::Full => continue,
                     stop => return Poll::Ready(stop),
                 }
             }
@@ -324,12 +340,10 @@ impl Connection {
             let mut input = std::mem::take(&mut state.input);
             input.extend_from_slice(data);
             let (done, stop) = self.run(state, &mut input);
-            input.drain(..done);
-            state.input = input;
+            state.keep_rest(input, done);
             stop
         };
-        let limit = self.worker.setting(|s| s.client_query_buffer_limit);
-        if state.input.len() > limit {
+        if state.request_bytes() > self.most_request_bytes(state) {
             tracing::warn!(client = self.client.id, "closing client that reached max query buffer length");
             return Poll::Ready(None);
         }
@@ -337,44 +351,51 @@ impl Connection {
         Poll::Ready(Some(stop))
     }
 
+    /// Bytes of requests that a client may have waiting.
+    fn most_request_bytes(&self, state: &State) -> usize {
+        let limit = self.worker.setting(|s| s.client_query_buffer_limit);
+        if self.is_stranger(state) { limit.min(STRANGER_INPUT) } else { limit }
+    }
+
     /// Runs the commands in `input`; how many bytes are done, and why it stopped.
     fn run(self: &Rc<Self>, state: &mut State, input: &mut [u8]) -> (usize, Stop) {
         let mut done = 0;
         let now_ms = now_ms();
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
+        let ahead = &mut *self.worker.ahead.borrow_mut();
         let stop = loop {
             // A stranger's request decides how the next one is read.
-            let stranger = state.session.as_ref().is_some_and(|session| !session.authenticated)
-                && self.worker.server.password_required.load(Ordering::Relaxed);
+            let stranger = self.is_stranger(state);
             state.limits.unauthenticated = stranger;
-            let ahead = if stranger { 1 } else { AHEAD };
-            let parsed = state.parse_ahead(input, done, ahead);
+            let most = if stranger { 1 } else { AHEAD };
+            let parsed = state.parse_ahead(ahead, input, done, most);
             if let [_, _, ..] | [Parsed { command: Some((_, Command { route: Route::Keys, .. })), .. }] =
-                state.ahead.calls[..]
+                ahead.calls[..]
             {
-                self.look_ahead(state, input);
+                self.look_ahead(state, ahead, input);
             }
-            let calls = std::mem::take(&mut state.ahead.calls);
-            let full = calls.len() == ahead;
             let mut stop = None;
-            for call in &calls {
-                match self.run_one(state, input, call, now_ms) {
-                    None => done = call.end,
-                    Some(Stop::Again(time)) => {
-                        stop = Some(Stop::Sleep(time));
-                        break;
-                    }
-                    Some(other) => {
-                        done = call.end;
-                        stop = Some(other);
-                        break;
-                    }
+            for call in &ahead.calls {
+                stop = self.run_one(state, &ahead.spans, input, call, now_ms);
+                if let Some(Stop::Again(time)) = stop {
+                    stop = Some(Stop::Sleep(time));
+                    break;
+                }
+                done = call.end;
+                if stop.is_none() && state.pending_bytes() > OUTPUT_HIGH {
+                    stop = Some(Stop::Full);
+                }
+                if stop.is_some() {
+                    break;
                 }
             }
-            state.ahead.calls = calls;
+            if ahead.spans.capacity() > KEPT_SPANS {
+                ahead.spans = Vec::new();
+            }
             if let Some(stop) = stop {
                 // What was parsed beyond is parsed again.
                 state.parser = Parser::default();
+                ahead.requote(input, done);
                 break stop;
             }
             if let Err(error) = parsed {
@@ -384,13 +405,7 @@ impl Connection {
                 done = input.len();
                 break Stop::Dry;
             }
-            if state.closing {
-                break Stop::Dry;
-            }
-            if state.pending_bytes() > OUTPUT_HIGH {
-                break Stop::Full;
-            }
-            if !full {
+            if state.closing || ahead.calls.len() < most {
                 break Stop::Dry;
             }
         };
@@ -398,11 +413,17 @@ impl Connection {
         (done, stop)
     }
 
+    /// Whether the client must still authenticate.
+    fn is_stranger(&self, state: &State) -> bool {
+        state.session.as_ref().is_some_and(|session| !session.authenticated)
+            && self.worker.server.password_required.load(Ordering::Relaxed)
+    }
+
     /// Hashes the keys of the commands ahead and prefetches what they will touch.
-    fn look_ahead(&self, state: &mut State, input: &[u8]) {
+    fn look_ahead(&self, state: &State, ahead: &mut Ahead, input: &[u8]) {
         let engine = &self.worker.server.engine;
         let Some(ns) = state.session.as_ref().map(|s| s.ns) else { return };
-        let Ahead { spans, calls, targets } = &mut state.ahead;
+        let Ahead { spans, calls, targets, .. } = ahead;
         targets.clear();
         let mut add = |span: Span| {
             let key = &input[span.0 as usize..span.1 as usize];
@@ -416,8 +437,10 @@ impl Connection {
             match call.command {
                 Some((_, Command { route: Route::One(at), .. })) if *at < spans.len() => call.hash = add(spans[*at]),
                 Some((_, command @ Command { route: Route::Keys, .. })) => {
-                    for (at, _) in keys_of(command, Args::new(input, spans)).unwrap_or_default() {
-                        add(spans[at]);
+                    for (at, _) in
+                        keys_of(command, Args::new(input, spans)).unwrap_or_default().iter().take(MOST_TARGETS)
+                    {
+                        add(spans[*at]);
                     }
                 }
                 _ => {}
@@ -445,11 +468,11 @@ impl Connection {
 
     /// Runs one command. `None`: go on.
     #[inline]
-    fn run_one(&self, state: &mut State, input: &[u8], call: &Parsed, now_ms: u64) -> Option<Stop> {
+    fn run_one(&self, state: &mut State, spans: &[Span], input: &[u8], call: &Parsed, now_ms: u64) -> Option<Stop> {
         if call.count == 0 {
             return None;
         }
-        let spans = &state.ahead.spans[call.first as usize..(call.first + call.count) as usize];
+        let spans = &spans[call.first as usize..(call.first + call.count) as usize];
         let args = Args::new(input, spans);
         let begin = state.out.len();
         let mut need = self.need.get();
@@ -472,7 +495,8 @@ impl Connection {
             self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
             return self.after(state, begin);
         };
-        if self.worker.server.engine.gate.load(Ordering::Relaxed) & gate::SLOWED != 0
+        // Where writes are refused, waiting would not help.
+        if self.worker.server.engine.gate.load(Ordering::Relaxed) & (gate::SLOWED | gate::REFUSED) == gate::SLOWED
             && let Some(delay) = self.slow_down(command.1, &mut state.delayed)
         {
             return Some(Stop::Again(delay));
@@ -496,7 +520,7 @@ impl Connection {
                 bump(&self.client.totals[0], 1);
                 Some(Stop::Posted(finished))
             }
-            Outcome::Closed => Some(Stop::Again(Duration::from_millis(1))),
+            Outcome::Closed => Some(Stop::Again(CLOSED_PAUSE)),
         }
     }
 
@@ -574,7 +598,12 @@ impl Connection {
 
     /// Sends the replies if the log has got there, else leaves them to the tick.
     fn reply_soon(self: &Rc<Self>, state: &mut State) {
-        if state.out.is_empty() || self.queued.get() {
+        let hard_bytes = self.worker.setting(|s| s.client_output_buffer_limit.normal.hard_bytes);
+        if hard_bytes != 0 && state.pending_bytes() as u64 > hard_bytes {
+            tracing::warn!(client = self.client.id, "closing client that passed client-output-buffer-limit");
+            state.broken = true;
+        }
+        if state.out.is_empty() || self.queued.get() || state.broken {
             return;
         }
         if self.need.get() <= self.worker.server.engine.log.acked() {
@@ -622,18 +651,44 @@ impl Connection {
 }
 
 impl State {
+    /// Bytes of requests received and not run, those queued by MULTI included.
+    fn request_bytes(&self) -> usize {
+        let queued = self.session.as_ref().and_then(|session| session.multi.as_ref()).map_or(0, |multi| multi.bytes);
+        self.input.len() + queued
+    }
+
+    /// Keeps what of the input is not done.
+    fn keep_rest(&mut self, mut input: Vec<u8>, done: usize) {
+        input.drain(..done);
+        let much = if input.is_empty() { KEEP } else { 16 * KEEP };
+        if input.capacity() > much && input.len() < input.capacity() / 4 {
+            input.shrink_to(input.len());
+        }
+        self.input = input;
+    }
+
     fn pending_bytes(&self) -> usize {
         self.out.len() + self.sending.len() - self.sent
     }
 
     /// Parses up to `most` commands. An error is told after the commands before it have run.
-    fn parse_ahead(&mut self, input: &mut [u8], from: usize, most: usize) -> Result<(), crate::resp::ProtocolError> {
-        let Ahead { spans, calls, .. } = &mut self.ahead;
+    fn parse_ahead(
+        &mut self,
+        ahead: &mut Ahead,
+        input: &mut [u8],
+        from: usize,
+        most: usize,
+    ) -> Result<(), crate::resp::ProtocolError> {
+        let Ahead { spans, calls, lines, .. } = ahead;
         spans.clear();
         calls.clear();
+        lines.clear();
         let mut at = from;
         while calls.len() < most && at < input.len() {
             let first = spans.len();
+            if input[at] != b'*' && !self.parser.in_request() {
+                keep_quoted(&input[at..], at, lines);
+            }
             match self.parser.parse(input, at, &self.limits, spans)? {
                 None => break,
                 Some(end) => {
@@ -658,23 +713,30 @@ impl State {
     fn send_now(&mut self) {
         self.replies = 0;
         if self.sending.is_empty() {
-            self.out.swap(&mut self.sending);
-            self.sent = 0;
-        } else {
-            self.sending.extend_from_slice(self.out.as_slice());
-            self.out.truncate(0);
-        }
-        while self.sent < self.sending.len() {
-            match self.socket.try_write(&self.sending[self.sent..]) {
-                Ok(n) => self.sent += n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => {
-                    self.broken = true;
-                    return;
+            // The usual case: all of it leaves, and `sending` needs no memory.
+            let mut sent = 0;
+            match try_send(&self.socket, self.out.as_slice(), &mut sent) {
+                Ok(true) => self.out.give_back(KEEP),
+                Ok(false) => {
+                    self.out.swap(&mut self.sending);
+                    self.sent = sent;
                 }
+                Err(_) => self.broken = true,
             }
+            return;
         }
-        self.finish_sending();
+        // Whoever reads a little at a time would otherwise make the buffer grow with all that was ever sent.
+        if self.sent > self.sending.len() / 2 {
+            self.sending.drain(..self.sent);
+            self.sent = 0;
+        }
+        self.sending.extend_from_slice(self.out.as_slice());
+        self.out.give_back(KEEP);
+        match try_send(&self.socket, &self.sending, &mut self.sent) {
+            Ok(true) => self.finish_sending(),
+            Ok(false) => {}
+            Err(_) => self.broken = true,
+        }
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
@@ -694,6 +756,28 @@ impl State {
         if self.sending.capacity() > KEEP {
             self.sending = Vec::new();
         }
+    }
+}
+
+/// Sends `bytes` from `sent` on; whether all of them are gone.
+fn try_send(socket: &Socket, bytes: &[u8], sent: &mut usize) -> io::Result<bool> {
+    while *sent < bytes.len() {
+        match socket.try_write(&bytes[*sent..]) {
+            Ok(n) => *sent += n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Keeps an inline request that the parser will unquote where it stands.
+#[cold]
+fn keep_quoted(input: &[u8], at: usize, lines: &mut Vec<(usize, Vec<u8>)>) {
+    if let Some(end) = memchr::memchr(b'\n', input)
+        && memchr::memchr2(b'"', b'\'', &input[..end]).is_some()
+    {
+        lines.push((at, input[..end].to_vec()));
     }
 }
 

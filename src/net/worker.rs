@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
 
-use super::connection::{Connection, Socket};
+use super::connection::{Ahead, Connection, Socket};
 use crate::command::run::Runner;
 use crate::config::Settings;
 use crate::handler::server::{Server, ThreadStats};
@@ -27,6 +27,8 @@ pub struct Worker {
     pub runner: RefCell<Runner>,
     /// Where sockets are read into before it is known whose bytes must stay.
     pub scratch: RefCell<Vec<u8>>,
+    /// What is parsed of one connection's pipeline while its commands run.
+    pub ahead: RefCell<Ahead>,
     /// Connections with replies to send.
     waiting: RefCell<Vec<Rc<Connection>>>,
     tick: Arc<Notify>,
@@ -86,6 +88,7 @@ impl Worker {
             server,
             runner: RefCell::new(runner),
             scratch: RefCell::new(vec![0; READ]),
+            ahead: RefCell::default(),
             waiting: RefCell::new(Vec::new()),
             tick,
             waiter,
@@ -139,7 +142,7 @@ impl Worker {
             std::mem::swap(&mut *self.waiting.borrow_mut(), &mut due);
             let Some(need) = due.iter().map(|c| c.need()).max() else { continue };
             let acked = self.server.engine.log.commit(need, self.waiter);
-            let refused = if acked < need { self.server.engine.refusal() } else { None };
+            let refused = if acked < need { self.server.engine.log.health() } else { None };
             if refused.is_some() {
                 self.server.engine.set_gate(gate::REFUSED, true);
             }
@@ -183,17 +186,24 @@ impl Worker {
         }
     }
 
-    /// Closes connections that have been idle for `timeout` seconds.
+    /// Closes connections that have been idle for `timeout` seconds, and those that have had more output waiting than
+    /// their class may have for some time.
     async fn idle_sweep(self: Rc<Self>) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            if !self.setting(|settings| settings.busy_poll).is_zero() {
+            let settings = self.server.config.settings();
+            if !settings.busy_poll.is_zero() {
                 self.spin.notify_one();
             }
-            let Some(timeout) = self.server.config.settings().timeout else { continue };
+            let soft = settings.client_output_buffer_limit.normal;
+            if settings.timeout.is_none() && soft.soft_bytes == 0 {
+                continue;
+            }
             let now_ms = crate::util::time::now_ms();
             for client in self.server.clients.lock().values() {
-                if client.active_ms.load(Ordering::Relaxed) + (timeout.as_millis() as u64) < now_ms {
+                let idle_ms = now_ms.saturating_sub(client.active_ms.load(Ordering::Relaxed));
+                let idle = settings.timeout.is_some_and(|timeout| idle_ms > timeout.as_millis() as u64);
+                if idle || client.is_over(soft.soft_bytes, soft.soft_time, now_ms) {
                     crate::util::sys::shutdown_socket(client.fd);
                 }
             }

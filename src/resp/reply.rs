@@ -97,6 +97,15 @@ impl Reply {
         self.buf.truncate(len);
     }
 
+    /// Takes back everything, and gives memory of more than `keep` bytes back.
+    #[inline]
+    pub fn give_back(&mut self, keep: usize) {
+        self.buf.clear();
+        if self.buf.capacity() > keep {
+            self.buf = Vec::new();
+        }
+    }
+
     /// Takes everything written, and its memory.
     #[inline]
     pub fn take(&mut self) -> Vec<u8> {

@@ -129,7 +129,7 @@ fn shutdown(ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
         return Err(Error::err("ERR No shutdown in progress."));
     }
     let engine = &ctx.server.engine;
-    if !(nosave || force) && engine.refusal().is_some() {
+    if !(nosave || force) && engine.log.health().is_some() {
         return Err(Error::err("ERR Errors trying to SHUTDOWN. Check logs."));
     }
     tracing::info!(client = ctx.session.id, now, "shutdown requested by a client");

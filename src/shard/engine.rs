@@ -170,6 +170,8 @@ pub struct Engine {
     /// Threads stop.
     pub stopping: AtomicBool,
     log_from: AtomicU64,
+    /// Why the last flush failed, if it did.
+    flush_failure: parking_lot::Mutex<Option<Arc<str>>>,
     /// One flush at a time.
     flush_lock: parking_lot::Mutex<()>,
     /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
@@ -240,6 +242,7 @@ impl Engine {
             active_expire: AtomicBool::new(true),
             stopping: AtomicBool::new(false),
             log_from: AtomicU64::new(0),
+            flush_failure: parking_lot::Mutex::new(None),
             flush_lock: parking_lot::Mutex::new(()),
             turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             flush_wake: Default::default(),
@@ -352,9 +355,19 @@ impl Engine {
         self.shards.iter().map(|s| s.dirty_bytes()).sum()
     }
 
-    /// Why writes are refused now, if they are.
+    /// Why writes are refused now, if they are: the log takes none, or the dirty budget is used up and flushes fail, so
+    /// that a writer would wait for ever.
     pub fn refusal(&self) -> Option<Arc<str>> {
-        self.log.health()
+        let stuck = || {
+            let full = self.write_delay_us.load(Ordering::Relaxed) >= MOST_DELAY_US;
+            self.flush_failure.lock().clone().filter(|_| full)
+        };
+        self.log.health().or_else(stuck)
+    }
+
+    /// Whether the last flush failed.
+    pub fn flush_fails(&self) -> bool {
+        self.flush_failure.lock().is_some()
     }
 
     /// Whether a flush is running, or asked for and about to.
@@ -388,9 +401,8 @@ impl Engine {
                 continue;
             }
             last_flush = std::time::Instant::now();
-            if let Err(error) = self.flush() {
+            if self.flush().is_err() {
                 self.stats.flush_errors.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "flush failed, will be repeated");
                 if self.store.health().is_err()
                     && let Err(error) = self.store.reopen()
                 {
@@ -420,6 +432,19 @@ impl Engine {
     /// Brings everything dirty to fjall and deletes the segments that are thereby worthless.
     pub fn flush(&self) -> Result<(), FlushError> {
         let _one = self.flush_lock.lock();
+        let outcome = self.flush_all();
+        let why = outcome.as_ref().err().map(FlushError::cause);
+        let before = std::mem::replace(&mut *self.flush_failure.lock(), why.clone());
+        match &outcome {
+            // Once, not ten times a second as long as a disk is full.
+            Err(error) if before != why => tracing::error!(%error, "flush failed, will be repeated"),
+            Ok(()) if before.is_some() => tracing::info!("flushes succeed again"),
+            _ => {}
+        }
+        outcome
+    }
+
+    fn flush_all(&self) -> Result<(), FlushError> {
         let began = std::time::Instant::now();
         self.io.step("flush.begin")?;
         let boundary = self.log.rotate()?;
@@ -576,6 +601,21 @@ pub enum FlushError {
     /// fjall.
     #[error("store: {0}")]
     Store(#[from] crate::store::StoreError),
+}
+
+impl FlushError {
+    /// The operating system's words where they are behind it, as clients are told them.
+    fn cause(&self) -> Arc<str> {
+        let mut error: &dyn std::error::Error = self;
+        while let Some(source) = error.source() {
+            error = source;
+        }
+        let text = match self {
+            FlushError::Io(io) => io.to_string(),
+            FlushError::Store(_) => error.to_string(),
+        };
+        text.split(" (os error ").next().unwrap_or_default().into()
+    }
 }
 
 /// Bytes of all tables of the store.

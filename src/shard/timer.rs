@@ -67,7 +67,7 @@ impl<'a> Timer<'a> {
     /// One turn at this time.
     pub fn turn(&mut self, now_ms: u64) {
         drop(self.with_core(|core| std::mem::take(&mut core.trash)));
-        if self.engine.refusal().is_some() {
+        if self.engine.log.health().is_some() {
             return;
         }
         let turns = [

@@ -200,7 +200,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let flushes = engine.stats.flushes.load(Ordering::Relaxed);
     let flush_s = engine.stats.flush_us.load(Ordering::Relaxed).checked_div(flushes * 1_000_000);
     let flush_s = flush_s.map_or(-1, |seconds| seconds as i64);
-    let flush_ok = engine.store.health().is_ok();
+    let flush_ok = engine.store.health().is_ok() && !engine.flush_fails();
     text.line("loading", u8::from(loading));
     text.line("async_loading", 0);
     if loading {

@@ -53,8 +53,8 @@ fn lcs(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     let options = Options::read(args)?;
     let [a, b] = &values;
-    let cells = (a.len() as u64 + 1) * (b.len() as u64 + 1);
-    if cells * size_of::<u32>() as u64 > max_len(ctx) {
+    let cells = (a.len() as u64 + 1).saturating_mul(b.len() as u64 + 1);
+    if cells.saturating_mul(size_of::<u32>() as u64) > max_len(ctx) {
         return Err(Error::err("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"));
     }
     may_go_through(ctx, cells as usize)?;

@@ -156,9 +156,9 @@ pub fn may_go_through(ctx: &Ctx, bytes: usize) -> Result {
     if bytes > LIGHT && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
 }
 
-/// Longest string a client may build, bytes.
+/// Longest string a client may build, bytes: no configuration allows more than a request can name.
 pub fn max_len(ctx: &Ctx) -> u64 {
-    ctx.server.config.settings().proto_max_bulk_len as u64
+    (ctx.server.config.settings().proto_max_bulk_len as u64).min(u32::MAX.into())
 }
 
 /// Refuses a value of `len + more` bytes if that is above the limit.
