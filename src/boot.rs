@@ -249,16 +249,19 @@ async fn shut_down(
         crate::shard::engine::spawn("shutdown".to_owned(), 0, move || {
             // Whoever came through the gate before it closed has its shards by now; this waits until it is done.
             drop(engine.lease(&engine.all_shards()));
-            engine.close(how == Shutdown::Save);
-            let _ = done.send(());
+            let _ = done.send(engine.close(how == Shutdown::Save));
         });
-        let _ = closed.await;
+        closed.await
     };
     tokio::select! {
-        () = close => {
-            tracing::info!("bye");
-            Ok(())
-        }
+        closed = close => match closed {
+            Ok(Ok(())) => {
+                tracing::info!("bye");
+                Ok(())
+            }
+            Ok(Err(error)) => Err(format!("the log could not be synced, its end may be lost: {error}").into()),
+            Err(_) => Err("the shutdown panicked; the next start reads what the log holds".into()),
+        },
         () = signals.interrupt() => Err("interrupted again: ends without a flush; the log holds every write".into()),
     }
 }

@@ -241,3 +241,43 @@ fn redis_has_the_facts_of_its_rows() {
 fn valkey_has_the_facts_of_its_rows() {
     prove(Kind::Valkey, &["valkey"]);
 }
+
+/// Commands that Tarn does not have, by group, as COMPAT.md lists them. Subcommands stand under a container that Tarn has.
+fn missing(have: &BTreeSet<String>) -> String {
+    let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for line in FACTS.lines().skip(1) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let name = columns[0].to_lowercase().replace(' ', "|");
+        let container = name.split_once('|').map(|(container, _)| container);
+        if !have.contains(&name) && container.is_none_or(|container| have.contains(container)) {
+            let whose = if columns[1] == "valkey" { " (Valkey)" } else { "" };
+            groups.entry(columns[2]).or_default().push(format!("{}{whose}", columns[0]));
+        }
+    }
+    let rows = groups.iter().map(|(group, names)| format!("| {group} | {} |\n", names.join(", ")));
+    format!("| group | missing |\n|---|---|\n{}", rows.collect::<String>())
+}
+
+/// `TARN_COMPAT_UPDATE=1` writes the list into COMPAT.md.
+#[test]
+fn compat_md_lists_what_is_missing() {
+    const MARKS: [&str; 2] = ["<!-- missing commands: begin -->\n", "<!-- missing commands: end -->"];
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    let mut have = BTreeSet::new();
+    for command in client.call("COMMAND").items() {
+        have.insert(command.items()[0].text());
+        have.extend(command.items()[9].items().iter().map(|sub| sub.items()[0].text()));
+    }
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("COMPAT.md");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let parts = text.split_once(MARKS[0]).and_then(|(head, rest)| Some((head, rest.split_once(MARKS[1])?)));
+    let Some((head, (list, tail))) = parts else { panic!("{} has no place for the list", path.display()) };
+    let expected = missing(&have);
+    if std::env::var_os("TARN_COMPAT_UPDATE").is_some_and(|v| v == "1") {
+        let written = std::fs::write(&path, [head, MARKS[0], &expected, MARKS[1], tail].concat());
+        assert!(written.is_ok(), "{written:?}");
+    } else {
+        assert_eq!(list, expected, "TARN_COMPAT_UPDATE=1 brings COMPAT.md up to date");
+    }
+}

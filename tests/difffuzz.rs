@@ -15,6 +15,9 @@ const GROUPS: &str = "string,bitmap,generic";
 /// What of these groups needs types that Tarn does not have yet.
 const SKIP: &str = "SORT,SORT_RO,DUMP+RESTORE";
 
+/// With its append-only file, as WAITAOF speaks of Tarn's log.
+const REFERENCE_ARGS: &[&str] = &["--appendonly", "yes"];
+
 fn setting(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
 }
@@ -26,7 +29,7 @@ fn tarn_answers_as_redis_does() {
         notice("skipped: no python3 on this machine to run the differential fuzzer");
         return;
     }
-    let Some(reference) = Server::start(Kind::Redis82, &[]) else {
+    let Some(reference) = Server::start(Kind::Redis82, REFERENCE_ARGS) else {
         notice("skipped: no redis 8.2 on this machine to compare with");
         return;
     };

@@ -212,7 +212,7 @@ fn no_job_is_lost_and_sums_stay() {
     let expected = ((THREADS * OPERATIONS) as i64, ACCOUNTS as i64 * START);
     assert_eq!(sums(&engine), expected);
     assert!(engine.stats.flushes.load(Ordering::Relaxed) > 1);
-    engine.close(false);
+    assert!(engine.close(false).is_ok(), "the log closes");
     assert_eq!(Arc::strong_count(&engine), 1, "the threads have ended");
     drop(engine);
     let engine = open(dir.path(), false);

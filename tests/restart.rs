@@ -103,8 +103,8 @@ fn a_second_server_on_the_same_data_is_refused() {
         .args(["--port", &port, "--bind", "127.0.0.1", "--dir"])
         .arg(server.dir().join("data"))
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap_or_else(|e| panic!("a second server: {e}"));
     let start = Instant::now();
@@ -119,8 +119,8 @@ fn a_second_server_on_the_same_data_is_refused() {
         std::thread::sleep(Duration::from_millis(10));
     };
     let mut said = String::new();
-    second.stderr.take().map(|mut pipe| pipe.read_to_string(&mut said));
+    second.stdout.take().map(|mut pipe| pipe.read_to_string(&mut said));
     assert!(!status.success(), "the second server ended well");
-    assert!(!said.is_empty(), "the second server says nothing");
+    assert!(said.contains("is in use by another server (pid "), "the second server says only {said:?}");
     check(&server);
 }

@@ -62,10 +62,6 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// Who may call DEBUG.
     pub enable_debug_command: Access,
-    /// Run time from which SLOWLOG takes a command; `None` never.
-    pub slowlog_log_slower_than: Option<Duration>,
-    /// Entries of SLOWLOG.
-    pub slowlog_max_len: usize,
 
     /// The whole budget, in bytes; 0 for automatic.
     pub maxmemory: u64,
@@ -75,8 +71,6 @@ pub struct Settings {
     pub block_cache_size: u64,
     /// The metadata cache, in bytes; 0 for automatic.
     pub metadata_cache_size: u64,
-    /// Name of the policy that INFO shows.
-    pub maxmemory_policy: &'static str,
 
     /// Directory of log and store, absolute.
     pub dir: PathBuf,
@@ -99,13 +93,6 @@ pub struct Settings {
 
     /// What OBJECT ENCODING goes by.
     pub encodings: Encodings,
-}
-
-impl Settings {
-    /// Whether [`Settings::maxmemory_policy`] is one that keeps access frequencies.
-    pub fn policy_is_lfu(&self) -> bool {
-        self.maxmemory_policy.ends_with("-lfu")
-    }
 }
 
 /// A text that must not reach the server's log.
@@ -304,16 +291,10 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             max_namespaces: self.num("max-namespaces"),
             shutdown_timeout: Duration::from_secs(self.num("shutdown-timeout")),
             enable_debug_command: self.access("enable-debug-command"),
-            slowlog_log_slower_than: match self.num("slowlog-log-slower-than") {
-                micros @ 0.. => Some(Duration::from_micros(i64::unsigned_abs(micros))),
-                _ => None,
-            },
-            slowlog_max_len: self.num("slowlog-max-len"),
             maxmemory: self.num("maxmemory"),
             dirty_budget: self.num("dirty-budget"),
             block_cache_size: self.num("block-cache-size"),
             metadata_cache_size: self.num("metadata-cache-size"),
-            maxmemory_policy: self.name("maxmemory-policy"),
             dir: self.path("dir").unwrap_or_default(),
             shards: self.num("shards"),
             appendfsync: self.appendfsync(),

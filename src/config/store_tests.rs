@@ -171,31 +171,26 @@ fn settings_follow() {
         ]
     );
     assert_eq!((before.timeout, before.tcp_keepalive), (None, Some(Duration::from_secs(300))));
-    assert_eq!(before.slowlog_log_slower_than, Some(Duration::from_millis(10)));
     assert_eq!(before.enable_debug_command, Access::No);
     assert!(before.dir.is_absolute() && before.dir.ends_with("data"));
     assert_eq!((&before.logfile, before.unixsocketperm), (&None, None));
     config
         .set(&[
             ("appendfsync", "ALWAYS"),
-            ("slowlog-log-slower-than", "-1"),
             ("client-output-buffer-limit", "pubsub 1kb 2 3"),
             ("loglevel", "debug"),
             ("requirepass", "x"),
             ("busy-poll", "20us"),
-            ("maxmemory-policy", "allkeys-lfu"),
         ])
         .unwrap();
     let after = config.settings();
     assert_eq!(after.appendfsync, AppendFsync::Always);
-    assert_eq!(after.slowlog_log_slower_than, None);
     let limit = OutputLimit { hard_bytes: 1024, soft_bytes: 2, soft_time: Duration::from_secs(3) };
     assert_eq!(after.client_output_buffer_limit.pubsub, limit);
     assert!(after.loglevel == LogLevel::Debug && after.loglevel > LogLevel::Notice);
     assert_eq!(after.busy_poll, Duration::from_micros(20));
     assert_eq!((&after.requirepass.0[..], &before.requirepass.0[..]), (&b"x"[..], &b""[..]));
     assert!(format!("{after:?}").contains("requirepass: (secret)"));
-    assert!(after.policy_is_lfu() && !before.policy_is_lfu());
 }
 
 #[test]

@@ -120,6 +120,21 @@ mod tests {
         assert_eq!(config.get(&["*"]), Config::default().get(&["*"]));
     }
 
+    /// `TARN_COMPAT_UPDATE=1` writes the table into COMPAT.md.
+    #[test]
+    fn compat_md_has_the_table() {
+        const MARKS: [&str; 2] = ["<!-- accepted directives: begin -->\n", "<!-- accepted directives: end -->"];
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/COMPAT.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (head, rest) = text.split_once(MARKS[0]).unwrap();
+        let (table, tail) = rest.split_once(MARKS[1]).unwrap();
+        if std::env::var_os("TARN_COMPAT_UPDATE").is_some_and(|v| v == "1") {
+            std::fs::write(path, [head, MARKS[0], &accepted_table(), MARKS[1], tail].concat()).unwrap();
+        } else {
+            assert_eq!(table, accepted_table(), "TARN_COMPAT_UPDATE=1 brings COMPAT.md up to date");
+        }
+    }
+
     #[test]
     fn every_directive_is_in_one_text() {
         let (accepted, help) = (accepted_table(), help_list());

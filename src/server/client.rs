@@ -44,7 +44,6 @@ fn letters(client: &Client) -> String {
     let mut letters = String::new();
     for (on, letter) in [
         (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
-        (bits & CLOSING != 0, 'c'),
         (bits & UNIX != 0, 'U'),
         (bits & NO_EVICT != 0, 'e'),
         (bits & NO_TOUCH != 0, 'T'),

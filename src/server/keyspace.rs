@@ -56,12 +56,10 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
     if kind != Kind::String {
         return Err(Error::Text(format!("ERR a key of type {} cannot be copied", kind.name()).into()));
     }
-    let raw = ctx.object(found).state & state::RAW != 0;
+    let encoding = ctx.object(found).state;
     let value = ctx.string_value(found)?.into_owned();
     let copy = ctx.txn.put_string(ns, to, &value, expire_ms)?;
-    if raw {
-        ctx.txn.mark_raw(copy);
-    }
+    ctx.txn.mark_encoding(copy, encoding);
     Ok(true)
 }
 
@@ -150,7 +148,7 @@ fn string_encoding(string: &Object) -> &'static str {
     let room = if string.expire_ms == 0 { EMBEDDED } else { EMBEDDED - 8 };
     if string.body.is_some() || string.state & state::RAW != 0 {
         "raw"
-    } else if parse_i64(string.value()).is_some() {
+    } else if string.state & state::TEXT == 0 && parse_i64(string.value()).is_some() {
         "int"
     } else if string.bytes.len() > room {
         "raw"

@@ -151,7 +151,7 @@ mod tests {
             let ns = engine.first_names().id(b"0").unwrap();
             engine.transact(&[0, 1], 1, |txn| txn.put_string(ns, b"cold", b"value", 0)).unwrap();
             engine.flush().unwrap();
-            engine.close(false);
+            engine.close(false).unwrap();
             ns
         };
         let engine = engine(dir.path(), 2);

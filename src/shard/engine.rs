@@ -560,7 +560,10 @@ impl Engine {
     }
 
     /// Stops the threads; with `flush`, brings everything to fjall first, so that the next start need not replay.
-    pub fn close(&self, flush: bool) {
+    ///
+    /// # Errors
+    /// The end of the log could not be synced, and a flush did not make it superfluous: acknowledged writes may be lost.
+    pub fn close(&self, flush: bool) -> std::io::Result<()> {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake_flusher(false);
         for shard in &self.shards {
@@ -572,11 +575,19 @@ impl Engine {
                 tracing::error!("a thread of the engine panicked");
             }
         }
-        if flush && let Err(error) = self.flush() {
-            tracing::error!(%error, "last flush failed; the log holds everything");
+        let mut flushed = false;
+        if flush {
+            match self.flush() {
+                Ok(()) => flushed = true,
+                Err(error) => tracing::error!(%error, "last flush failed; the log holds everything"),
+            }
         }
-        if let Err(error) = self.log.close() {
-            tracing::error!(%error, "the end of the log may be lost");
+        match self.log.close() {
+            Err(error) if flushed => {
+                tracing::warn!(%error, "the log could not be closed; the store holds everything");
+                Ok(())
+            }
+            closed => closed,
         }
     }
 }

@@ -12,6 +12,7 @@
 //! | `STORED` | fjall holds its metadata for certain: key-space walks find it there |
 //! | `REFERENCED` | read or written since the clock's hand last passed |
 //! | `RAW` | a string changed in place: `OBJECT ENCODING` calls it so until it is set anew, or leaves the table |
+//! | `TEXT` | a string that is no `int` to `OBJECT ENCODING` even if it reads as one; as long as `RAW` |
 //!
 //! Invariants: an object with `DIRTY` or `IN_FLIGHT` is never evicted; [`Kind::Absent`] is a removal that waits for its
 //! tombstone; elements of a body are dirty only if their object is.
@@ -85,6 +86,9 @@ pub mod state {
     pub const STORED: u8 = 16;
     pub const REFERENCED: u8 = 32;
     pub const RAW: u8 = 64;
+    pub const TEXT: u8 = 128;
+    /// What `OBJECT ENCODING` goes by besides the value.
+    pub const ENCODING: u8 = RAW | TEXT;
 }
 
 /// One element of a collection or one chunk of a big string, as the overlay holds it.

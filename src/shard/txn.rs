@@ -361,7 +361,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let object = self.object_mut(at);
         object.kind = kind;
         object.accessed_s = now_s;
-        object.state = (object.state | state::REFERENCED) & !state::RAW;
+        object.state = (object.state | state::REFERENCED) & !state::ENCODING;
     }
 
     /// Gives an object without value a body of chunks.
@@ -391,9 +391,9 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Body { at, body: None });
     }
 
-    /// Marks a string just put as changed in place, which is all that `OBJECT ENCODING` tells it by.
-    pub fn mark_raw(&mut self, at: Found) {
-        self.object_mut(at).state |= state::RAW;
+    /// Marks a string just put with bits of [`state::ENCODING`], which only `OBJECT ENCODING` looks at.
+    pub fn mark_encoding(&mut self, at: Found, bits: u8) {
+        self.object_mut(at).state |= bits & state::ENCODING;
     }
 
     /// Removes a key. False if there was none, or none that was live.

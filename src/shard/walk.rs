@@ -314,7 +314,7 @@ pub(crate) mod tests {
         assert_eq!(failed, Err(crate::Error::Cold));
         (20..30).for_each(put);
         engine.flush().unwrap();
-        engine.close(false);
+        engine.close(false).unwrap();
         drop(engine);
         // Nothing of it has come to the log or to the store either.
         let engine = self::engine(dir.path(), 2);

@@ -50,6 +50,11 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Memory",
         rows: &[
+            accepted("maxmemory-policy", Enum(&[
+                "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
+                "allkeys-lfu", "allkeys-random", "noeviction"
+            ]), "noeviction",
+                "Nothing is evicted under any policy, and no access frequencies are kept."),
             accepted("maxmemory-clients", MemOrPercent, "0", "Buffers are bounded per client, not in sum."),
             accepted("maxmemory-samples", Int(1, 64), "5", "Nothing is evicted."),
             accepted("maxmemory-eviction-tenacity", Int(0, 100), "10", "Nothing is evicted."),
@@ -121,6 +126,9 @@ pub(super) const SECTIONS: &[Section] = &[
             accepted("latency-tracking", Bool, "yes", "Latencies by percentile are not kept yet."),
             accepted("latency-tracking-info-percentiles", Words(percentiles), "50 99 99.9",
                 "Latencies by percentile are not kept yet."),
+            accepted("slowlog-log-slower-than", Int(-1, MAX), "10000",
+                "Commands are not timed one by one; SLOWLOG is always empty."),
+            accepted("slowlog-max-len", Int(0, MAX), "128", "SLOWLOG is always empty."),
             accepted("latency-monitor-threshold", Int(0, MAX), "0", "LATENCY does not exist yet."),
             accepted("notify-keyspace-events", Words(event_classes), "", "Keyspace events are not published yet."),
             accepted("tracking-table-max-keys", Uint(0, MAX), "1000000", "Client-side caching does not exist yet."),

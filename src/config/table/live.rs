@@ -62,9 +62,6 @@ pub(super) const SECTIONS: &[Section] = &[
             live("shutdown-timeout", Int(0, I32), "10", "Seconds that a shutdown waits for clients' last replies."),
             live("enable-debug-command", Enum(&["no", "yes", "local"]), "no",
                 "Who may call DEBUG: nobody, everybody, or clients of this machine.").at_start(),
-            live("slowlog-log-slower-than", Int(-1, MAX), "10000",
-                "Microseconds from which a command enters SLOWLOG; 0 logs all, -1 none."),
-            live("slowlog-max-len", Int(0, MAX), "128", "Entries that SLOWLOG keeps."),
         ],
     },
     Section {
@@ -79,11 +76,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 "The part of it for blocks of the store; 0 is a quarter.").at_start(),
             live("metadata-cache-size", Mem(0, MAX), "0",
                 "The part of it for metadata of keys that left the tables; 0 is a tenth.").at_start(),
-            live("maxmemory-policy", Enum(&[
-                "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
-                "allkeys-lfu", "allkeys-random", "noeviction"
-            ]), "noeviction",
-                "Nothing is evicted under any policy; an LFU one makes OBJECT FREQ answer instead of OBJECT IDLETIME."),
         ],
     },
     Section {

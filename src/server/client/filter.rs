@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::letters;
+use super::{CLOSING, letters};
 use crate::handler::session::Client;
 use crate::handler::{Error, Result, Server};
 use crate::resp::args::Cursor;
@@ -82,9 +82,11 @@ impl Filter {
         self.tests.push((not, test));
     }
 
-    /// Whether a connection passes; `me` is the id of the one that asks.
+    /// Whether a connection passes; `me` is the id of the one that asks. One that was killed is gone for everybody, even
+    /// if its thread has not noticed yet.
     pub(super) fn admits(&self, client: &Client, me: u64, now_ms: u64) -> bool {
-        if self.skip_me && client.id == me {
+        let killed = client.bits.load(Ordering::Relaxed) & CLOSING != 0;
+        if killed || self.skip_me && client.id == me {
             return false;
         }
         self.tests.iter().all(|(not, test)| test.holds(client, now_ms) != *not)

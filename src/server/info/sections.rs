@@ -147,7 +147,10 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
         ],
     );
     with_human(text, "maxmemory", settings.maxmemory);
-    text.line("maxmemory_policy", settings.maxmemory_policy);
+    // It has no effect and stands therefore in no setting.
+    for (_, policy) in server.config.get(&["maxmemory-policy"]) {
+        text.line("maxmemory_policy", String::from_utf8_lossy(&policy));
+    }
     let ratio = rss as f64 / used.max(1) as f64;
     text.line("allocator_frag_ratio", format_args!("{ratio:.2}"));
     text.line("allocator_frag_bytes", rss.saturating_sub(used));

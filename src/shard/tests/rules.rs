@@ -230,6 +230,21 @@ fn rule_13_a_writer_does_not_wait_for_flushes_that_fail() {
     world.audit();
 }
 
+/// Whoever stops the server must learn that acknowledged writes may be lost, and only then.
+#[test]
+fn a_stop_fails_only_if_neither_store_nor_log_has_everything() {
+    for (flush, syncs_fail, ends_well) in
+        [(true, false, true), (false, false, true), (true, true, false), (false, true, false)]
+    {
+        let mut world = world(Fsync::No);
+        world.put(DB, b"a", b"1", 0);
+        if syncs_fail {
+            world.sim.fail(Op::Sync, 0, u64::MAX, 5);
+        }
+        assert_eq!(world.engine().close(flush).is_ok(), ends_well, "flush {flush}, syncs fail {syncs_fail}");
+    }
+}
+
 #[test]
 fn rule_7_table_or_moka() {
     let mut world = world(Fsync::No);

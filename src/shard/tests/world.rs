@@ -334,7 +334,8 @@ impl World {
 
     /// Closes and opens again: nothing may be missing.
     pub(super) fn reopen(&mut self, flush: bool) {
-        self.engine().close(flush);
+        // A simulated error may be under way; what is promised is checked below all the same.
+        let _ = self.engine().close(flush);
         let last = self.engine().log.last();
         self.end();
         self.sim = self.sim.process_crash();

@@ -12,6 +12,7 @@
 //! neither kept nor stored.
 
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::object::state;
 use crate::shard::txn::{BIG_STRING, CHUNK};
 use crate::types::string::value::may_go_through;
 
@@ -180,7 +181,7 @@ fn store(ctx: &mut Ctx, key: &[u8], len: usize, parts: &[Part]) -> Result {
             value[*start..start + bytes.len()].copy_from_slice(bytes);
         }
         let found = ctx.set_string(key, &value, 0)?;
-        ctx.mark_raw(found);
+        ctx.mark_encoding(found, state::RAW);
         return Ok(());
     }
     let found = ctx.set_string(key, b"", 0)?;

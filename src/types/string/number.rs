@@ -4,6 +4,7 @@
 //! inline value of a big string is empty, which is no number.
 
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::object::state;
 use crate::util::long_double::LongDouble;
 use crate::util::num::parse_i64;
 
@@ -52,7 +53,9 @@ fn incrbyfloat(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let delta = LongDouble::parse(&args[2]).ok_or(Error::NotFloat)?;
     let new = old.checked_add(delta).ok_or(Error::err("ERR increment would produce NaN or Infinity"))?;
     let text = new.to_string();
-    ctx.set_string(&args[1], text.as_bytes(), expire_ms)?;
+    let found = ctx.set_string(&args[1], text.as_bytes(), expire_ms)?;
+    // Redis keeps the result as text, even that of 1.5 + 1.5.
+    ctx.mark_encoding(found, state::TEXT);
     out.bulk(text.as_bytes());
     Ok(())
 }

@@ -8,6 +8,7 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::handler::{Ctx, Error, Found, Reply, Result};
+use crate::shard::object::state;
 use crate::shard::txn::{BIG_STRING, CHUNK};
 
 /// Replies with the whole value.
@@ -162,7 +163,7 @@ pub fn write_at(ctx: &mut Ctx, key: &[u8], found: Option<Found>, offset: usize, 
         ctx.splice(found, offset, bytes)?;
         found
     };
-    ctx.mark_raw(found);
+    ctx.mark_encoding(found, state::RAW);
     Ok(found)
 }
 
