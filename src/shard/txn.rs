@@ -14,6 +14,8 @@
 //! Invariants: a key's operations stand in the order in which they were made; a count is logged absolute, once per
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
+mod undo;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -21,6 +23,8 @@ use smallvec::SmallVec;
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::log::{Log, Lsn};
+
+use undo::{NamesBefore, Undo};
 
 use super::actor::Lease;
 use super::core::{Core, ShardId};
@@ -43,44 +47,6 @@ const COPY_LIMIT: usize = 1 << 10;
 pub struct Found {
     at: u16,
     index: Index,
-}
-
-/// The inverse of one change.
-enum Undo {
-    /// Time, kind and state before; the value is another entry.
-    Header { at: Found, kind: Kind, expire_ms: u64, state: u8 },
-    /// A small value before, in the arena.
-    Value { at: Found, from: usize, len: usize },
-    /// A long value before, or one that was dropped.
-    Moved { at: Found, bytes: Vec<u8> },
-    /// Body before.
-    Body { at: Found, body: Option<Box<Body>> },
-    /// Bytes that a splice covered (in the arena), and the value's length before.
-    Splice { at: Found, offset: usize, from: usize, len: usize, old_len: usize },
-    /// Size of a body before.
-    Size { at: Found, size: u64 },
-    /// An element before.
-    Element { at: Found, key: Box<[u8]>, old: Option<Element> },
-    /// Bytes of an element that a splice covered, and its length before.
-    ElementSplice { at: Found, key: Box<[u8]>, offset: usize, from: usize, len: usize, old_len: usize, state: u8 },
-    /// The key was not in the table.
-    Created { at: Found },
-    /// Keys of a namespace before.
-    Count { at: u16, ns: NsId, count: u64 },
-    /// A raw record before.
-    Raw { at: u16, key: Vec<u8>, old: Option<Option<Vec<u8>>> },
-    /// A garbage entry was queued.
-    Garbage { at: u16 },
-    /// A core's names, and the counts of those that died.
-    Names { at: u16, before: Box<NamesBefore> },
-}
-
-/// What a change of names did to a core.
-struct NamesBefore {
-    names: Arc<Names>,
-    counts: Vec<(NsId, u64)>,
-    died: Vec<NsId>,
-    reap_from: Option<Index>,
 }
 
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
@@ -703,117 +669,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
     }
 
-    fn undo(&mut self, undo: Undo) {
-        match undo {
-            Undo::Header { at, kind, expire_ms, state } => {
-                let core = &mut *self.lease[at.at as usize];
-                core.set_expire(at.index, expire_ms);
-                let object = core.table.at_mut(at.index);
-                object.kind = kind;
-                object.state = state | object.state & (state::QUEUED | state::IN_FLIGHT);
-                let stored = object.state & state::STORED != 0;
-                match kind {
-                    Kind::Absent => core.order_remove(at.index),
-                    _ if !stored => core.order_insert(at.index),
-                    _ => {}
-                }
-            }
-            Undo::Value { at, from, len } => {
-                let core = &mut *self.lease[at.at as usize];
-                let object = core.table.at_mut(at.index);
-                let before = object.mem_bytes();
-                set_tail(&mut object.bytes, object.key_len as usize, &self.set.arena[from..from + len]);
-                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
-                self.set.arena.truncate(from);
-            }
-            Undo::Moved { at, bytes } => {
-                let core = &mut *self.lease[at.at as usize];
-                let object = core.table.at_mut(at.index);
-                let before = object.mem_bytes();
-                object.bytes = bytes;
-                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
-            }
-            Undo::Body { at, body } => {
-                let core = &mut *self.lease[at.at as usize];
-                let object = core.table.at_mut(at.index);
-                let before = object.mem_bytes();
-                object.body = body;
-                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
-            }
-            Undo::Splice { at, offset, from, len, old_len } => {
-                let core = &mut *self.lease[at.at as usize];
-                let object = core.table.at_mut(at.index);
-                let before = object.mem_bytes();
-                let start = object.key_len as usize;
-                uncover(&mut object.bytes, start, offset, &self.set.arena[from..from + len], old_len);
-                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
-                self.set.arena.truncate(from);
-            }
-            Undo::Size { at, size } => {
-                if let Some(body) = &mut self.object_mut(at).body {
-                    body.size = size;
-                }
-            }
-            Undo::Created { at } => {
-                self.lease[at.at as usize].discard(at.index);
-            }
-            Undo::Count { at, ns, count } => {
-                self.lease[at as usize].set_count(ns, count);
-            }
-            Undo::Raw { at, key, old } => {
-                let core = &mut self.lease[at as usize];
-                match old {
-                    Some(value) => core.raw.insert(key, value),
-                    None => core.raw.remove(&key),
-                };
-            }
-            Undo::Garbage { at } => {
-                self.lease[at as usize].garbage.pop_back();
-            }
-            Undo::Names { at, before } => {
-                let core = &mut *self.lease[at as usize];
-                core.names = before.names;
-                core.reap_from = before.reap_from;
-                core.dirty_counts.extend(before.counts.iter().map(|&(ns, _)| ns));
-                core.counts.extend(before.counts);
-                core.order = None;
-                core.dead_names.retain(|ns, _| !before.died.contains(ns));
-            }
-            undo @ (Undo::Element { .. } | Undo::ElementSplice { .. }) => self.undo_element(undo),
-        }
-    }
-
-    fn undo_element(&mut self, undo: Undo) {
-        match undo {
-            Undo::Element { at, key, old } => {
-                let core = &mut *self.lease[at.at as usize];
-                let Some(body) = &mut core.table.at_mut(at.index).body else { return };
-                let size = |e: &Element| key.len() + e.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
-                let new = body.overlay.elements.remove(&key);
-                let removed = new.as_ref().map_or(0, size);
-                let added = old.as_ref().map_or(0, size);
-                body.bytes = body.bytes + added - removed;
-                core.table_bytes = core.table_bytes + added - removed;
-                if let Some(old) = old {
-                    body.overlay.elements.insert(key, old);
-                }
-            }
-            Undo::ElementSplice { at, key, offset, from, len, old_len, state } => {
-                let core = &mut *self.lease[at.at as usize];
-                let Some(body) = &mut core.table.at_mut(at.index).body else { return };
-                if let Some(Element { value: Some(value), state: s }) = body.overlay.elements.get_mut(&key) {
-                    let grown = value.len() - old_len;
-                    uncover(value, 0, offset, &self.set.arena[from..from + len], old_len);
-                    *s = state | *s & state::IN_FLIGHT;
-                    body.bytes -= grown;
-                    core.table_bytes -= grown;
-                }
-                self.set.arena.truncate(from);
-            }
-            _ => unreachable!("only element inverses come here"),
-        }
-    }
-
     /// Appends all writes as one log record. Returns the LSN that the reply must wait for.
     pub fn commit(&mut self, log: &Log) -> Lsn {
         if self.set.redo.is_empty() {
@@ -912,11 +767,4 @@ fn cover(arena: &mut Vec<u8>, value: &[u8], offset: usize, len: usize) -> (usize
     let covered = &value[offset.min(value.len())..(offset + len).min(value.len())];
     arena.extend_from_slice(covered);
     (from, covered.len())
-}
-
-/// Brings back what a splice covered.
-fn uncover(bytes: &mut Vec<u8>, start: usize, offset: usize, covered: &[u8], old_len: usize) {
-    bytes.truncate(start + old_len);
-    let offset = start + offset.min(old_len);
-    bytes[offset..offset + covered.len()].copy_from_slice(covered);
 }
