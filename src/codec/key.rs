@@ -26,6 +26,8 @@ pub mod tag {
     pub const COUNT: u8 = b'C';
     /// Map of namespace names to ids; shard 0 only.
     pub const NAMES: u8 = b'N';
+    /// The highest LSN that may have left records in this partition.
+    pub const FLUSHED: u8 = b'L';
 }
 
 /// Longest key that any writer here makes; fjall takes 65,535 bytes.
@@ -105,6 +107,11 @@ pub fn count_key(ns: NsId, out: &mut Vec<u8>) {
 /// Appends the key of the namespace map.
 pub fn names_key(out: &mut Vec<u8>) {
     out.push(tag::NAMES);
+}
+
+/// Appends the key of the highest flushed LSN; its value is a count record's.
+pub fn flushed_key(out: &mut Vec<u8>) {
+    out.push(tag::FLUSHED);
 }
 
 /// The value of a count record.
@@ -191,6 +198,8 @@ pub enum DiskKey<'a> {
     },
     /// [`names_key`]
     Names,
+    /// [`flushed_key`]
+    Flushed,
 }
 
 /// Decodes a key of any record group.
@@ -220,6 +229,7 @@ pub fn decode_key(bytes: &[u8]) -> Result<DiskKey<'_>, CodecError> {
         tag::DEAD_NS => DiskKey::DeadNs { ns: cursor.u32_be()? },
         tag::COUNT => DiskKey::Count { ns: cursor.u32_be()? },
         tag::NAMES => DiskKey::Names,
+        tag::FLUSHED => DiskKey::Flushed,
         tag => return Err(CodecError::UnknownGroup(tag)),
     };
     cursor.finish()?;
@@ -485,6 +495,7 @@ mod tests {
             check(made(|out| dead_ns_key(ns, out)), DiskKey::DeadNs { ns })?;
             check(made(|out| count_key(ns, out)), DiskKey::Count { ns })?;
             check(made(names_key), DiskKey::Names)?;
+            check(made(flushed_key), DiskKey::Flushed)?;
             prop_assert_eq!(decode_count(&count_value(version)).unwrap(), version);
         }
 

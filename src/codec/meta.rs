@@ -5,6 +5,7 @@
 //! | 1 | type ([`Kind`]) | always |
 //! | 1 | flags | always |
 //! | 1 | encode-version | flag 0x08: it is not 0 |
+//! | 1 | form | flag 0x20: it is not 0 |
 //! | 8 | expiry, ms since 1970, little-endian | flag 0x01: the key has one |
 //! | 8 + varint | version, little-endian; size | flag 0x02: always but for a string kept inline |
 //! | … | what the type adds, below | flag 0x10 |
@@ -29,7 +30,8 @@ const OBJECT: u8 = 0x02;
 const LONG_KEY: u8 = 0x04;
 const ENCODING: u8 = 0x08;
 const EXTRA: u8 = 0x10;
-const KNOWN: u8 = EXPIRY | OBJECT | LONG_KEY | ENCODING | EXTRA;
+const FORM: u8 = 0x20;
+const KNOWN: u8 = EXPIRY | OBJECT | LONG_KEY | ENCODING | EXTRA | FORM;
 
 /// What the metadata of one type keeps beyond the common parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,6 +94,9 @@ pub struct Meta {
     pub kind: Kind,
     /// How the elements are kept: 0 exact, 1 blind (hash, set) or index (sorted set).
     pub encoding: u8,
+    /// What the type's representation in Redis has grown to, for `OBJECT ENCODING`: 0 is the smallest one. What a
+    /// number means is the type's.
+    pub form: u8,
     /// Stands in every element's key; 0: none, a string kept inline. In a log record 0 means the record's LSN, where
     /// [`Meta::has_version`] says that there is one.
     pub version: u64,
@@ -106,7 +111,7 @@ pub struct Meta {
 impl Meta {
     /// Metadata of a type with everything else at zero.
     pub const fn new(kind: Kind) -> Meta {
-        Meta { kind, encoding: 0, version: 0, expire_ms: 0, size: 0, extra: Extra::None }
+        Meta { kind, encoding: 0, form: 0, version: 0, expire_ms: 0, size: 0, extra: Extra::None }
     }
 
     /// Whether the key has elements and so a version: all but strings kept inline.
@@ -158,6 +163,9 @@ impl Meta {
         if self.extra != Extra::None {
             flags |= EXTRA;
         }
+        if self.form != 0 {
+            flags |= FORM;
+        }
         out.extend_from_slice(&[self.kind.tag(), flags]);
         if flags != 0 {
             self.push_parts(flags, long_key, out);
@@ -168,6 +176,9 @@ impl Meta {
         assert!(self.extra.suits(self.kind), "metadata of {:?} cannot carry {:?}", self.kind, self.extra);
         if flags & ENCODING != 0 {
             out.push(self.encoding);
+        }
+        if flags & FORM != 0 {
+            out.push(self.form);
         }
         if flags & EXPIRY != 0 {
             out.extend_from_slice(&self.expire_ms.to_le_bytes());
@@ -212,6 +223,9 @@ impl Meta {
         }
         if flags & ENCODING != 0 {
             meta.encoding = cursor.u8()?;
+        }
+        if flags & FORM != 0 {
+            meta.form = cursor.u8()?;
         }
         if flags & EXPIRY != 0 {
             meta.expire_ms = cursor.u64_le()?;
@@ -313,7 +327,7 @@ mod tests {
 
     #[test]
     fn unknown_or_unsuitable_flags_are_refused() {
-        assert_eq!(Meta::decode(b"\x01\x20"), Err(CodecError::Flags { kind: 1, flags: 0x20 }));
+        assert_eq!(Meta::decode(b"\x01\x40"), Err(CodecError::Flags { kind: 1, flags: 0x40 }));
         assert_eq!(Meta::decode(b"\x01\x10"), Err(CodecError::Flags { kind: 1, flags: 0x10 }));
         assert_eq!(Meta::decode(b"\x04\x00"), Err(CodecError::Flags { kind: 4, flags: 0 }));
         assert_eq!(Meta::decode(b"\x07\x00"), Err(CodecError::UnknownKind(7)));
@@ -351,10 +365,11 @@ mod tests {
         prop::sample::select(Kind::ALL.to_vec()).prop_flat_map(|kind| {
             let extra = prop_oneof![Just(Extra::None), extra(kind)];
             let number = || prop_oneof![Just(0u64), 0u64..300, any::<u64>()];
-            (0u8..3, number(), number(), number(), extra).prop_map(
-                move |(encoding, version, expire_ms, size, extra)| Meta {
+            (0u8..3, 0u8..3, number(), number(), number(), extra).prop_map(
+                move |(encoding, form, version, expire_ms, size, extra)| Meta {
                     kind,
                     encoding,
+                    form,
                     version,
                     expire_ms,
                     size,
@@ -376,7 +391,7 @@ mod tests {
         }
 
         #[test]
-        fn random_bytes_never_panic(kind in 0u8..8, flags in 0u8..0x40, bytes in vec(any::<u8>(), 0..80)) {
+        fn random_bytes_never_panic(kind in 0u8..8, flags in 0u8..0x80, bytes in vec(any::<u8>(), 0..80)) {
             let _ = Meta::decode(&bytes);
             let _ = Meta::decode(&[&[kind, flags], bytes.as_slice()].concat());
         }

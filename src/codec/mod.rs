@@ -23,6 +23,7 @@
 //! | `D` dead namespace | `D` `ns` | – |
 //! | `C` count | `C` `ns` | keys, 8 bytes little-endian |
 //! | `N` names (shard 0) | `N` | [`namespaces`] |
+//! | `L` highest LSN flushed | `L` | 8 bytes little-endian |
 //!
 //! # Long keys and elements
 //! fjall's keys end at 65,535 bytes; a Redis key or member may have 512 MB. A text of up to [`MAX_INLINE`] bytes

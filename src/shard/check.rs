@@ -3,7 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::core::{Core, Order};
-use super::object::{ELEMENT_OVERHEAD, Kind, Object, state};
+use super::object::{Kind, Object, state};
+use super::overlay;
 use super::table::Index;
 
 impl Core {
@@ -64,17 +65,14 @@ impl Core {
         let Some(body) = &object.body else { return };
         assert_ne!(body.version, 0, "a body has a version: {}", what());
         assert!(object.value().is_empty(), "a body or a value: {}", what());
-        let mut bytes = 0;
-        for (key, element) in &body.overlay.elements {
-            bytes += key.len() + element.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
+        for (_, element) in body.overlay.iter() {
+            let clean = element.state & (overlay::state::DIRTY | overlay::state::IN_FLIGHT) == 0;
             // While a failed flush settles, its elements turn dirty before their object does.
-            let pinned = element.is_clean() || !object.is_clean();
-            assert!(pinned, "elements are dirty or in flight only with their object: {}", what());
-            assert!(element.value.is_some() || !element.is_clean(), "a removed element waits: {}", what());
-            let stored = element.state & state::MAYBE_STORED == 0 || body.maybe_stored;
+            assert!(clean || !object.is_clean(), "elements are dirty or in flight only with their object: {}", what());
+            assert!(element.value.is_some() || !clean, "a removed element waits: {}", what());
+            let stored = element.state & overlay::state::MAYBE_STORED == 0 || body.maybe_stored;
             assert!(stored, "an element is stored with its body: {}", what());
         }
-        assert_eq!(bytes, body.bytes, "bytes of {}", what());
     }
 }
 
@@ -84,7 +82,7 @@ impl std::fmt::Debug for Shown<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let object = self.0;
         let key = String::from_utf8_lossy(&object.key()[..object.key().len().min(40)]).into_owned();
-        let body = object.body.as_ref().map(|b| (b.version, b.size, b.overlay.elements.len(), b.maybe_stored));
+        let body = object.body.as_ref().map(|b| (b.version, b.size, b.overlay.len(), b.maybe_stored));
         let (ns, kind, state, lsn) = (object.ns, object.kind, object.state, object.lsn);
         write!(f, "{ns}/{key:?} {kind:?} state {state:#b} lsn {lsn} expires {} body {body:?}", object.expire_ms)
     }

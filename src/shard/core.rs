@@ -47,6 +47,11 @@ pub type Order = BTreeMap<(NsId, Box<[u8]>), Index>;
 /// Elements of a body that are freed on the spot.
 const FREE_AT_ONCE: usize = 64;
 
+/// Bytes from which on a body's elements may leave one by one.
+const TRIM_FROM: usize = if cfg!(test) { 1 << 10 } else { 16 << 10 };
+/// Leaves of an overlay that a step of the clock looks at.
+const TRIM_LEAVES: usize = 8;
+
 /// State of one shard.
 pub struct Core {
     /// Which shard this is.
@@ -87,6 +92,8 @@ pub struct Core {
     pub gathers: u64,
     /// Number of the last gather whose records are in fjall.
     pub settled: u64,
+    /// Records of this LSN and lower ones may be in fjall; higher ones are not.
+    pub stored_lsn: Lsn,
     /// Earliest time that fjall's expiry index may list; the sweep starts there.
     pub sweep_from_ms: u64,
     /// Dead namespaces whose records fjall may still hold.
@@ -171,10 +178,7 @@ impl Core {
             accessed_s: 0,
         };
         if meta.version != 0 {
-            let mut body = Body { version: meta.version, size: meta.size, extra: meta.extra, ..Body::new() };
-            body.overlay.complete = false;
-            body.maybe_stored = true;
-            object.body = Some(Box::new(body));
+            object.body = Some(Box::new(Body::stored(&meta)));
         }
         self.table_bytes += object.mem_bytes();
         let index = self.table.insert(object);
@@ -276,41 +280,48 @@ impl Core {
         for _ in 0..steps {
             let Some(index) = self.table.turn_hand() else { continue };
             let object = self.table.at_mut(index);
-            if !object.is_clean() {
-                continue;
-            }
-            if object.state & state::REFERENCED != 0 {
+            let clean = object.is_clean();
+            if clean && object.state & state::REFERENCED == 0 {
+                self.evict(index);
+            } else {
                 object.state &= !state::REFERENCED;
-                continue;
+                self.trim(index);
             }
-            self.evict(index);
             if self.table_bytes <= self.table_limit {
                 return;
             }
         }
     }
 
+    /// Lets clean elements of a big collection leave that itself has to stay.
+    fn trim(&mut self, index: Index) {
+        let Some(body) = &mut self.table.at_mut(index).body else { return };
+        let before = body.overlay.bytes();
+        if before < TRIM_FROM || body.overlay.sums().dirty == body.overlay.sums().entries {
+            return;
+        }
+        let hand = std::mem::take(&mut body.hand);
+        body.hand = body.overlay.evict_clean(&hand, TRIM_LEAVES).unwrap_or_default();
+        self.table_bytes = self.table_bytes + body.overlay.bytes() - before;
+    }
+
     fn evict(&mut self, index: Index) {
         let mut object = self.discard(index);
         self.stats.evicted_objects += 1;
+        if let Some(meta) = object.meta() {
+            let mut value = Vec::with_capacity(object.value().len() + 32);
+            meta.encode(None, object.value(), &mut value);
+            self.cold.put(object.ns, object.key(), value);
+        }
         if let Some(body) = object.body.take() {
             self.throw_away(body);
-            return;
         }
-        if object.kind == Kind::Absent {
-            return;
-        }
-        let Some(kind) = object.kind.stored() else { return };
-        let meta = Meta { expire_ms: object.expire_ms, ..Meta::new(kind) };
-        let mut value = Vec::with_capacity(object.value().len() + 16);
-        meta.encode(None, object.value(), &mut value);
-        self.cold.put(object.ns, object.key(), value);
     }
 
     /// Takes a body that nobody needs any more. Freeing a big one takes long: the shard's thread does it, without the
     /// lock.
     pub fn throw_away(&mut self, body: Box<Body>) {
-        if body.overlay.elements.len() > FREE_AT_ONCE {
+        if body.overlay.len() > FREE_AT_ONCE {
             self.trash.push(body);
         }
     }

@@ -661,6 +661,7 @@ fn open_core(
         flight_bytes: 0,
         gathers: 0,
         settled: 0,
+        stored_lsn: 0,
         sweep_from_ms: 0,
         dead_names: Default::default(),
         reap_from: None,

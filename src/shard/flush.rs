@@ -8,15 +8,20 @@
 //! | [`Flight::sort`], sync of the log, ingestion | no |
 //! | [`Flight::settle`]: what did not change meanwhile turns clean, removals leave the table | per slice |
 //!
-//! Invariants: an object is gathered with its metadata, its changed elements and its expiry record together; before an
-//! ingestion finishes the log is synced up to the highest LSN gathered (rule 1); an object turns clean only if it was
+//! A collection with many changed elements is gathered in several slices, its metadata last. Between two of them it may
+//! change: fjall then receives a mixture, which only the log's records from after the flush began make whole. They are
+//! there, as those segments stay; and elements are absolute records, so that replaying them over the mixture is right.
+//!
+//! Invariants: an object is gathered with its metadata, its changed elements and its expiry record in one flight; before
+//! an ingestion finishes the log is synced up to the highest LSN gathered (rule 1); an object turns clean only if it was
 //! not changed since it was gathered (rule 2); a failed ingestion turns everything dirty again.
 
-use crate::codec::{self, ExpiryKind, Meta};
+use crate::codec::{self, ExpiryKind};
 use crate::log::Lsn;
 
 use super::core::Core;
-use super::object::{ELEMENT_OVERHEAD, Element, Kind, state};
+use super::object::{Kind, state};
+use super::overlay::{self, Bytes};
 use super::table::Index;
 
 /// Objects encoded or settled per hold of the shard's lock.
@@ -45,7 +50,14 @@ struct Entry {
 struct ElementEntry {
     index: Index,
     version: u64,
-    key: Box<[u8]>,
+    key: Bytes,
+}
+
+/// A collection of which more elements wait for the next slice.
+struct Part {
+    index: Index,
+    version: u64,
+    from: Bytes,
 }
 
 /// Everything one shard gives to one ingestion.
@@ -70,6 +82,7 @@ pub struct Flight {
 pub struct Gather {
     flight: Flight,
     next: usize,
+    part: Option<Part>,
     key: Vec<u8>,
 }
 
@@ -80,68 +93,112 @@ impl Gather {
         core.in_flight = std::mem::take(&mut core.dirty);
         core.flight_bytes = std::mem::take(&mut core.dirty_bytes);
         let flight = Flight { bytes: Vec::with_capacity(core.flight_bytes), ..Flight::default() };
-        Gather { flight, next: 0, key: Vec::new() }
+        Gather { flight, next: 0, part: None, key: Vec::new() }
     }
 
     /// Encodes the next objects. False once there are no more.
     pub fn slice(&mut self, core: &mut Core) -> bool {
         let mut budget = SLICE;
-        while budget > 0 && self.next < core.in_flight.len() {
-            let index = core.in_flight[self.next];
-            self.next += 1;
-            budget -= 1 + self.object(core, index).min(budget - 1);
+        while budget > 0 {
+            if let Some(part) = self.part.take() {
+                self.elements(core, part, &mut budget);
+            } else if self.next < core.in_flight.len() {
+                let index = core.in_flight[self.next];
+                self.next += 1;
+                budget -= 1;
+                self.object(core, index);
+            } else {
+                return false;
+            }
         }
-        self.next < core.in_flight.len()
+        true
     }
 
-    /// Encodes one object; how many elements came with it.
-    fn object(&mut self, core: &mut Core, index: Index) -> usize {
+    /// Begins with an object; its elements, if it has some, come before its metadata.
+    fn object(&mut self, core: &mut Core, index: Index) {
         // A place that was given to another key stands in the list twice. What was changed since it was gathered waits
         // for the next flush.
         if !core.table.is_used(index)
             || core.table.at(index).state & (state::QUEUED | state::IN_FLIGHT) != state::QUEUED
         {
-            return 0;
+            return;
         }
         let object = core.table.at_mut(index);
         object.state &= !state::QUEUED;
         if object.state & state::DIRTY == 0 {
-            return 0;
+            return;
         }
         if !core.names.is_live(object.ns) {
             core.discard(index);
-            return 0;
+            return;
         }
         if object.state & state::MAYBE_STORED == 0 {
             core.membership.insert(object.hash);
         }
-        object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
+        object.state |= state::IN_FLIGHT | state::MAYBE_STORED;
+        match &object.body {
+            Some(body) => self.part = Some(Part { index, version: body.version, from: Bytes::new() }),
+            None => self.finish(core, index),
+        }
+    }
+
+    /// Encodes a collection's next changed elements, and its metadata once there are no more.
+    fn elements(&mut self, core: &mut Core, part: Part, budget: &mut usize) {
+        let object = core.table.at_mut(part.index);
+        let (ns, key_len) = (object.ns, object.key_len as usize);
+        let Some(body) = &mut object.body else { return self.finish(core, part.index) };
+        // Removed and made again between two slices: what was gathered is garbage, and noted so.
+        let same = body.version == part.version;
+        let from = if same { part.from } else { Bytes::new() };
+        let version = body.version;
+        let Gather { flight, key: disk_key, .. } = self;
+        let mut gathered = 0;
+        let next = body.overlay.visit_dirty(&from, *budget, |key, element| {
+            element.state = element.state & !(overlay::state::DIRTY | overlay::state::NEXT)
+                | overlay::state::IN_FLIGHT
+                | overlay::state::MAYBE_STORED;
+            if element.value.is_some() {
+                element.state |= overlay::state::NEXT;
+            }
+            disk_key.clear();
+            codec::key::element_key(ns, &object.bytes[..key_len], version, key, disk_key);
+            flight.push(disk_key, element.value.as_deref());
+            flight.elements.push(ElementEntry { index: part.index, version, key: Bytes::from_slice(key) });
+            gathered += 1;
+        });
+        body.maybe_stored |= gathered > 0;
+        *budget -= gathered.min(*budget);
+        match next {
+            Some(from) => self.part = Some(Part { index: part.index, version, from }),
+            None => self.finish(core, part.index),
+        }
+    }
+
+    /// Ends with an object: metadata and expiry record.
+    fn finish(&mut self, core: &mut Core, index: Index) {
+        let object = core.table.at_mut(index);
         self.flight.highest = self.flight.highest.max(object.lsn);
-        let elements = self.elements(core, index);
+        object.state &= !state::DIRTY;
+        let changed = object.body.as_ref().is_some_and(|body| body.overlay.sums().dirty > 0);
         self.metadata(core, index);
-        elements
+        if changed {
+            core.touch_dirty(index);
+        }
     }
 
     fn metadata(&mut self, core: &mut Core, index: Index) {
         let object = core.table.at(index);
         self.key.clear();
         codec::key::meta_key(object.ns, object.key(), &mut self.key);
-        let kind = object.kind.stored();
-        match kind {
+        let meta = object.meta();
+        match &meta {
             None => self.flight.push(&self.key, None),
-            Some(kind) => {
+            Some(meta) => {
                 let long_key = codec::is_long(object.key()).then(|| object.key());
-                let mut meta = Meta { expire_ms: object.expire_ms, ..Meta::new(kind) };
-                if let Some(body) = &object.body {
-                    meta.version = body.version;
-                    meta.size = body.size;
-                    meta.extra = body.extra;
-                    meta.encoding = body.encoding;
-                }
                 self.flight.push_with(&self.key, |out| meta.encode(long_key, object.value(), out));
             }
         }
-        self.flight.entries.push(Entry { index, put: kind.is_some() });
+        self.flight.entries.push(Entry { index, put: meta.is_some() });
         self.expiry_record(core, index);
     }
 
@@ -167,24 +224,6 @@ impl Gather {
         }
     }
 
-    fn elements(&mut self, core: &mut Core, index: Index) -> usize {
-        let Core { table, .. } = core;
-        let object = table.at_mut(index);
-        let (ns, key_len) = (object.ns, object.key_len as usize);
-        let Some(body) = &mut object.body else { return 0 };
-        let before = self.flight.elements.len();
-        for (key, element) in body.overlay.elements.iter_mut().filter(|(_, e)| e.state & state::DIRTY != 0) {
-            element.state = element.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
-            self.key.clear();
-            codec::key::element_key(ns, &object.bytes[..key_len], body.version, key, &mut self.key);
-            self.flight.push(&self.key, element.value.as_deref());
-            self.flight.elements.push(ElementEntry { index, version: body.version, key: key.clone() });
-        }
-        let gathered = self.flight.elements.len() - before;
-        body.maybe_stored |= gathered > 0;
-        gathered
-    }
-
     /// Takes the records without an object along.
     pub fn end(mut self, core: &mut Core) -> Flight {
         core.gathers += 1;
@@ -200,6 +239,11 @@ impl Gather {
             codec::key::count_key(ns, &mut self.key);
             self.flight.push(&self.key, Some(&codec::key::count_value(core.count(ns))));
             self.flight.counts.push(ns);
+        }
+        if !self.flight.is_empty() {
+            self.key.clear();
+            codec::key::flushed_key(&mut self.key);
+            self.flight.push(&self.key, Some(&codec::key::count_value(self.flight.highest)));
         }
         self.flight
     }
@@ -305,6 +349,7 @@ impl Flight {
         core.flight_bytes = 0;
         if ok {
             core.settled = self.number;
+            core.stored_lsn = core.stored_lsn.max(self.highest);
             return;
         }
         for (key, value) in self.raw.drain(..) {
@@ -323,17 +368,23 @@ fn settle_element(core: &mut Core, entry: &ElementEntry, ok: bool) {
     if body.version != entry.version {
         return;
     }
-    let Some(element) = body.overlay.elements.get_mut(&entry.key) else { return };
-    element.state &= !state::IN_FLIGHT;
-    if !ok {
-        element.state |= state::DIRTY;
+    let before = body.overlay.bytes();
+    let gone = body.overlay.update(&entry.key, |element| {
+        element.state &= !overlay::state::IN_FLIGHT;
+        let (from, to) = match ok {
+            true => (overlay::state::NEXT, overlay::state::BASE),
+            false => (overlay::state::BASE, overlay::state::NEXT),
+        };
+        element.state = if element.state & from == 0 { element.state & !to } else { element.state | to };
+        if !ok {
+            element.state |= overlay::state::DIRTY;
+        }
+        element.value.is_none() && element.state & overlay::state::DIRTY == 0
+    });
+    if gone == Some(true) {
+        body.overlay.remove(&entry.key);
     }
-    if matches!(element, Element { value: None, state: s } if *s & state::DIRTY == 0) {
-        body.overlay.elements.remove(&entry.key);
-        let bytes = entry.key.len() + ELEMENT_OVERHEAD;
-        body.bytes -= bytes;
-        core.table_bytes -= bytes;
-    }
+    core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
 }
 
 fn settle_object(core: &mut Core, entry: &Entry, ok: bool) {

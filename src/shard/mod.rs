@@ -29,6 +29,7 @@ pub mod garbage;
 pub mod membership;
 pub mod names;
 pub mod object;
+pub mod overlay;
 pub mod replay;
 pub mod table;
 pub mod timer;

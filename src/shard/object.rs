@@ -17,10 +17,10 @@
 //! Invariants: an object with `DIRTY` or `IN_FLIGHT` is never evicted; [`Kind::Absent`] is a removal that waits for its
 //! tombstone; elements of a body are dirty only if their object is.
 
-use std::collections::BTreeMap;
-
-use crate::codec::{Extra, Kind as StoredKind, NsId};
+use crate::codec::{Extra, Kind as StoredKind, Meta, NsId};
 use crate::log::Lsn;
+
+use super::overlay::{Bytes, Overlay};
 
 /// What a key holds; `Absent` stands for a removal that fjall has not seen yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,32 +91,7 @@ pub mod state {
     pub const ENCODING: u8 = RAW | TEXT;
 }
 
-/// One element of a collection or one chunk of a big string, as the overlay holds it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Element {
-    /// `None`: removed; the overlay masks what fjall may still hold.
-    pub value: Option<Vec<u8>>,
-    /// `DIRTY`, `IN_FLIGHT`, `MAYBE_STORED`.
-    pub state: u8,
-}
-
-impl Element {
-    /// Whether the element may leave memory.
-    pub const fn is_clean(&self) -> bool {
-        self.state & (state::DIRTY | state::IN_FLIGHT) == 0
-    }
-}
-
-/// The elements of a collection that are in memory, by their physical key: group tag, then element.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Overlay {
-    /// In the order fjall would return them.
-    pub elements: BTreeMap<Box<[u8]>, Element>,
-    /// All elements are in memory: a miss is an answer.
-    pub complete: bool,
-}
-
-/// Memory an overlay entry costs beside its bytes: tree node share and two allocations.
+/// Memory a record costs beside its bytes, in the overlay or among the records without an object.
 pub const ELEMENT_OVERHEAD: usize = 72;
 
 /// Memory that a time costs in the index of times and in the map of stored times.
@@ -129,16 +104,20 @@ pub struct Body {
     pub version: u64,
     /// Encode-version: 0 exact, 1 blind (hash, set) or index (sorted set).
     pub encoding: u8,
+    /// What `OBJECT ENCODING` goes by besides the size; see [`Meta::form`].
+    pub form: u8,
+    /// Some element of this version may be in fjall: dropping the body needs a garbage record.
+    pub maybe_stored: bool,
+    /// Size, form or extra changed in the transaction under way: its commit logs the metadata.
+    pub pending: bool,
     /// Elements; for a big string, bytes.
     pub size: u64,
     /// What only one type needs.
     pub extra: Extra,
     /// The elements in memory.
     pub overlay: Overlay,
-    /// Some element of this version may be in fjall: dropping the body needs a garbage record.
-    pub maybe_stored: bool,
-    /// Bytes of all elements in memory, overhead included.
-    pub bytes: usize,
+    /// Where the next eviction of single elements begins.
+    pub hand: Bytes,
 }
 
 impl Body {
@@ -147,12 +126,29 @@ impl Body {
         Body {
             version: 0,
             encoding: 0,
+            form: 0,
+            maybe_stored: false,
+            pending: false,
             size: 0,
             extra: Extra::None,
-            overlay: Overlay { elements: BTreeMap::new(), complete: true },
-            maybe_stored: false,
-            bytes: 0,
+            overlay: Overlay::new(),
+            hand: Bytes::new(),
         }
+    }
+
+    /// A body of which fjall holds everything and memory nothing.
+    pub fn stored(meta: &Meta) -> Self {
+        let mut body = Body {
+            version: meta.version,
+            encoding: meta.encoding,
+            form: meta.form,
+            maybe_stored: true,
+            size: meta.size,
+            extra: meta.extra,
+            ..Body::new()
+        };
+        body.overlay.complete = false;
+        body
     }
 }
 
@@ -221,10 +217,23 @@ impl Object {
         self.state & (state::DIRTY | state::IN_FLIGHT) == 0
     }
 
+    /// Its metadata; `None` for a removal.
+    pub fn meta(&self) -> Option<Meta> {
+        let mut meta = Meta { expire_ms: self.expire_ms, ..Meta::new(self.kind.stored()?) };
+        if let Some(body) = &self.body {
+            meta.version = body.version;
+            meta.encoding = body.encoding;
+            meta.form = body.form;
+            meta.size = body.size;
+            meta.extra = body.extra;
+        }
+        Some(meta)
+    }
+
     /// Memory it holds, its table slot included.
     #[inline]
     pub fn mem_bytes(&self) -> usize {
-        let body = self.body.as_ref().map_or(0, |b| size_of::<Body>() + b.bytes);
+        let body = self.body.as_ref().map_or(0, |b| size_of::<Body>() + b.overlay.bytes());
         let expiry = if self.expire_ms == 0 { 0 } else { EXPIRY_OVERHEAD };
         size_of::<Object>() + 16 + self.bytes.capacity() + 16 + body + expiry
     }

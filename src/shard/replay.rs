@@ -16,7 +16,8 @@ use super::core::{Core, ShardId, storage};
 use super::engine::{Engine, OpenError};
 use super::garbage::{Dead, DeadStage, Stage};
 use super::names::Names;
-use super::object::{ELEMENT_OVERHEAD, Element, Kind, state};
+use super::object::{ELEMENT_OVERHEAD, Kind, state};
+use super::overlay::{self, Bytes, Element};
 use super::table::Index;
 
 fn bad(what: impl std::fmt::Display) -> OpenError {
@@ -34,6 +35,11 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
         {
             core.counts.insert(ns, codec::key::decode_count(&value).map_err(bad)?);
         }
+    }
+    let mut key = Vec::new();
+    codec::key::flushed_key(&mut key);
+    if let Some(value) = partition.get(&key)? {
+        core.stored_lsn = codec::key::decode_count(&value).map_err(bad)?;
     }
     let range = codec::key::tag_range(codec::key::tag::GARBAGE);
     for item in partition.range(&range.lower, &range.upper)? {
@@ -198,7 +204,7 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool
             Ok(())
         }),
         Op::ElemPut { ns, key, version, elem, value } => with_key(ns, key, &mut |core, hash| {
-            let new = |_: Option<&Element>| Some(value.to_vec());
+            let new = |_: Option<&Element>| Some(Bytes::from_slice(value));
             change_element(core, hash, lsn, (ns, key, version), elem, new)
         }),
         Op::ElemDelete { ns, key, version, elem } => {
@@ -337,16 +343,16 @@ fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Me
     object.bytes.extend_from_slice(value);
     if meta.has_version() {
         let version = meta.version;
-        let fresh = version == lsn;
+        // What was flushed after the record was written may be in fjall already, though the record begins it.
+        let fresh = version == lsn && lsn > core.stored_lsn;
         let body = object.body.get_or_insert_with(Default::default);
         if body.version != version {
             body.version = version;
             body.overlay.complete = fresh;
             body.maybe_stored = true;
         }
-        body.size = meta.size;
-        body.extra = meta.extra;
-        body.encoding = meta.encoding;
+        (body.size, body.extra) = (meta.size, meta.extra);
+        (body.encoding, body.form) = (meta.encoding, meta.form);
     }
     core.table_bytes = core.table_bytes + core.table.at(index).mem_bytes() - before;
     core.set_expire(index, meta.expire_ms);
@@ -393,7 +399,7 @@ fn change_element(
     lsn: Lsn,
     (ns, key, version): (NsId, &[u8], u64),
     element: &[u8],
-    change: impl FnOnce(Option<&Element>) -> Option<Vec<u8>>,
+    change: impl FnOnce(Option<&Element>) -> Option<Bytes>,
 ) -> Result {
     let Some(index) = core.fault(hash, ns, key, true)? else { return Ok(()) };
     let version = if version == 0 { lsn } else { version };
@@ -401,25 +407,22 @@ fn change_element(
     let object = core.table.at_mut(index);
     let key_len = object.key_len as usize;
     let Some(body) = object.body.as_mut().filter(|b| b.version == version) else { return Ok(()) };
-    if !body.overlay.complete && !body.overlay.elements.contains_key(element) {
+    let before = body.overlay.bytes();
+    if !body.overlay.complete && body.overlay.get(element).is_none() {
         let mut disk_key = Vec::new();
         codec::key::element_key(ns, &object.bytes[..key_len], version, element, &mut disk_key);
         if let Some(value) = partition.get(&disk_key).map_err(|e| storage(key, e))? {
-            let old = Element { value: Some(value.to_vec()), state: state::MAYBE_STORED };
-            body.bytes += element.len() + value.len() + ELEMENT_OVERHEAD;
-            core.table_bytes += element.len() + value.len() + ELEMENT_OVERHEAD;
-            body.overlay.elements.insert(element.into(), old);
+            let state = overlay::state::BASE | overlay::state::NEXT;
+            body.overlay.insert(element, Element { value: Some(Bytes::from_slice(&value)), state });
         }
     }
-    let old = body.overlay.elements.get(element);
-    let size =
-        |e: Option<&Element>| e.map_or(0, |e| element.len() + e.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD);
-    let removed = size(old);
-    let new = Element { value: change(old), state: state::DIRTY | state::MAYBE_STORED };
-    let added = size(Some(&new));
-    body.overlay.elements.insert(element.into(), new);
-    body.bytes = body.bytes + added - removed;
-    core.table_bytes = core.table_bytes + added - removed;
+    let old = body.overlay.get(element);
+    let kept = old.map_or(0, |old| old.state);
+    let value = change(old);
+    let added = element.len() + value.as_ref().map_or(0, |value| value.len()) + ELEMENT_OVERHEAD;
+    let state = kept | overlay::state::DIRTY | overlay::state::MAYBE_STORED;
+    body.overlay.insert(element, Element { value, state });
+    core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
     core.dirty_bytes += added;
     stamp(core, index, lsn);
     Ok(())

@@ -14,6 +14,8 @@
 //! Invariants: a key's operations stand in the order in which they were made; a count is logged absolute, once per
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
+pub mod elements;
+mod strings;
 mod undo;
 
 use std::sync::Arc;
@@ -31,13 +33,11 @@ use super::core::{Core, ShardId};
 use super::engine::Router;
 use super::garbage::DeadStage;
 use super::names::Names;
-use super::object::{Body, ELEMENT_OVERHEAD, Element, Kind, Object, state};
+use super::object::{Body, ELEMENT_OVERHEAD, Kind, Object, state};
 use super::table::Index;
 
-/// A string longer than this is stored in chunks.
-pub const BIG_STRING: usize = 64 << 10;
-/// Bytes of a chunk.
-pub const CHUNK: usize = 16 << 10;
+pub use strings::{BIG_STRING, CHUNK};
+
 /// Values up to this length are copied aside for undo; longer ones are moved.
 const COPY_LIMIT: usize = 1 << 10;
 
@@ -239,6 +239,8 @@ impl<'a, 'e> Txn<'a, 'e> {
         let after = object.mem_bytes();
         core.table_bytes = core.table_bytes + after - before;
         if let Some(body) = body {
+            // What would have been flushed of it will not be.
+            core.dirty_bytes = core.dirty_bytes.saturating_sub(dirty_share(&body));
             if body.maybe_stored {
                 self.queue_garbage(at, body.version);
             }
@@ -262,32 +264,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         core.dirty_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
         let old = core.raw.insert(key.clone(), value);
         self.set.undo.push(Undo::Raw { at, key, old });
-    }
-
-    /// Makes a key hold this string, whatever it held before. `expire_ms` is absolute, 0 for none.
-    pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
-        let (at, hash, index) = self.raw_find(ns, key)?;
-        let old_len = index.map_or(0, |index| self.lease[at as usize].table.at(index).value().len());
-        let at = self.claim(at, hash, index, ns, key, value.len());
-        self.set_kind(at, Kind::String);
-        self.lease[at.at as usize].set_expire(at.index, expire_ms);
-        if value.len() > BIG_STRING {
-            self.fill_big(at, value);
-        } else {
-            let core = &mut *self.lease[at.at as usize];
-            let object = core.table.at_mut(at.index);
-            let before = object.mem_bytes();
-            if object.state & state::DIRTY != 0 {
-                core.dirty_bytes += value.len().saturating_sub(old_len);
-            }
-            set_tail(&mut object.bytes, object.key_len as usize, value);
-            core.table_bytes = core.table_bytes + object.mem_bytes() - before;
-            let object = core.table.at(at.index);
-            let meta = Meta { expire_ms, ..Meta::new(codec::Kind::String) };
-            self.set.push_put(ns, object.key(), &meta, value);
-        }
-        self.touch(at);
-        Ok(at)
     }
 
     /// An object to be filled anew: the one there, stripped, or a new one.
@@ -328,38 +304,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         object.kind = kind;
         object.accessed_s = now_s;
         object.state = (object.state | state::REFERENCED) & !state::ENCODING;
-    }
-
-    /// Gives an object without value a body of chunks.
-    fn fill_big(&mut self, at: Found, value: &[u8]) {
-        let mut body = Box::new(Body::new());
-        body.size = value.len() as u64;
-        let object = self.object(at);
-        let (ns, expire_ms) = (object.ns, object.expire_ms);
-        let meta = big_meta(expire_ms, 0, body.size);
-        let key = object.key().to_vec();
-        self.set.push_put(ns, &key, &meta, b"");
-        let mut dirty = 0;
-        for (number, chunk) in value.chunks(CHUNK).enumerate() {
-            let element = chunk_element(number as u32);
-            redo::encode_elem_put(ns, &key, 0, &element, chunk, &mut self.set.redo);
-            body.bytes += element.len() + chunk.len() + ELEMENT_OVERHEAD;
-            dirty += element.len() + chunk.len() + ELEMENT_OVERHEAD;
-            let element = Box::from(&element[..]);
-            body.overlay.elements.insert(element, Element { value: Some(chunk.to_vec()), state: state::DIRTY });
-        }
-        let core = &mut *self.lease[at.at as usize];
-        let object = core.table.at_mut(at.index);
-        core.table_bytes -= object.mem_bytes();
-        object.body = Some(body);
-        core.table_bytes += object.mem_bytes();
-        core.dirty_bytes += dirty;
-        self.set.undo.push(Undo::Body { at, body: None });
-    }
-
-    /// Marks a string just put with bits of [`state::ENCODING`], which only `OBJECT ENCODING` looks at.
-    pub fn mark_encoding(&mut self, at: Found, bits: u8) {
-        self.object_mut(at).state |= bits & state::ENCODING;
     }
 
     /// Removes a key. False if there was none, or none that was live.
@@ -404,203 +348,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         let object = self.lease[at.at as usize].table.at(at.index);
         redo::encode_expire(object.ns, object.key(), expire_ms, &mut self.set.redo);
         self.touch(at);
-    }
-
-    /// Length of a live string.
-    pub fn string_len(&self, at: Found) -> usize {
-        let object = self.object(at);
-        object.body.as_ref().map_or(object.bytes.len() - object.key_len as usize, |b| b.size as usize)
-    }
-
-    /// Appends `start..end` of a live string to `out`; what lies beyond its end is left out.
-    pub fn string_range(&mut self, at: Found, start: usize, end: usize, out: &mut Vec<u8>) -> Result {
-        let end = end.min(self.string_len(at));
-        if start >= end {
-            return Ok(());
-        }
-        if self.object(at).body.is_none() {
-            out.extend_from_slice(&self.object(at).value()[start..end]);
-            return Ok(());
-        }
-        for number in start / CHUNK..=(end - 1) / CHUNK {
-            let base = number * CHUNK;
-            let (from, to) = (start.max(base) - base, end.min(base + CHUNK) - base);
-            let chunk = self.chunk(at, number as u32)?;
-            let have = &chunk[from.min(chunk.len())..to.min(chunk.len())];
-            out.extend_from_slice(have);
-            let missing = to - from - have.len();
-            out.resize(out.len() + missing, 0);
-        }
-        Ok(())
-    }
-
-    /// The bytes of a chunk, empty if it is absent: absent chunks read as zeros.
-    pub fn chunk(&mut self, at: Found, number: u32) -> Result<&[u8]> {
-        let key = chunk_element(number);
-        self.load_element(at, &key)?;
-        let body = self.object(at).body.as_deref();
-        let element = body.and_then(|b| b.overlay.elements.get(&key[..]));
-        Ok(element.and_then(|e| e.value.as_deref()).unwrap_or_default())
-    }
-
-    /// The first chunk from this one on that may hold bytes; `None` if all are absent from there.
-    pub fn next_chunk(&self, at: Found, number: u32) -> Option<u32> {
-        let overlay = &self.object(at).body.as_deref()?.overlay;
-        if !overlay.complete {
-            return Some(number);
-        }
-        let from = std::ops::Bound::Included(&chunk_element(number)[..]);
-        let (element, _) = overlay.elements.range::<[u8], _>((from, std::ops::Bound::Unbounded)).next()?;
-        match **element {
-            [_, a, b, c, d] => Some(u32::from_be_bytes([a, b, c, d])),
-            _ => Some(number),
-        }
-    }
-
-    /// Brings an element of a body into its overlay, if fjall has it and the overlay does not.
-    fn load_element(&mut self, at: Found, key: &[u8]) -> Result {
-        let may_block = self.may_block;
-        let core = &mut *self.lease[at.at as usize];
-        let object = core.table.at(at.index);
-        let Some(body) = &object.body else { return Ok(()) };
-        if body.overlay.complete || !body.maybe_stored || body.overlay.elements.contains_key(key) {
-            return Ok(());
-        }
-        if core.store_is_cold && !may_block {
-            return Err(crate::Error::Cold);
-        }
-        let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
-        codec::key::element_key(object.ns, object.key(), body.version, key, &mut disk_key);
-        let value = core.partition.get(&disk_key).map_err(|e| super::core::storage(object.key(), e))?;
-        if let Some(value) = value {
-            let bytes = key.len() + value.len() + ELEMENT_OVERHEAD;
-            let element = Element { value: Some(value.to_vec()), state: state::MAYBE_STORED };
-            if let Some(body) = &mut core.table.at_mut(at.index).body {
-                body.overlay.elements.insert(key.into(), element);
-                body.bytes += bytes;
-                core.table_bytes += bytes;
-                core.admitted += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Overwrites bytes of a live string from `offset` on; beyond its end it grows, zeros between.
-    pub fn splice(&mut self, at: Found, offset: usize, bytes: &[u8]) -> Result {
-        let old_len = self.string_len(at);
-        let new_len = old_len.max(offset + bytes.len());
-        if bytes.is_empty() && new_len == old_len {
-            return Ok(());
-        }
-        if self.object(at).body.is_none() {
-            if new_len <= BIG_STRING {
-                self.splice_small(at, offset, bytes, old_len, new_len);
-                return Ok(());
-            }
-            self.make_big(at);
-        }
-        self.splice_big(at, offset, bytes, new_len)
-    }
-
-    fn splice_small(&mut self, at: Found, offset: usize, bytes: &[u8], old_len: usize, new_len: usize) {
-        self.note_header(at);
-        let core = &mut *self.lease[at.at as usize];
-        let object = core.table.at_mut(at.index);
-        redo::encode_patch(object.ns, object.key(), offset as u64, bytes, &mut self.set.redo);
-        let before = object.mem_bytes();
-        let key_len = object.key_len as usize;
-        let (from, covered) = cover(&mut self.set.arena, &object.bytes[key_len..], offset, bytes.len());
-        self.set.undo.push(Undo::Splice { at, offset, from, len: covered, old_len });
-        object.bytes.resize(key_len + new_len, 0);
-        object.bytes[key_len + offset..key_len + offset + bytes.len()].copy_from_slice(bytes);
-        object.state |= state::RAW;
-        core.table_bytes = core.table_bytes + object.mem_bytes() - before;
-        if object.state & state::DIRTY != 0 {
-            core.dirty_bytes += new_len - old_len;
-        }
-        self.touch(at);
-    }
-
-    /// Turns a small string into one of chunks.
-    fn make_big(&mut self, at: Found) {
-        let value = self.object(at).value().to_vec();
-        self.note_header(at);
-        self.strip(at);
-        self.fill_big(at, &value);
-        self.touch(at);
-    }
-
-    fn splice_big(&mut self, at: Found, offset: usize, bytes: &[u8], new_len: usize) -> Result {
-        self.note_header(at);
-        if new_len as u64 != self.object(at).body.as_ref().map_or(0, |b| b.size) {
-            self.resize_big(at, new_len as u64);
-        }
-        let mut done = 0;
-        while done < bytes.len() {
-            let position = offset + done;
-            let within = position % CHUNK;
-            let part = &bytes[done..bytes.len().min(done + CHUNK - within)];
-            self.splice_chunk(at, (position / CHUNK) as u32, within, part)?;
-            done += part.len();
-        }
-        self.touch(at);
-        Ok(())
-    }
-
-    fn resize_big(&mut self, at: Found, size: u64) {
-        let Some(body) = &mut self.lease[at.at as usize].table.at_mut(at.index).body else { return };
-        let old = std::mem::replace(&mut body.size, size);
-        let version = body.version;
-        self.set.undo.push(Undo::Size { at, size: old });
-        let object = self.lease[at.at as usize].table.at(at.index);
-        let meta = big_meta(object.expire_ms, version, size);
-        self.set.push_put(object.ns, object.key(), &meta, b"");
-    }
-
-    fn splice_chunk(&mut self, at: Found, number: u32, offset: usize, bytes: &[u8]) -> Result {
-        let key = chunk_element(number);
-        self.load_element(at, &key)?;
-        let core = &mut *self.lease[at.at as usize];
-        let object = core.table.at_mut(at.index);
-        let key_len = object.key_len as usize;
-        let Some(body) = &mut object.body else { return Ok(()) };
-        redo::encode_elem_patch(
-            object.ns,
-            &object.bytes[..key_len],
-            body.version,
-            &key,
-            offset as u64,
-            bytes,
-            &mut self.set.redo,
-        );
-        let boxed: Box<[u8]> = Box::from(&key[..]);
-        let undo = match body.overlay.elements.get_mut(&key[..]) {
-            Some(Element { value: Some(value), state }) => {
-                let old_len = value.len();
-                let (from, len) = cover(&mut self.set.arena, value, offset, bytes.len());
-                value.resize(old_len.max(offset + bytes.len()), 0);
-                value[offset..offset + bytes.len()].copy_from_slice(bytes);
-                let grown = value.len() - old_len;
-                body.bytes += grown;
-                core.table_bytes += grown;
-                core.dirty_bytes += if *state & state::DIRTY == 0 { value.len() + ELEMENT_OVERHEAD } else { grown };
-                let old_state = std::mem::replace(state, *state | state::DIRTY);
-                Undo::ElementSplice { at, key: boxed, offset, from, len, old_len, state: old_state }
-            }
-            _ => {
-                let mut value = vec![0; offset + bytes.len()];
-                value[offset..].copy_from_slice(bytes);
-                let size = key.len() + value.len() + ELEMENT_OVERHEAD;
-                let old =
-                    body.overlay.elements.insert(boxed.clone(), Element { value: Some(value), state: state::DIRTY });
-                body.bytes += size;
-                core.table_bytes += size;
-                core.dirty_bytes += size;
-                Undo::Element { at, key: boxed, old }
-            }
-        };
-        self.set.undo.push(undo);
-        Ok(())
     }
 
     /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
@@ -675,6 +422,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
             return self.need;
         }
+        self.log_pending();
         for (at, ns) in self.set.counts.drain(..) {
             let core = &self.lease[at as usize];
             redo::encode_count(core.shard, ns, core.count(ns), &mut self.set.redo);
@@ -705,6 +453,23 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.need
     }
 
+    /// Logs the metadata of the bodies that changed, once each.
+    fn log_pending(&mut self) {
+        for i in 0..self.set.touched.len() {
+            let at = self.set.touched[i];
+            let table = &mut self.lease[at.at as usize].table;
+            if !table.is_used(at.index) {
+                continue;
+            }
+            let object = table.at_mut(at.index);
+            if object.body.as_mut().is_some_and(|body| std::mem::take(&mut body.pending))
+                && let Some(meta) = object.meta()
+            {
+                self.set.push_put(object.ns, object.key(), &meta, b"");
+            }
+        }
+    }
+
     fn stamp(&mut self, at: Found, lsn: Lsn) {
         const TRACE: u8 = state::MAYBE_STORED | state::IN_FLIGHT;
         let core = &mut *self.lease[at.at as usize];
@@ -730,12 +495,6 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 }
 
-/// The element of a big string's chunk.
-fn chunk_element(number: u32) -> [u8; 5] {
-    let [a, b, c, d] = number.to_be_bytes();
-    [codec::element::Group::StringChunk.tag(), a, b, c, d]
-}
-
 impl WriteSet {
     fn push_put(&mut self, ns: NsId, key: &[u8], meta: &Meta, value: &[u8]) {
         self.header.clear();
@@ -744,9 +503,13 @@ impl WriteSet {
     }
 }
 
-/// Metadata of a string in chunks; version 0 stands for the LSN of the log record at hand.
-fn big_meta(expire_ms: u64, version: u64, size: u64) -> Meta {
-    Meta { expire_ms, version, size, ..Meta::new(codec::Kind::String) }
+/// About the bytes that a body's dirty elements stand for in the shard's dirty bytes.
+fn dirty_share(body: &Body) -> usize {
+    let sums = body.overlay.sums();
+    match sums.entries {
+        0 => 0,
+        entries => (body.overlay.bytes() as u64 / entries * sums.dirty) as usize,
+    }
 }
 
 /// Replaces what follows the first `start` bytes; keeps the allocation unless it is far too large.
@@ -761,10 +524,3 @@ fn set_tail(bytes: &mut Vec<u8>, start: usize, tail: &[u8]) {
     bytes.extend_from_slice(tail);
 }
 
-/// Copies what a splice will cover to the arena; where it begins there, and how much it is.
-fn cover(arena: &mut Vec<u8>, value: &[u8], offset: usize, len: usize) -> (usize, usize) {
-    let from = arena.len();
-    let covered = &value[offset.min(value.len())..(offset + len).min(value.len())];
-    arena.extend_from_slice(covered);
-    (from, covered.len())
-}

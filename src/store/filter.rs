@@ -109,7 +109,7 @@ impl DeadFilter {
                     | DiskKey::Expiry { ns, .. }
                     | DiskKey::Count { ns }
                     | DiskKey::Garbage { ns, .. } => ns,
-                    DiskKey::Element { .. } | DiskKey::DeadNs { .. } | DiskKey::Names => return None,
+                    DiskKey::Element { .. } | DiskKey::DeadNs { .. } | DiskKey::Names | DiskKey::Flushed => return None,
                 };
                 self.judge_namespace(ns)
             }

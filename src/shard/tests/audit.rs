@@ -48,7 +48,7 @@ impl World {
                         assert_eq!(count, core.count(ns), "the stored count is the one in memory");
                     }
                     DiskKey::Garbage { .. } | DiskKey::DeadNs { .. } => panic!("work is left: {key:?}"),
-                    DiskKey::Names => {}
+                    DiskKey::Names | DiskKey::Flushed => {}
                 }
             }
             assert!(owners.is_subset(&versions), "elements without metadata: {owners:?}, versions {versions:?}");

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use super::{Found, Txn, set_tail};
-use crate::codec::NsId;
+use crate::codec::{Extra, NsId};
 use crate::shard::names::Names;
-use crate::shard::object::{Body, ELEMENT_OVERHEAD, Element, Kind, state};
+use crate::shard::object::{Body, Kind, state};
+use crate::shard::overlay::{self, Bytes, Element};
 use crate::shard::table::Index;
 
 /// The inverse of one change.
@@ -23,12 +24,12 @@ pub(super) enum Undo {
     Body { at: Found, body: Option<Box<Body>> },
     /// Bytes that a splice covered (in the arena), and the value's length before.
     Splice { at: Found, offset: usize, from: usize, len: usize, old_len: usize },
-    /// Size of a body before.
-    Size { at: Found, size: u64 },
+    /// What a body's metadata says, before.
+    Meta { at: Found, size: u64, extra: Extra, form: u8 },
     /// An element before.
-    Element { at: Found, key: Box<[u8]>, old: Option<Element> },
+    Element { at: Found, key: Bytes, old: Option<Element> },
     /// Bytes of an element that a splice covered, and its length before.
-    ElementSplice { at: Found, key: Box<[u8]>, offset: usize, from: usize, len: usize, old_len: usize, state: u8 },
+    ElementSplice { at: Found, key: Bytes, offset: usize, from: usize, len: usize, old_len: usize, state: u8 },
     /// The key was not in the table.
     Created { at: Found },
     /// Keys of a namespace before.
@@ -96,9 +97,9 @@ impl Txn<'_, '_> {
                 core.table_bytes = core.table_bytes + object.mem_bytes() - before;
                 self.set.arena.truncate(from);
             }
-            Undo::Size { at, size } => {
+            Undo::Meta { at, size, extra, form } => {
                 if let Some(body) = &mut self.object_mut(at).body {
-                    body.size = size;
+                    (body.size, body.extra, body.form) = (size, extra, form);
                 }
             }
             Undo::Created { at } => {
@@ -135,26 +136,27 @@ impl Txn<'_, '_> {
             Undo::Element { at, key, old } => {
                 let core = &mut *self.lease[at.at as usize];
                 let Some(body) = &mut core.table.at_mut(at.index).body else { return };
-                let size = |e: &Element| key.len() + e.value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
-                let new = body.overlay.elements.remove(&key);
-                let removed = new.as_ref().map_or(0, size);
-                let added = old.as_ref().map_or(0, size);
-                body.bytes = body.bytes + added - removed;
-                core.table_bytes = core.table_bytes + added - removed;
-                if let Some(old) = old {
-                    body.overlay.elements.insert(key, old);
+                let before = body.overlay.bytes();
+                match old {
+                    Some(old) => drop(body.overlay.insert(&key, old)),
+                    None => drop(body.overlay.remove(&key)),
                 }
+                core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
             }
             Undo::ElementSplice { at, key, offset, from, len, old_len, state } => {
                 let core = &mut *self.lease[at.at as usize];
                 let Some(body) = &mut core.table.at_mut(at.index).body else { return };
-                if let Some(Element { value: Some(value), state: s }) = body.overlay.elements.get_mut(&key) {
-                    let grown = value.len() - old_len;
-                    uncover(value, 0, offset, &self.set.arena[from..from + len], old_len);
-                    *s = state | *s & state::IN_FLIGHT;
-                    body.bytes -= grown;
-                    core.table_bytes -= grown;
-                }
+                let before = body.overlay.bytes();
+                let covered = &self.set.arena[from..from + len];
+                body.overlay.update(&key, |element| {
+                    if let Some(value) = &mut element.value {
+                        value.truncate(old_len);
+                        let offset = offset.min(old_len);
+                        value[offset..offset + covered.len()].copy_from_slice(covered);
+                    }
+                    element.state = state | element.state & overlay::state::IN_FLIGHT;
+                });
+                core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
                 self.set.arena.truncate(from);
             }
             _ => unreachable!("only element inverses come here"),

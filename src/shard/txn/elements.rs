@@ -1,0 +1,435 @@
+//! Collections: their elements, by physical key (group tag, then element as [`crate::codec::element`] makes it).
+//!
+//! | primitive | complete overlay | partial overlay |
+//! |---|---|---|
+//! | `element`, `put_element`, `remove_element` | the overlay alone | what the overlay lacks is read from fjall first |
+//! | `put_element_blind` | – | nothing is read |
+//! | `elements` | the overlay alone | overlay and fjall merged, the overlay masks |
+//! | `rank`, `select` | sums of the overlay | the counted index, corrected by the overlay's sums |
+//!
+//! A small collection is read whole at its first touch and complete from then on. Size, form and extra belong to the
+//! metadata, which a commit logs once however often they changed.
+
+use std::ops::{Bound, Deref};
+
+use super::undo::Undo;
+use super::{Found, Txn};
+use crate::codec::element::Group;
+use crate::codec::{self, Extra, NsId, redo};
+use crate::error::{Error, Result};
+use crate::shard::core::{Core, storage};
+use crate::shard::object::{Body, Kind, Object};
+use crate::shard::overlay::{self, Bytes, Element};
+use crate::store::StoreError;
+
+/// A collection of no more elements is read whole at its first touch.
+pub const LOAD_WHOLE: u64 = if cfg!(test) { 8 } else { 64 };
+/// Records that such a read takes at most: a stream's groups are not part of its size.
+const LOAD_MOST: usize = 4 * LOAD_WHOLE as usize;
+
+/// What an element is while fjall holds it and memory has a copy.
+const CLEAN: u8 = overlay::state::MAYBE_STORED | overlay::state::BASE | overlay::state::NEXT;
+
+impl Txn<'_, '_> {
+    /// Makes a key hold an empty collection, whatever it held before. Who leaves it empty removes it before the command ends.
+    pub fn create(&mut self, ns: NsId, key: &[u8], kind: Kind, encoding: u8) -> Result<Found> {
+        let (at, hash, index) = self.raw_find(ns, key)?;
+        let at = self.claim(at, hash, index, ns, key, 0);
+        self.set_kind(at, kind);
+        let core = &mut *self.lease[at.at as usize];
+        core.set_expire(at.index, 0);
+        let object = core.table.at_mut(at.index);
+        core.table_bytes -= object.mem_bytes();
+        object.body = Some(Box::new(Body { encoding, ..Body::new() }));
+        core.table_bytes += object.mem_bytes();
+        self.set.undo.push(Undo::Body { at, body: None });
+        let object = self.lease[at.at as usize].table.at(at.index);
+        if let Some(meta) = object.meta() {
+            self.set.push_put(ns, object.key(), &meta, b"");
+        }
+        self.touch(at);
+        Ok(at)
+    }
+
+    /// The body of a found collection.
+    #[inline]
+    pub fn body(&self, at: Found) -> &Body {
+        match &self.object(at).body {
+            Some(body) => body,
+            None => unreachable!("a collection has a body"),
+        }
+    }
+
+    /// Number of elements as the metadata has it; 0 and meaningless where they are not counted (encode-version 1).
+    #[inline]
+    pub fn size(&self, at: Found) -> u64 {
+        self.body(at).size
+    }
+
+    /// Changes what the metadata says of a body; the commit logs it.
+    pub(super) fn change_body(&mut self, at: Found, change: impl FnOnce(&mut Body)) {
+        let Some(body) = &mut self.lease[at.at as usize].table.at_mut(at.index).body else { return };
+        let before = Undo::Meta { at, size: body.size, extra: body.extra, form: body.form };
+        change(body);
+        body.pending = true;
+        self.set.undo.push(before);
+        self.touch(at);
+    }
+
+    /// Counts elements that came or went.
+    pub fn add_size(&mut self, at: Found, delta: i64) {
+        if delta != 0 {
+            self.change_body(at, |body| {
+                debug_assert!(body.size.checked_add_signed(delta).is_some(), "a size never falls below zero");
+                body.size = body.size.saturating_add_signed(delta);
+            });
+        }
+    }
+
+    /// Sets what the type adds to the metadata.
+    pub fn set_extra(&mut self, at: Found, extra: Extra) {
+        if self.body(at).extra != extra {
+            self.change_body(at, |body| body.extra = extra);
+        }
+    }
+
+    /// Sets what `OBJECT ENCODING` goes by.
+    pub fn set_form(&mut self, at: Found, form: u8) {
+        if self.body(at).form != form {
+            self.change_body(at, |body| body.form = form);
+        }
+    }
+
+    /// Whether a read of the store may go on here.
+    fn may_read(&self, core: &Core) -> Result {
+        if core.store_is_cold && !self.may_block { Err(Error::Cold) } else { Ok(()) }
+    }
+
+    /// The value of an element.
+    #[inline]
+    pub fn element(&mut self, at: Found, key: &[u8]) -> Result<Option<&[u8]>> {
+        if !self.body(at).overlay.complete {
+            self.load_element(at, key)?;
+        }
+        Ok(self.body(at).overlay.get(key).and_then(|element| element.value.as_deref()))
+    }
+
+    /// Brings an element into the overlay, if fjall has it and the overlay does not.
+    #[cold]
+    fn load_element(&mut self, at: Found, key: &[u8]) -> Result {
+        let core = &self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let body = self.body(at);
+        if !body.maybe_stored || body.overlay.get(key).is_some() {
+            return Ok(());
+        }
+        self.may_read(core)?;
+        if body.overlay.is_empty() && body.size <= LOAD_WHOLE && object.kind != Kind::String && is_counted(object) {
+            return self.load_whole(at);
+        }
+        let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
+        codec::key::element_key(object.ns, object.key(), body.version, key, &mut disk_key);
+        let value = core.partition.get(&disk_key).map_err(|e| storage(object.key(), e))?;
+        if let Some(value) = value {
+            self.admit(at, key, &value);
+        }
+        Ok(())
+    }
+
+    /// Takes an element that fjall holds into the overlay.
+    fn admit(&mut self, at: Found, key: &[u8], value: &[u8]) {
+        let core = &mut *self.lease[at.at as usize];
+        let Some(body) = &mut core.table.at_mut(at.index).body else { return };
+        let before = body.overlay.bytes();
+        body.overlay.insert(key, Element { value: Some(Bytes::from_slice(value)), state: CLEAN });
+        core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
+        core.admitted += 1;
+    }
+
+    /// Reads a small collection whole.
+    fn load_whole(&mut self, at: Found) -> Result {
+        let core = &self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let mut prefix = Vec::new();
+        codec::key::element_prefix(object.ns, object.key(), self.body(at).version, &mut prefix);
+        let upper = [&prefix[..], &[Group::Rank.tag()]].concat();
+        let unreadable = |e: StoreError| storage(object.key(), e);
+        let range = core.partition.range(&prefix, &upper).map_err(unreadable)?;
+        let records = range.take(LOAD_MOST + 1).collect::<std::result::Result<Vec<_>, _>>().map_err(unreadable)?;
+        for (key, value) in &records {
+            self.admit(at, &key[prefix.len()..], value);
+        }
+        if records.len() <= LOAD_MOST
+            && let Some(body) = &mut self.object_mut(at).body
+        {
+            body.overlay.complete = true;
+        }
+        Ok(())
+    }
+
+    /// Sets an element; whether it was there.
+    pub fn put_element(&mut self, at: Found, key: &[u8], value: &[u8]) -> Result<bool> {
+        if !self.body(at).overlay.complete {
+            self.load_element(at, key)?;
+        }
+        Ok(self.write_element(at, key, value, overlay::state::DIRTY))
+    }
+
+    /// Sets an element without a look at what was there (encode-version 1).
+    pub fn put_element_blind(&mut self, at: Found, key: &[u8], value: &[u8]) {
+        let partial = !self.body(at).overlay.complete;
+        let stored = if partial { overlay::state::MAYBE_STORED } else { 0 };
+        self.write_element(at, key, value, overlay::state::DIRTY | stored);
+    }
+
+    fn write_element(&mut self, at: Found, key: &[u8], value: &[u8], state: u8) -> bool {
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        let key_len = object.key_len as usize;
+        let Some(body) = &mut object.body else { return false };
+        let owner = &object.bytes[..key_len];
+        redo::encode_elem_put(object.ns, owner, body.version, key, value, &mut self.set.redo);
+        let before = body.overlay.bytes();
+        let old = body.overlay.insert(key, Element { value: Some(Bytes::from_slice(value)), state });
+        let after = body.overlay.bytes();
+        if let Some(old) = &old
+            && old.state | state != state
+        {
+            body.overlay.update(key, |element| element.state |= old.state);
+        }
+        core.table_bytes = core.table_bytes + after - before;
+        core.dirty_bytes = match &old {
+            Some(old) if old.state & overlay::state::DIRTY != 0 => (core.dirty_bytes + after).saturating_sub(before),
+            _ => core.dirty_bytes + key.len() + value.len() + crate::shard::object::ELEMENT_OVERHEAD,
+        };
+        let existed = old.as_ref().is_some_and(|old| old.value.is_some());
+        self.set.undo.push(Undo::Element { at, key: Bytes::from_slice(key), old });
+        self.touch(at);
+        existed
+    }
+
+    /// Removes an element; whether it was there.
+    pub fn remove_element(&mut self, at: Found, key: &[u8]) -> Result<bool> {
+        const TRACE: u8 = overlay::state::MAYBE_STORED | overlay::state::IN_FLIGHT;
+        if !self.body(at).overlay.complete {
+            self.load_element(at, key)?;
+        }
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        let key_len = object.key_len as usize;
+        let Some(body) = &mut object.body else { return Ok(false) };
+        let before = body.overlay.bytes();
+        let Some(old) = body.overlay.remove(key) else { return Ok(false) };
+        if old.value.is_none() {
+            body.overlay.insert(key, old);
+            return Ok(false);
+        }
+        redo::encode_elem_delete(object.ns, &object.bytes[..key_len], body.version, key, &mut self.set.redo);
+        let gone = before - body.overlay.bytes();
+        if old.state & overlay::state::DIRTY != 0 {
+            core.dirty_bytes = core.dirty_bytes.saturating_sub(gone);
+        }
+        if old.state & TRACE != 0 {
+            body.overlay.insert(key, Element { value: None, state: old.state | overlay::state::DIRTY });
+            core.dirty_bytes += key.len() + crate::shard::object::ELEMENT_OVERHEAD;
+        }
+        core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
+        self.set.undo.push(Undo::Element { at, key: Bytes::from_slice(key), old: Some(old) });
+        self.touch(at);
+        Ok(true)
+    }
+
+    /// The elements between two bounds in order, or from the last to the first. Bounds are whole elements or beginnings
+    /// of some, group tag included; see [`whole_group`].
+    pub fn elements(&self, at: Found, lower: Bound<&[u8]>, upper: Bound<&[u8]>, reverse: bool) -> Result<Elements<'_>> {
+        let core = &self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let body = self.body(at);
+        let memory = Side { iter: body.overlay.range(lower, upper), next: None };
+        let mut disk = None;
+        if !body.overlay.complete && body.maybe_stored {
+            self.may_read(core)?;
+            let mut prefix = Vec::with_capacity(object.key().len() + 16);
+            codec::key::element_prefix(object.ns, object.key(), body.version, &mut prefix);
+            let (from, to) = disk_bounds(&prefix, lower, upper);
+            let iter = core.partition.range(&from, &to).map_err(|e| storage(object.key(), e))?;
+            disk = Some((Side { iter, next: None }, prefix.len()));
+        }
+        Ok(Elements { owner: object, memory, disk, reverse })
+    }
+
+    /// All elements of a group in order.
+    pub fn group(&self, at: Found, group: Group) -> Result<Elements<'_>> {
+        let (lower, upper) = whole_group(group);
+        self.elements(at, Bound::Included(&lower), Bound::Excluded(&upper), false)
+    }
+
+    /// Number of elements of a group in front of this one, whether it is there or not.
+    pub fn rank(&self, at: Found, group: Group, key: &[u8]) -> Result<u64> {
+        let body = self.body(at);
+        let (lower, _) = whole_group(group);
+        if body.overlay.complete {
+            return Ok(body.overlay.before(key).live - body.overlay.before(&lower).live);
+        }
+        let mut rank = 0;
+        for element in self.elements(at, Bound::Included(&lower), Bound::Excluded(key), false)? {
+            element?;
+            rank += 1;
+        }
+        Ok(rank)
+    }
+
+    /// The n-th element of a group, from 0.
+    pub fn select(&self, at: Found, group: Group, n: u64) -> Result<Option<(Piece<'_>, Piece<'_>)>> {
+        let body = self.body(at);
+        if body.overlay.complete {
+            let (lower, upper) = whole_group(group);
+            let first = body.overlay.before(&lower).live;
+            let found = body.overlay.select_live(first + n).filter(|(key, _)| **key < upper[..]);
+            return Ok(found.map(|(key, e)| (Piece::Memory(key), Piece::Memory(e.value.as_deref().unwrap_or_default()))));
+        }
+        self.group(at, group)?.nth(n as usize).transpose()
+    }
+
+    /// Removes a collection that has become empty; whether it did.
+    pub fn remove_if_empty(&mut self, at: Found) -> bool {
+        let empty = self.size(at) == 0;
+        if empty {
+            self.delete_found(at);
+        }
+        empty
+    }
+}
+
+/// Whether the metadata's size is the number of elements.
+fn is_counted(object: &Object) -> bool {
+    object.body.as_ref().is_some_and(|body| body.encoding == 0 || object.kind == Kind::Zset)
+}
+
+/// The group whose elements the counted index of a collection counts.
+pub const fn counted_group(kind: Kind) -> Option<Group> {
+    match kind {
+        Kind::Hash => Some(Group::HashField),
+        Kind::Set => Some(Group::SetMember),
+        Kind::Zset => Some(Group::ZsetSort),
+        Kind::Absent | Kind::String | Kind::List | Kind::Stream => None,
+    }
+}
+
+/// The bounds of a group: its elements lie from the first on, below the second.
+pub const fn whole_group(group: Group) -> ([u8; 1], [u8; 1]) {
+    ([group.tag()], [group.tag() + 1])
+}
+
+fn disk_bounds(prefix: &[u8], lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> (Vec<u8>, Vec<u8>) {
+    let whole = |element: &[u8]| [prefix, element].concat();
+    let from = match lower {
+        Bound::Included(element) => whole(element),
+        Bound::Excluded(element) => codec::key::successor(&whole(element)),
+        Bound::Unbounded => prefix.to_vec(),
+    };
+    let to = match upper {
+        Bound::Included(element) => codec::key::successor(&whole(element)),
+        Bound::Excluded(element) => whole(element),
+        Bound::Unbounded => whole(&[Group::Rank.tag()]),
+    };
+    (from, to)
+}
+
+/// Bytes of an element's key or value, in memory or as fjall gave them.
+#[derive(Clone)]
+pub enum Piece<'a> {
+    /// In the overlay.
+    Memory(&'a [u8]),
+    /// From fjall, without what stands in front.
+    Disk(crate::store::UserKey, usize),
+}
+
+impl Deref for Piece<'_> {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Piece::Memory(bytes) => bytes,
+            Piece::Disk(slice, from) => &slice[*from..],
+        }
+    }
+}
+
+/// One of two sorted sequences that are merged.
+struct Side<I: Iterator> {
+    iter: I,
+    next: Option<I::Item>,
+}
+
+impl<I: DoubleEndedIterator> Side<I> {
+    fn fill(&mut self, reverse: bool) -> Option<&I::Item> {
+        if self.next.is_none() {
+            self.next = if reverse { self.iter.next_back() } else { self.iter.next() };
+        }
+        self.next.as_ref()
+    }
+}
+
+/// Elements in order: overlay and fjall merged.
+pub struct Elements<'a> {
+    owner: &'a Object,
+    memory: Side<overlay::Range<'a>>,
+    /// What fjall holds, and the length of what its keys begin with.
+    disk: Option<(Side<crate::store::Range>, usize)>,
+    reverse: bool,
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Result<(Piece<'a>, Piece<'a>)>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.disk.is_some() {
+            return self.next_merged();
+        }
+        loop {
+            let next = if self.reverse { self.memory.iter.next_back() } else { self.memory.iter.next() };
+            let (key, element) = next?;
+            if let Some(value) = &element.value {
+                return Some(Ok((Piece::Memory(key), Piece::Memory(value))));
+            }
+        }
+    }
+}
+
+impl<'a> Elements<'a> {
+    fn next_merged(&mut self) -> Option<Result<(Piece<'a>, Piece<'a>)>> {
+        use std::cmp::Ordering;
+        let (disk, prefix) = self.disk.as_mut()?;
+        loop {
+            let stored = match disk.fill(self.reverse) {
+                Some(Ok((key, _))) => Some(&key[*prefix..]),
+                Some(Err(_)) => {
+                    let Some(Err(error)) = disk.next.take() else { return None };
+                    return Some(Err(storage(self.owner.key(), error)));
+                }
+                None => None,
+            };
+            let order = match (self.memory.fill(self.reverse), stored) {
+                (None, None) => return None,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((key, _)), Some(stored)) if self.reverse => stored.cmp(key),
+                (Some((key, _)), Some(stored)) => (*key).cmp(stored),
+            };
+            if order == Ordering::Greater {
+                let Some(Ok((key, value))) = disk.next.take() else { return None };
+                return Some(Ok((Piece::Disk(key, *prefix), Piece::Disk(value, 0))));
+            }
+            if order == Ordering::Equal {
+                disk.next = None;
+            }
+            if let Some((key, element)) = self.memory.next.take()
+                && let Some(value) = &element.value
+            {
+                return Some(Ok((Piece::Memory(key), Piece::Memory(value))));
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Strings: small ones in the object itself, big ones in chunks.
+
+use super::undo::Undo;
+use super::{Found, Txn, WriteSet, set_tail};
+use crate::codec::{self, Meta, NsId, redo};
+use crate::error::Result;
+use crate::shard::object::{Body, Kind, state};
+use crate::shard::overlay::{self, Bytes, Element};
+
+/// A string longer than this is stored in chunks.
+pub const BIG_STRING: usize = 64 << 10;
+/// Bytes of a chunk.
+pub const CHUNK: usize = 16 << 10;
+impl Txn<'_, '_> {
+    /// Makes a key hold this string, whatever it held before. `expire_ms` is absolute, 0 for none.
+    pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
+        let (at, hash, index) = self.raw_find(ns, key)?;
+        let old_len = index.map_or(0, |index| self.lease[at as usize].table.at(index).value().len());
+        let at = self.claim(at, hash, index, ns, key, value.len());
+        self.set_kind(at, Kind::String);
+        self.lease[at.at as usize].set_expire(at.index, expire_ms);
+        if value.len() > BIG_STRING {
+            self.fill_big(at, value);
+        } else {
+            let core = &mut *self.lease[at.at as usize];
+            let object = core.table.at_mut(at.index);
+            let before = object.mem_bytes();
+            if object.state & state::DIRTY != 0 {
+                core.dirty_bytes += value.len().saturating_sub(old_len);
+            }
+            set_tail(&mut object.bytes, object.key_len as usize, value);
+            core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+            let object = core.table.at(at.index);
+            let meta = Meta { expire_ms, ..Meta::new(codec::Kind::String) };
+            self.set.push_put(ns, object.key(), &meta, value);
+        }
+        self.touch(at);
+        Ok(at)
+    }
+
+    /// Gives an object without value a body of chunks.
+    fn fill_big(&mut self, at: Found, value: &[u8]) {
+        let mut body = Box::new(Body::new());
+        body.size = value.len() as u64;
+        let object = self.object(at);
+        let ns = object.ns;
+        let meta = Meta { expire_ms: object.expire_ms, size: body.size, ..Meta::new(codec::Kind::String) };
+        let key = object.key().to_vec();
+        self.set.push_put(ns, &key, &meta, b"");
+        for (number, chunk) in value.chunks(CHUNK).enumerate() {
+            let element = chunk_element(number as u32);
+            redo::encode_elem_put(ns, &key, 0, &element, chunk, &mut self.set.redo);
+            let value = Some(Bytes::from_slice(chunk));
+            body.overlay.insert(&element, Element { value, state: overlay::state::DIRTY });
+        }
+        let dirty = body.overlay.bytes();
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        core.table_bytes -= object.mem_bytes();
+        object.body = Some(body);
+        core.table_bytes += object.mem_bytes();
+        core.dirty_bytes += dirty;
+        self.set.undo.push(Undo::Body { at, body: None });
+    }
+
+    /// Marks a string just put with bits of [`state::ENCODING`], which only `OBJECT ENCODING` looks at.
+    pub fn mark_encoding(&mut self, at: Found, bits: u8) {
+        self.object_mut(at).state |= bits & state::ENCODING;
+    }
+
+    /// Length of a live string.
+    pub fn string_len(&self, at: Found) -> usize {
+        let object = self.object(at);
+        object.body.as_ref().map_or(object.bytes.len() - object.key_len as usize, |b| b.size as usize)
+    }
+
+    /// Appends `start..end` of a live string to `out`; what lies beyond its end is left out.
+    pub fn string_range(&mut self, at: Found, start: usize, end: usize, out: &mut Vec<u8>) -> Result {
+        let end = end.min(self.string_len(at));
+        if start >= end {
+            return Ok(());
+        }
+        if self.object(at).body.is_none() {
+            out.extend_from_slice(&self.object(at).value()[start..end]);
+            return Ok(());
+        }
+        for number in start / CHUNK..=(end - 1) / CHUNK {
+            let base = number * CHUNK;
+            let (from, to) = (start.max(base) - base, end.min(base + CHUNK) - base);
+            let chunk = self.chunk(at, number as u32)?;
+            let have = &chunk[from.min(chunk.len())..to.min(chunk.len())];
+            out.extend_from_slice(have);
+            let missing = to - from - have.len();
+            out.resize(out.len() + missing, 0);
+        }
+        Ok(())
+    }
+
+    /// The bytes of a chunk, empty if it is absent: absent chunks read as zeros.
+    pub fn chunk(&mut self, at: Found, number: u32) -> Result<&[u8]> {
+        Ok(self.element(at, &chunk_element(number))?.unwrap_or_default())
+    }
+
+    /// The first chunk from this one on that may hold bytes; `None` if all are absent from there.
+    pub fn next_chunk(&self, at: Found, number: u32) -> Option<u32> {
+        let overlay = &self.object(at).body.as_deref()?.overlay;
+        if !overlay.complete {
+            return Some(number);
+        }
+        let from = std::ops::Bound::Included(&chunk_element(number)[..]);
+        let (element, _) = overlay.range(from, std::ops::Bound::Unbounded).next()?;
+        match *element {
+            [_, a, b, c, d] => Some(u32::from_be_bytes([a, b, c, d])),
+            _ => Some(number),
+        }
+    }
+
+    /// Overwrites bytes of a live string from `offset` on; beyond its end it grows, zeros between.
+    pub fn splice(&mut self, at: Found, offset: usize, bytes: &[u8]) -> Result {
+        let old_len = self.string_len(at);
+        let new_len = old_len.max(offset + bytes.len());
+        if bytes.is_empty() && new_len == old_len {
+            return Ok(());
+        }
+        if self.object(at).body.is_none() {
+            if new_len <= BIG_STRING {
+                self.splice_small(at, offset, bytes, old_len, new_len);
+                return Ok(());
+            }
+            self.make_big(at);
+        }
+        self.splice_big(at, offset, bytes, new_len)
+    }
+
+    fn splice_small(&mut self, at: Found, offset: usize, bytes: &[u8], old_len: usize, new_len: usize) {
+        self.note_header(at);
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        redo::encode_patch(object.ns, object.key(), offset as u64, bytes, &mut self.set.redo);
+        let before = object.mem_bytes();
+        let key_len = object.key_len as usize;
+        let (from, covered) = cover(&mut self.set.arena, &object.bytes[key_len..], offset, bytes.len());
+        self.set.undo.push(Undo::Splice { at, offset, from, len: covered, old_len });
+        object.bytes.resize(key_len + new_len, 0);
+        object.bytes[key_len + offset..key_len + offset + bytes.len()].copy_from_slice(bytes);
+        object.state |= state::RAW;
+        core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+        if object.state & state::DIRTY != 0 {
+            core.dirty_bytes += new_len - old_len;
+        }
+        self.touch(at);
+    }
+
+    /// Turns a small string into one of chunks.
+    fn make_big(&mut self, at: Found) {
+        let value = self.object(at).value().to_vec();
+        self.note_header(at);
+        self.strip(at);
+        self.fill_big(at, &value);
+        self.touch(at);
+    }
+
+    fn splice_big(&mut self, at: Found, offset: usize, bytes: &[u8], new_len: usize) -> Result {
+        self.note_header(at);
+        if new_len as u64 != self.object(at).body.as_ref().map_or(0, |b| b.size) {
+            self.resize_big(at, new_len as u64);
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let position = offset + done;
+            let within = position % CHUNK;
+            let part = &bytes[done..bytes.len().min(done + CHUNK - within)];
+            self.splice_chunk(at, (position / CHUNK) as u32, within, part)?;
+            done += part.len();
+        }
+        self.touch(at);
+        Ok(())
+    }
+
+    fn resize_big(&mut self, at: Found, size: u64) {
+        self.change_body(at, |body| body.size = size);
+    }
+
+    fn splice_chunk(&mut self, at: Found, number: u32, offset: usize, bytes: &[u8]) -> Result {
+        let key = chunk_element(number);
+        if self.element(at, &key)?.is_none() {
+            let mut value = vec![0; offset + bytes.len()];
+            value[offset..].copy_from_slice(bytes);
+            return self.put_element(at, &key, &value).map(drop);
+        }
+        let WriteSet { redo, arena, undo, .. } = &mut *self.set;
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        let key_len = object.key_len as usize;
+        let Some(body) = &mut object.body else { return Ok(()) };
+        let patched = (object.ns, &object.bytes[..key_len], body.version);
+        redo::encode_elem_patch(patched.0, patched.1, patched.2, &key, offset as u64, bytes, redo);
+        let before = body.overlay.bytes();
+        let done = body.overlay.update(&key, |element| {
+            let Some(value) = &mut element.value else { return None };
+            let old_len = value.len();
+            let (from, len) = cover(arena, value, offset, bytes.len());
+            value.resize(old_len.max(offset + bytes.len()), 0);
+            value[offset..offset + bytes.len()].copy_from_slice(bytes);
+            let state = element.state;
+            element.state |= overlay::state::DIRTY;
+            let dirty = if state & overlay::state::DIRTY == 0 { value.len() } else { value.len() - old_len };
+            Some((Undo::ElementSplice { at, key: Bytes::from_slice(&key), offset, from, len, old_len, state }, dirty))
+        });
+        core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
+        if let Some(Some((inverse, dirty))) = done {
+            undo.push(inverse);
+            core.dirty_bytes += dirty;
+        }
+        Ok(())
+    }
+}
+
+/// The element of a big string's chunk.
+fn chunk_element(number: u32) -> [u8; 5] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [codec::element::Group::StringChunk.tag(), a, b, c, d]
+}
+
+/// Copies what a splice will cover to the arena; where it begins there, and how much it is.
+fn cover(arena: &mut Vec<u8>, value: &[u8], offset: usize, len: usize) -> (usize, usize) {
+    let from = arena.len();
+    let covered = &value[offset.min(value.len())..(offset + len).min(value.len())];
+    arena.extend_from_slice(covered);
+    (from, covered.len())
+}
