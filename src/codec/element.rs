@@ -22,7 +22,7 @@
 
 use super::cursor::{Cursor, push_slice};
 use super::order::{Score, StreamId, index_from_bytes, index_to_bytes};
-use super::{CodecError, check_stored, push_stored, stored_len};
+use super::{Buf, CodecError, check_stored, is_long, is_long_form, push_stored, stored_len};
 
 /// What an element record is part of, with its persisted tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,35 +84,35 @@ impl Group {
 
 /// Appends the element of a hash's field.
 #[inline]
-pub fn hash_field(field: &[u8], out: &mut Vec<u8>) {
+pub fn hash_field(field: &[u8], out: &mut impl Buf) {
     out.push(Group::HashField.tag());
     push_stored(field, out);
 }
 
 /// Appends the element of a set's member.
 #[inline]
-pub fn set_member(member: &[u8], out: &mut Vec<u8>) {
+pub fn set_member(member: &[u8], out: &mut impl Buf) {
     out.push(Group::SetMember.tag());
     push_stored(member, out);
 }
 
 /// Appends the element of a list's index; 0 is the middle of the range.
 #[inline]
-pub fn list_element(index: i64, out: &mut Vec<u8>) {
+pub fn list_element(index: i64, out: &mut impl Buf) {
     out.push(Group::ListElement.tag());
     out.extend_from_slice(&index_to_bytes(index));
 }
 
 /// Appends the element that holds a member's score.
 #[inline]
-pub fn zset_score(member: &[u8], out: &mut Vec<u8>) {
+pub fn zset_score(member: &[u8], out: &mut impl Buf) {
     out.push(Group::ZsetScore.tag());
     push_stored(member, out);
 }
 
 /// Appends the element that sorts a member by its score, equal scores by member.
 #[inline]
-pub fn zset_sort(score: Score, member: &[u8], out: &mut Vec<u8>) {
+pub fn zset_sort(score: Score, member: &[u8], out: &mut impl Buf) {
     out.push(Group::ZsetSort.tag());
     out.extend_from_slice(&score.to_bytes());
     push_stored(member, out);
@@ -120,57 +120,57 @@ pub fn zset_sort(score: Score, member: &[u8], out: &mut Vec<u8>) {
 
 /// Appends the element of a stream's entry.
 #[inline]
-pub fn stream_element(id: StreamId, out: &mut Vec<u8>) {
+pub fn stream_element(id: StreamId, out: &mut impl Buf) {
     out.push(Group::StreamElement.tag());
     out.extend_from_slice(&id.to_bytes());
 }
 
 /// Appends the element of a consumer group.
-pub fn stream_group(group: &[u8], out: &mut Vec<u8>) {
+pub fn stream_group(group: &[u8], out: &mut impl Buf) {
     out.push(Group::StreamGroup.tag());
     push_stored(group, out);
 }
 
 /// Appends the element of a consumer.
-pub fn stream_consumer(group: &[u8], consumer: &[u8], out: &mut Vec<u8>) {
+pub fn stream_consumer(group: &[u8], consumer: &[u8], out: &mut impl Buf) {
     stream_consumer_prefix(group, out);
     push_stored(consumer, out);
 }
 
 /// Appends what the elements of all consumers of `group` begin with.
-pub fn stream_consumer_prefix(group: &[u8], out: &mut Vec<u8>) {
+pub fn stream_consumer_prefix(group: &[u8], out: &mut impl Buf) {
     out.push(Group::StreamConsumer.tag());
     push_sized(group, out);
 }
 
 /// Appends the element of a pending entry.
-pub fn stream_pel(group: &[u8], id: StreamId, out: &mut Vec<u8>) {
+pub fn stream_pel(group: &[u8], id: StreamId, out: &mut impl Buf) {
     stream_pel_prefix(group, out);
     out.extend_from_slice(&id.to_bytes());
 }
 
 /// Appends what the elements of all pending entries of `group` begin with.
-pub fn stream_pel_prefix(group: &[u8], out: &mut Vec<u8>) {
+pub fn stream_pel_prefix(group: &[u8], out: &mut impl Buf) {
     out.push(Group::StreamPel.tag());
     push_sized(group, out);
 }
 
 /// Appends the element of a big string's chunk.
 #[inline]
-pub fn string_chunk(number: u32, out: &mut Vec<u8>) {
+pub fn string_chunk(number: u32, out: &mut impl Buf) {
     out.push(Group::StringChunk.tag());
     out.extend_from_slice(&number.to_be_bytes());
 }
 
 /// Appends the element of a rank counter; `block` in bytes that sort like the order that is counted.
-pub fn rank(level: u8, block: &[u8], out: &mut Vec<u8>) {
+pub fn rank(level: u8, block: &[u8], out: &mut impl Buf) {
     out.push(Group::Rank.tag());
     out.push(level);
     out.extend_from_slice(block);
 }
 
 /// A stored form with its length in front, so that no name's range contains another's.
-fn push_sized(text: &[u8], out: &mut Vec<u8>) {
+fn push_sized(text: &[u8], out: &mut impl Buf) {
     out.extend_from_slice(&(stored_len(text) as u16).to_be_bytes());
     push_stored(text, out);
 }
@@ -185,6 +185,22 @@ pub fn push_long_value(text: &[u8], value: &[u8], out: &mut Vec<u8>) {
 pub fn split_long_value(value: &[u8]) -> Result<(&[u8], &[u8]), CodecError> {
     let mut cursor = Cursor::new(value);
     Ok((cursor.slice()?, cursor.rest()))
+}
+
+/// The value of an element with this text: the text in front where it is long.
+pub fn with_text<'a>(text: &[u8], value: &'a [u8]) -> std::borrow::Cow<'a, [u8]> {
+    if !is_long(text) {
+        return std::borrow::Cow::Borrowed(value);
+    }
+    let mut whole = Vec::with_capacity(text.len() + value.len() + 10);
+    push_long_value(text, value, &mut whole);
+    std::borrow::Cow::Owned(whole)
+}
+
+/// Text and value proper of an element, of which `stored` is the stored form of its text.
+#[inline]
+pub fn split_text<'a>(stored: &'a [u8], value: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), CodecError> {
+    if is_long_form(stored) { split_long_value(value) } else { Ok((stored, value)) }
 }
 
 /// A decoded element. Texts are stored forms: the text itself, or the long form that [`super::is_long_form`] tells.

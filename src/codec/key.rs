@@ -22,6 +22,8 @@ pub mod tag {
     pub const GARBAGE: u8 = b'G';
     /// A dead namespace, whose records are to be reclaimed.
     pub const DEAD_NS: u8 = b'D';
+    /// A version that is being built without metadata.
+    pub const PENDING: u8 = b'P';
     /// Number of keys of a namespace in this shard.
     pub const COUNT: u8 = b'C';
     /// Map of namespace names to ids; shard 0 only.
@@ -92,6 +94,11 @@ pub fn expiry_key(expire_ms: u64, kind: ExpiryKind, ns: NsId, key: &[u8], out: &
 /// Appends the key of a garbage record.
 pub fn garbage_key(ns: NsId, key: &[u8], version: u64, out: &mut Vec<u8>) {
     push_owner(tag::GARBAGE, ns, key, version, out);
+}
+
+/// Appends the key of a pending record: elements of this version are in the partition, metadata is not.
+pub fn pending_key(ns: NsId, key: &[u8], version: u64, out: &mut Vec<u8>) {
+    push_owner(tag::PENDING, ns, key, version, out);
 }
 
 /// Appends the key of a dead namespace's record.
@@ -186,6 +193,15 @@ pub enum DiskKey<'a> {
         /// The dead version.
         version: u64,
     },
+    /// [`pending_key`]
+    Pending {
+        /// Namespace.
+        ns: NsId,
+        /// Stored form of the key.
+        key: &'a [u8],
+        /// The version being built.
+        version: u64,
+    },
     /// [`dead_ns_key`]
     DeadNs {
         /// The dead namespace.
@@ -225,6 +241,10 @@ pub fn decode_key(bytes: &[u8]) -> Result<DiskKey<'_>, CodecError> {
         tag::GARBAGE => {
             let (ns, key, version) = owner(&mut cursor)?;
             DiskKey::Garbage { ns, key, version }
+        }
+        tag::PENDING => {
+            let (ns, key, version) = owner(&mut cursor)?;
+            DiskKey::Pending { ns, key, version }
         }
         tag::DEAD_NS => DiskKey::DeadNs { ns: cursor.u32_be()? },
         tag::COUNT => DiskKey::Count { ns: cursor.u32_be()? },
@@ -496,6 +516,7 @@ mod tests {
             check(made(|out| count_key(ns, out)), DiskKey::Count { ns })?;
             check(made(names_key), DiskKey::Names)?;
             check(made(flushed_key), DiskKey::Flushed)?;
+            check(made(|out| pending_key(ns, &key, version, out)), DiskKey::Pending { ns, key: &sk, version })?;
             prop_assert_eq!(decode_count(&count_value(version)).unwrap(), version);
         }
 

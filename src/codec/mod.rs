@@ -20,6 +20,7 @@
 //! | `E` element | `E` `ns` `len` `stored key` `version:8` `element group:1` `element` | by type |
 //! | `X` expiry | `X` `expire_ms:8` `kind:1` `ns` `stored key` | – |
 //! | `G` garbage | `G` `ns` `len` `stored key` `version:8` | – (the whole version is dead) |
+//! | `P` pending | `P` `ns` `len` `stored key` `version:8` | – (the version is being built, no metadata names it yet) |
 //! | `D` dead namespace | `D` `ns` | – |
 //! | `C` count | `C` `ns` | keys, 8 bytes little-endian |
 //! | `N` names (shard 0) | `N` | [`namespaces`] |
@@ -121,9 +122,42 @@ pub const fn stored_len(text: &[u8]) -> usize {
     if is_long(text) { LONG_FORM } else { text.len() }
 }
 
+/// What bytes are appended to: a heap buffer, or a small one on the stack.
+pub trait Buf {
+    /// Appends one byte.
+    fn push(&mut self, byte: u8);
+    /// Appends bytes.
+    fn extend_from_slice(&mut self, bytes: &[u8]);
+}
+
+impl Buf for Vec<u8> {
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        self.push(byte);
+    }
+    #[inline]
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl<const N: usize> Buf for smallvec::SmallVec<[u8; N]>
+where
+    [u8; N]: smallvec::Array<Item = u8>,
+{
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        self.push(byte);
+    }
+    #[inline]
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
 /// Appends the stored form of `text`.
 #[inline]
-pub fn push_stored(text: &[u8], out: &mut Vec<u8>) {
+pub fn push_stored(text: &[u8], out: &mut impl Buf) {
     if !is_long(text) {
         out.extend_from_slice(text);
         return;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::codec::{self, Meta, NsId};
 use crate::error::{Error, Result};
-use crate::log::Lsn;
+use crate::log::{Log, Lsn};
 use crate::store::Partition;
 
 use super::cold::{Cold, ColdCache};
@@ -106,6 +106,10 @@ pub struct Core {
     pub membership: super::membership::Membership,
     /// Where in fjall the filter of keys is still to be filled from; `None` once it is complete.
     pub fill_from: Option<Vec<u8>>,
+    /// Versions built without metadata since the timer last looked.
+    pub staged: Arc<parking_lot::Mutex<Vec<super::build::Staged>>>,
+    /// The log of all shards.
+    pub log: Arc<Log>,
     /// The shard's partition of the store.
     pub partition: Arc<Partition>,
     /// Second-level cache.

@@ -213,13 +213,14 @@ impl Engine {
         let router = Router::new(store.superblock().hash_key, shards);
         let (log, replay) =
             Log::open(io.clone(), &log::Options::new(options.dir.join(crate::store::LOG_FOLDER), options.fsync))?;
+        let log = Arc::new(log);
         let waiter = log.register(Box::new(|| ()));
         let names = Arc::new(load_names(&store, options.databases)?);
         let mut list = Vec::with_capacity(shards as usize);
         let mut work = Vec::with_capacity(shards as usize);
         let crossing = Arc::new(Crossing::default());
         for shard in 0..shards {
-            let core = open_core(shard, &store, &options, names.clone(), shards)?;
+            let core = open_core(shard, &store, &options, names.clone(), shards, &log)?;
             let (tx, rx) = crossbeam_channel::unbounded();
             list.push(Arc::new(Shard::new(core, crossing.clone(), tx)));
             work.push(rx);
@@ -229,7 +230,7 @@ impl Engine {
             router,
             shards: list,
             crossing,
-            log: Arc::new(log),
+            log,
             waiter,
             store,
             io,
@@ -639,6 +640,7 @@ fn open_core(
     options: &EngineOptions,
     names: Arc<Names>,
     shards: u16,
+    log: &Arc<Log>,
 ) -> Result<Core, OpenError> {
     let partition = store.partition(shard).clone();
     let mut core = Core {
@@ -662,6 +664,8 @@ fn open_core(
         gathers: 0,
         settled: 0,
         stored_lsn: 0,
+        staged: Default::default(),
+        log: log.clone(),
         sweep_from_ms: 0,
         dead_names: Default::default(),
         reap_from: None,

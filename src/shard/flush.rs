@@ -135,7 +135,7 @@ impl Gather {
         if object.state & state::MAYBE_STORED == 0 {
             core.membership.insert(object.hash);
         }
-        object.state |= state::IN_FLIGHT | state::MAYBE_STORED;
+        object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
         match &object.body {
             Some(body) => self.part = Some(Part { index, version: body.version, from: Bytes::new() }),
             None => self.finish(core, index),
@@ -178,7 +178,6 @@ impl Gather {
     fn finish(&mut self, core: &mut Core, index: Index) {
         let object = core.table.at_mut(index);
         self.flight.highest = self.flight.highest.max(object.lsn);
-        object.state &= !state::DIRTY;
         let changed = object.body.as_ref().is_some_and(|body| body.overlay.sums().dirty > 0);
         self.metadata(core, index);
         if changed {

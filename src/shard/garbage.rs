@@ -83,8 +83,13 @@ pub enum DeadStage {
 }
 
 /// Record groups of which a dead namespace leaves records, by its id. The sweep looks after expiry records.
-pub const GROUPS: [u8; 4] =
-    [codec::key::tag::META, codec::key::tag::ELEMENT, codec::key::tag::COUNT, codec::key::tag::GARBAGE];
+pub const GROUPS: [u8; 5] = [
+    codec::key::tag::META,
+    codec::key::tag::ELEMENT,
+    codec::key::tag::COUNT,
+    codec::key::tag::GARBAGE,
+    codec::key::tag::PENDING,
+];
 
 /// The records of one group of a namespace.
 pub fn group_of(tag: u8, ns: NsId) -> KeyRange {

@@ -17,6 +17,7 @@
 //! | [`draw`] | a key at random |
 
 pub mod actor;
+pub mod build;
 #[cfg(test)]
 mod check;
 pub mod cold;

@@ -110,11 +110,7 @@ impl Overlay {
     pub fn select_live(&self, n: u64) -> Option<(&[u8], &Element)> {
         self.iter().filter(|(_, e)| e.value.is_some()).nth(n as usize)
     }
-    pub fn range(
-        &self,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-    ) -> Range<'_> {
+    pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<'_> {
         let (l, u) = (lower.map(Bytes::from_slice), upper.map(Bytes::from_slice));
         let empty = match (&l, &u) {
             (Bound::Included(a), Bound::Excluded(b)) | (Bound::Excluded(a), Bound::Included(b)) => a >= b,

@@ -5,6 +5,7 @@
 //! time) of something that is not there, or not of its version any more, is stale and passed over: the record that
 //! removed or replaced it follows.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -78,8 +79,30 @@ pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
             engine.store_tables().map_err(bad)?;
         }
     }
+    for shard in &engine.shards {
+        bury_pending(&mut shard.core())?;
+    }
     engine.log.start(replay)?;
     complete_names(engine)
+}
+
+/// Turns what a crash has left of big results that were being built into garbage. Not logged: the pending record stays
+/// until the flush that takes this along, so that another start does the same.
+fn bury_pending(core: &mut Core) -> Result<(), OpenError> {
+    let range = codec::key::tag_range(codec::key::tag::PENDING);
+    let stored = core.partition.range(&range.lower, &range.upper)?.map(|item| item.map(|(key, _)| key.to_vec()));
+    let mut pending = stored.collect::<std::result::Result<BTreeSet<_>, _>>()?;
+    for (key, value) in core.raw.range(range.lower..range.upper) {
+        match value {
+            Some(_) => pending.insert(key.clone()),
+            None => pending.remove(key),
+        };
+    }
+    for key in pending {
+        raw(core, &super::build::garbage_of_pending(&key), Some(b""));
+        core.raw.insert(key, None);
+    }
+    Ok(())
 }
 
 /// Gives every numbered database its id. Before a key is written under it the id must be in the log: the number of

@@ -72,6 +72,7 @@ impl<'a> Timer<'a> {
         }
         let turns = [
             Self::fill_membership,
+            Self::collect_staged,
             Self::expire_table,
             Self::expire_stored,
             Self::collect_garbage,
@@ -139,6 +140,14 @@ impl<'a> Timer<'a> {
 
     fn active(&self) -> bool {
         self.engine.active_expire.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Leftovers of big results.
+    fn collect_staged(&mut self, now_ms: u64) -> Result {
+        if self.with_core(|core| core.staged.lock().is_empty()) {
+            return Ok(());
+        }
+        self.transact(now_ms, |txn| txn.collect_staged())
     }
 
     fn expire_table(&mut self, now_ms: u64) -> Result {

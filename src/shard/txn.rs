@@ -49,6 +49,13 @@ pub struct Found {
     index: Index,
 }
 
+impl Found {
+    /// Place of its core in the lease.
+    pub(super) const fn place(self) -> u16 {
+        self.at
+    }
+}
+
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
 #[derive(Default)]
 pub struct WriteSet {
@@ -185,6 +192,11 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// The core of a found object.
     pub fn core(&mut self, found: Found) -> &mut Core {
         &mut self.lease[found.at as usize]
+    }
+
+    /// The core that owns a key of the lease.
+    pub fn core_of(&self, key: &[u8]) -> &Core {
+        &self.lease[self.place(self.router.hash(key), key) as usize]
     }
 
     fn object_mut(&mut self, at: Found) -> &mut Object {
@@ -523,4 +535,3 @@ fn set_tail(bytes: &mut Vec<u8>, start: usize, tail: &[u8]) {
     }
     bytes.extend_from_slice(tail);
 }
-

@@ -3,7 +3,7 @@
 //! | record | dropped if fjall itself holds |
 //! |---|---|
 //! | element | the garbage record of its very version, or a dead-namespace record, or metadata of a higher version |
-//! | metadata, expiry, count, garbage | a dead-namespace record of its namespace |
+//! | metadata, expiry, count, garbage, pending | a dead-namespace record of its namespace |
 //! | dead namespace, names | never |
 //!
 //! It never judges by time, and never drops the metadata of a living namespace (rule 8): expiring a key takes its
@@ -103,13 +103,16 @@ impl DeadFilter {
                 }
                 Some(self.owner_dead)
             }
-            tag::META | tag::EXPIRY | tag::COUNT | tag::GARBAGE => {
+            tag::META | tag::EXPIRY | tag::COUNT | tag::GARBAGE | tag::PENDING => {
                 let ns = match decode_key(record).ok()? {
                     DiskKey::Meta { ns, .. }
                     | DiskKey::Expiry { ns, .. }
                     | DiskKey::Count { ns }
+                    | DiskKey::Pending { ns, .. }
                     | DiskKey::Garbage { ns, .. } => ns,
-                    DiskKey::Element { .. } | DiskKey::DeadNs { .. } | DiskKey::Names | DiskKey::Flushed => return None,
+                    DiskKey::Element { .. } | DiskKey::DeadNs { .. } | DiskKey::Names | DiskKey::Flushed => {
+                        return None;
+                    }
                 };
                 self.judge_namespace(ns)
             }

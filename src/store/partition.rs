@@ -53,11 +53,13 @@ pub struct Partition {
     slot: Arc<Slot>,
     disk_bytes: AtomicU64,
     failed: AtomicBool,
+    /// One ingestion at a time: a flush and a big result may want to at once.
+    ingesting: parking_lot::Mutex<()>,
 }
 
 impl Partition {
     pub(super) fn new(slot: Arc<Slot>) -> Partition {
-        Partition { slot, disk_bytes: AtomicU64::new(0), failed: AtomicBool::new(false) }
+        Partition { slot, disk_bytes: AtomicU64::new(0), failed: AtomicBool::new(false), ingesting: Default::default() }
     }
 
     pub(super) const fn slot(&self) -> &Arc<Slot> {
@@ -105,6 +107,7 @@ impl Partition {
         if items.peek().is_none() {
             return Ok(0);
         }
+        let _one = self.ingesting.lock();
         if self.failed() {
             return Err(StoreError::NeedsReopen("an ingestion failed"));
         }

@@ -428,6 +428,7 @@ fn rule_8_records_of_a_dead_namespace_go() {
             | DiskKey::Element { ns, .. }
             | DiskKey::Expiry { ns, .. }
             | DiskKey::Garbage { ns, .. }
+            | DiskKey::Pending { ns, .. }
             | DiskKey::DeadNs { ns }
             | DiskKey::Count { ns } => Some(ns),
         })

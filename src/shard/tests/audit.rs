@@ -47,7 +47,9 @@ impl World {
                         let count = codec::key::decode_count(&value).unwrap();
                         assert_eq!(count, core.count(ns), "the stored count is the one in memory");
                     }
-                    DiskKey::Garbage { .. } | DiskKey::DeadNs { .. } => panic!("work is left: {key:?}"),
+                    DiskKey::Garbage { .. } | DiskKey::Pending { .. } | DiskKey::DeadNs { .. } => {
+                        panic!("work is left: {key:?}")
+                    }
                     DiskKey::Names | DiskKey::Flushed => {}
                 }
             }

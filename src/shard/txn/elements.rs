@@ -33,14 +33,19 @@ const CLEAN: u8 = overlay::state::MAYBE_STORED | overlay::state::BASE | overlay:
 impl Txn<'_, '_> {
     /// Makes a key hold an empty collection, whatever it held before. Who leaves it empty removes it before the command ends.
     pub fn create(&mut self, ns: NsId, key: &[u8], kind: Kind, encoding: u8) -> Result<Found> {
+        self.put_body(ns, key, kind, Body { encoding, ..Body::new() }, 0)
+    }
+
+    /// Makes a key hold this body, whatever it held before.
+    pub fn put_body(&mut self, ns: NsId, key: &[u8], kind: Kind, body: Body, expire_ms: u64) -> Result<Found> {
         let (at, hash, index) = self.raw_find(ns, key)?;
         let at = self.claim(at, hash, index, ns, key, 0);
         self.set_kind(at, kind);
         let core = &mut *self.lease[at.at as usize];
-        core.set_expire(at.index, 0);
+        core.set_expire(at.index, expire_ms);
         let object = core.table.at_mut(at.index);
         core.table_bytes -= object.mem_bytes();
-        object.body = Some(Box::new(Body { encoding, ..Body::new() }));
+        object.body = Some(Box::new(body));
         core.table_bytes += object.mem_bytes();
         self.set.undo.push(Undo::Body { at, body: None });
         let object = self.lease[at.at as usize].table.at(at.index);
@@ -67,7 +72,7 @@ impl Txn<'_, '_> {
     }
 
     /// Changes what the metadata says of a body; the commit logs it.
-    pub(super) fn change_body(&mut self, at: Found, change: impl FnOnce(&mut Body)) {
+    pub(in crate::shard) fn change_body(&mut self, at: Found, change: impl FnOnce(&mut Body)) {
         let Some(body) = &mut self.lease[at.at as usize].table.at_mut(at.index).body else { return };
         let before = Undo::Meta { at, size: body.size, extra: body.extra, form: body.form };
         change(body);
@@ -286,7 +291,9 @@ impl Txn<'_, '_> {
             let (lower, upper) = whole_group(group);
             let first = body.overlay.before(&lower).live;
             let found = body.overlay.select_live(first + n).filter(|(key, _)| **key < upper[..]);
-            return Ok(found.map(|(key, e)| (Piece::Memory(key), Piece::Memory(e.value.as_deref().unwrap_or_default()))));
+            return Ok(
+                found.map(|(key, e)| (Piece::Memory(key), Piece::Memory(e.value.as_deref().unwrap_or_default())))
+            );
         }
         self.group(at, group)?.nth(n as usize).transpose()
     }

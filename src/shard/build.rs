@@ -1,0 +1,240 @@
+//! Results of any size: a collection that is written whole (RENAME, COPY, MOVE, the STORE forms, RESTORE, removals of
+//! most of a collection) without gathering it in memory (rule 10).
+//!
+//! | step | what a crash leaves |
+//! |---|---|
+//! | elements gather in memory up to [`SPILL`] | nothing |
+//! | beyond: a *pending record* enters the log; its LSN is the version of what is being built | the pending record |
+//! | elements go to fjall in sorted slices under that version, which no metadata names | the same, and elements |
+//! | [`Build::finish`]: one small log record puts the metadata and removes the pending record | the result, whole |
+//!
+//! A pending record that is found at a start is turned into a garbage record, which reclaims what it leads to; one that
+//! a failed or rolled back command leaves, by the shard's timer. Before the first slice becomes visible the log is synced
+//! up to the pending record, so that no power loss parts the elements from what leads to them.
+//!
+//! Invariants: the builder's command holds the lease of the key from the first element to the commit; an element is put
+//! once; nothing spills where reads must not wait.
+
+use std::sync::Arc;
+
+use crate::codec::{self, Extra, Meta, NsId, redo};
+use crate::error::{Error, Result};
+use crate::log::Log;
+use crate::store::{Partition, StoreError};
+
+use super::core::storage;
+use super::garbage::Dead;
+use super::object::{Body, Kind};
+use super::txn::elements::counted_group;
+use super::txn::{Found, Txn};
+
+/// Bytes of elements from which on a result goes to fjall in slices.
+pub const SPILL: usize = if cfg!(test) { 2 << 10 } else { 16 << 20 };
+
+/// A version that is being built, or was, in vain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Staged {
+    /// Namespace and user's key.
+    pub key: (NsId, Vec<u8>),
+    /// The version.
+    pub version: u64,
+}
+
+impl Staged {
+    /// The key of its pending record.
+    pub fn record_key(&self) -> Vec<u8> {
+        let mut key = Vec::new();
+        codec::key::pending_key(self.key.0, &self.key.1, self.version, &mut key);
+        key
+    }
+}
+
+/// What a result is besides its elements.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Type.
+    pub kind: Kind,
+    /// Encode-version.
+    pub encoding: u8,
+    /// What `OBJECT ENCODING` goes by.
+    pub form: u8,
+    /// Elements; bytes of a big string.
+    pub size: u64,
+    /// What the type adds.
+    pub extra: Extra,
+    /// Absolute time of expiry, 0 for none.
+    pub expire_ms: u64,
+}
+
+impl Shape {
+    /// A collection of this type and size with everything else at zero.
+    pub const fn new(kind: Kind, size: u64) -> Self {
+        Shape { kind, encoding: 0, form: 0, size, extra: Extra::None, expire_ms: 0 }
+    }
+}
+
+/// A collection on its way to a key.
+pub struct Build {
+    key: (NsId, Vec<u8>),
+    /// Elements that are in memory only: physical key, value.
+    elements: Vec<(Vec<u8>, Vec<u8>)>,
+    bytes: usize,
+    may_block: bool,
+    shard: super::core::ShardId,
+    partition: Arc<Partition>,
+    log: Arc<Log>,
+    staged: Arc<parking_lot::Mutex<Vec<Staged>>>,
+    /// The version under which elements are in fjall, once some are.
+    version: u64,
+}
+
+impl Build {
+    /// Begins with nothing; the key keeps what it holds until [`Build::finish`].
+    pub fn new(txn: &Txn<'_, '_>, ns: NsId, key: &[u8]) -> Self {
+        let core = txn.core_of(key);
+        Build {
+            key: (ns, key.to_vec()),
+            elements: Vec::new(),
+            bytes: 0,
+            may_block: txn.may_block,
+            shard: core.shard,
+            partition: core.partition.clone(),
+            log: core.log.clone(),
+            staged: core.staged.clone(),
+            version: 0,
+        }
+    }
+
+    /// Adds an element, which was not added before.
+    pub fn put(&mut self, element: &[u8], value: &[u8]) -> Result {
+        self.bytes += element.len() + value.len() + super::object::ELEMENT_OVERHEAD;
+        self.elements.push((element.to_vec(), value.to_vec()));
+        if self.bytes > SPILL { self.spill() } else { Ok(()) }
+    }
+
+    /// Brings what is in memory to fjall.
+    fn spill(&mut self) -> Result {
+        if !self.may_block {
+            return Err(Error::Cold);
+        }
+        if self.version == 0 {
+            self.begin();
+        }
+        let mut elements = std::mem::take(&mut self.elements);
+        self.bytes = 0;
+        elements.sort_unstable();
+        let mut prefix = Vec::new();
+        codec::key::element_prefix(self.key.0, &self.key.1, self.version, &mut prefix);
+        let records = elements.iter().map(|(element, value)| ([&prefix[..], element].concat(), Some(value.as_slice())));
+        self.ingest(records)
+    }
+
+    fn ingest<V: Into<crate::store::UserValue>>(&self, records: impl Iterator<Item = (Vec<u8>, Option<V>)>) -> Result {
+        let ingested = self.partition.ingest_with(records, || self.log.sync_to(self.version));
+        ingested.map(drop).map_err(|e: StoreError| storage(&self.key.1, e))
+    }
+
+    /// Notes in the log what is about to be in fjall without metadata.
+    fn begin(&mut self) {
+        let (shard, (ns, key)) = (self.shard, &self.key);
+        self.version = self.log.append(|lsn, out| {
+            let mut record = Vec::new();
+            codec::key::pending_key(*ns, key, lsn, &mut record);
+            redo::encode_raw(shard, &record, Some(b""), out);
+        });
+        self.staged.lock().push(Staged { key: self.key.clone(), version: self.version });
+    }
+
+    /// Makes the key hold what was built; an empty result removes it. `None` if it is empty.
+    pub fn finish(mut self, txn: &mut Txn<'_, '_>, shape: Shape) -> Result<Option<Found>> {
+        let (ns, key) = (self.key.0, std::mem::take(&mut self.key.1));
+        if self.version == 0 {
+            if self.elements.is_empty() {
+                txn.delete(ns, &key)?;
+                return Ok(None);
+            }
+            let at = txn.create(ns, &key, shape.kind, shape.encoding)?;
+            for (element, value) in &self.elements {
+                txn.put_element(at, element, value)?;
+            }
+            txn.reshape(at, &shape);
+            return Ok(Some(at));
+        }
+        self.key.1 = key;
+        self.spill()?;
+        self.count(&shape)?;
+        let pending = Staged { key: self.key.clone(), version: self.version };
+        let at = txn.adopt(ns, &self.key.1, self.version, &shape)?;
+        txn.drop_pending(at, &pending);
+        Ok(Some(at))
+    }
+
+    /// Gives the elements in fjall their counted index.
+    fn count(&self, shape: &Shape) -> Result {
+        let Some(group) = counted_group(shape.kind).filter(|_| shape.encoding == 0 || shape.kind == Kind::Zset) else {
+            return Ok(());
+        };
+        let mut prefix = Vec::new();
+        codec::key::element_prefix(self.key.0, &self.key.1, self.version, &mut prefix);
+        let _ = (group, prefix);
+        Ok(())
+    }
+}
+
+impl Txn<'_, '_> {
+    /// Sets size, form, extra and time of a collection just made.
+    pub fn reshape(&mut self, at: Found, shape: &Shape) {
+        self.change_body(at, |body| (body.size, body.form, body.extra) = (shape.size, shape.form, shape.extra));
+        if shape.expire_ms != 0 {
+            self.set_expiry(at, shape.expire_ms);
+        }
+    }
+
+    /// Makes a key hold what fjall has under this version.
+    fn adopt(&mut self, ns: NsId, key: &[u8], version: u64, shape: &Shape) -> Result<Found> {
+        let Some(kind) = shape.kind.stored() else { unreachable!("a result has a type") };
+        let meta = Meta {
+            kind,
+            encoding: shape.encoding,
+            form: shape.form,
+            version,
+            expire_ms: shape.expire_ms,
+            size: shape.size,
+            extra: shape.extra,
+        };
+        self.put_body(ns, key, shape.kind, Body::stored(&meta), shape.expire_ms)
+    }
+
+    fn drop_pending(&mut self, at: Found, pending: &Staged) {
+        self.put_raw(at.place(), pending.record_key(), None);
+    }
+
+    /// Turns what a failed or rolled back build has left into garbage. Looks at every build since the last look.
+    pub fn collect_staged(&mut self) -> Result {
+        let staged = self.lease[0].staged.clone();
+        while let Some(entry) = { staged.lock().last().cloned() } {
+            let (ns, key) = (entry.key.0, &entry.key.1);
+            let found = self.find(ns, key)?;
+            let lives =
+                found.is_some_and(|at| self.object(at).body.as_ref().is_some_and(|b| b.version == entry.version));
+            if !lives {
+                let dead = Dead::new(ns, key, entry.version);
+                self.put_raw(0, entry.record_key(), None);
+                self.put_raw(0, dead.record_key(), Some(Vec::new()));
+                let core = &mut *self.lease[0];
+                core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
+            }
+            staged.lock().pop();
+        }
+        Ok(())
+    }
+}
+
+/// The record of a garbage entry for a pending record that a start has found.
+pub fn garbage_of_pending(pending: &[u8]) -> Vec<u8> {
+    let mut record = pending.to_vec();
+    if let Some(tag) = record.first_mut() {
+        *tag = codec::key::tag::GARBAGE;
+    }
+    record
+}
