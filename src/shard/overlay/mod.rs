@@ -5,6 +5,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | [`keys`] | the keys of a node, and how they are searched |
 //! | [`node`] | leaves and inner nodes: search, split, merge, sums |
 //! | [`range`] | walks in order, from either end |
 //!
@@ -19,6 +20,7 @@
 //! Invariants: keys strictly ascend; a child's sums are the sums of what is below it; all leaves stand at one depth; no
 //! node is empty but the root of an empty map; an inner root has two children or more. `tests::check` holds them.
 
+mod keys;
 mod node;
 mod range;
 #[cfg(test)]
@@ -143,7 +145,7 @@ impl<'a> Sum<&'a Sums> for Sums {
 }
 
 /// Memory of one entry without what its key and value hold elsewhere: its place in a leaf that is three quarters full.
-pub const ENTRY_BYTES: usize = (size_of::<Bytes>() + size_of::<Element>()) * 4 / 3;
+pub const ENTRY_BYTES: usize = (size_of::<Bytes>() + size_of::<u32>() + size_of::<Element>()) * 4 / 3;
 
 /// What an allocator adds to an allocation, roughly.
 const ALLOCATION_BYTES: usize = 16;

@@ -8,13 +8,14 @@
 //! Keys stand apart from elements because a search reads nothing else. Children stand in their parent's array, not
 //! behind pointers of their own: a look-up follows one pointer a level.
 //!
-//! A child's bound is at most its first key and more than every key of the child before it; the bound of the first child
-//! is not looked at. A full leaf that grows at its end leaves its entries where they are and goes on in its neighbour or
+//! A child's bound is at most its first key and more than every key of the child before it; the first child has none.
+//! A full leaf that grows at its end leaves its entries where they are and goes on in its neighbour or
 //! in a new leaf, so that keys that arrive in order, of either direction, fill leaves up. A node is merged with a
 //! neighbour when it is small and both fit well into one; otherwise it goes when it is empty.
 
 use std::cell::Cell;
 
+use super::keys::Keys;
 use super::{Bytes, Element, Root, Sums, heap_of_key, state};
 
 /// Entries of a full leaf: as many as a mask has bits.
@@ -78,7 +79,7 @@ pub(super) struct Placed {
 /// Entries in order of their keys.
 #[derive(Default, Clone)]
 pub(super) struct Leaf {
-    keys: Vec<Bytes>,
+    keys: Keys,
     elements: Vec<Element>,
     masks: Masks,
     /// Looked up or changed since the last sweep.
@@ -146,7 +147,7 @@ impl Masks {
 impl Leaf {
     fn of(key: &[u8], element: Element) -> Leaf {
         let masks = Masks::of(&element);
-        Leaf { keys: vec![Bytes::from_slice(key)], elements: vec![element], masks, touched: Cell::new(true) }
+        Leaf { keys: Keys::of(key), elements: vec![element], masks, touched: Cell::new(true) }
     }
 
     #[inline]
@@ -156,7 +157,7 @@ impl Leaf {
 
     #[inline]
     pub(super) fn key(&self, at: usize) -> &[u8] {
-        &self.keys[at]
+        self.keys.get(at)
     }
 
     #[inline]
@@ -175,7 +176,7 @@ impl Leaf {
     /// Where `key` is, or where it would be.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        self.keys.binary_search_by(|k| k.as_slice().cmp(key))
+        self.keys.find(key)
     }
 
     pub(super) fn sums(&self) -> Sums {
@@ -205,7 +206,7 @@ impl Leaf {
         self.masks.remove(at);
         let removed = (self.keys.remove(at), self.elements.remove(at));
         // What is mostly spare goes back; half of it stays for what comes next.
-        if self.keys.capacity() > 8 && self.len() * 4 <= self.keys.capacity() {
+        if self.elements.capacity() > 8 && self.len() * 4 <= self.elements.capacity() {
             self.keys.shrink_to(self.len() * 2);
             self.elements.shrink_to(self.len() * 2);
         }
@@ -221,7 +222,7 @@ impl Leaf {
     fn change<R>(&mut self, at: usize, f: impl FnOnce(&[u8], &mut Element) -> R) -> (R, Change) {
         let element = &mut self.elements[at];
         let before = (element.sums(), element.heap_bytes());
-        let answer = f(&self.keys[at], element);
+        let answer = f(self.keys.get(at), element);
         let after = (element.sums(), element.heap_bytes());
         self.masks.replace(at, Masks::of(element));
         (answer, Change::between(before, after))
@@ -232,7 +233,8 @@ impl Leaf {
         let rest = (0..n).fold(self.masks.live, |mask, _| mask & mask.wrapping_sub(1));
         let at = rest.trailing_zeros() as usize;
         self.touch();
-        Some((self.keys.get(at)?, self.elements.get(at)?))
+        let element = self.elements.get(at)?;
+        Some((self.key(at), element))
     }
 
     pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Bytes>
@@ -244,7 +246,7 @@ impl Leaf {
         while dirty != 0 {
             let at = dirty.trailing_zeros() as usize;
             if visit.most == 0 {
-                return Some(self.keys[at].clone());
+                return Some(Bytes::from_slice(self.key(at)));
             }
             visit.most -= 1;
             let ((), change) = self.change(at, &mut visit.f);
@@ -262,7 +264,7 @@ impl Leaf {
         if self.elements.iter().any(|element| element.state & state::IN_FLIGHT != 0) {
             return false;
         }
-        let of_keys: usize = self.keys.iter().map(|key| heap_of_key(key)).sum();
+        let of_keys: usize = self.keys.iter().map(heap_of_key).sum();
         let of_values: usize = self.elements.iter().map(Element::heap_bytes).sum();
         sweep.change.add(Change::between((self.sums(), of_keys + of_values), (Sums::default(), 0)));
         true
@@ -282,7 +284,7 @@ impl Leaf {
     fn append(&mut self, mut right: Leaf) {
         let len = self.len();
         self.masks = self.masks.zip(right.masks, |left, right| left | (right << len));
-        self.keys.append(&mut right.keys);
+        self.keys.append(right.keys);
         self.elements.append(&mut right.elements);
         if right.touched.get() {
             self.touch();
@@ -343,10 +345,11 @@ impl Children {
     }
 }
 
-/// A node with nodes below it; the three arrays are of one length.
+/// A node with nodes below it.
 #[derive(Clone)]
 pub(super) struct Inner {
-    bounds: Vec<Bytes>,
+    /// Of all children but the first.
+    bounds: Keys,
     sums: Vec<Sums>,
     children: Children,
 }
@@ -355,13 +358,12 @@ impl Inner {
     /// A root over a leaf that is about to be split.
     pub(super) fn over(leaf: Leaf) -> Inner {
         let sums = vec![leaf.sums()];
-        Inner { bounds: vec![Bytes::new()], sums, children: Children::Leaves(vec![leaf]) }
+        Inner { bounds: Keys::default(), sums, children: Children::Leaves(vec![leaf]) }
     }
 
     /// Puts the node below a new one of the same place, beside what was split off it.
     pub(super) fn grow(&mut self, bound: Bytes, right: Inner) {
-        let above =
-            Inner { bounds: vec![Bytes::new(), bound], sums: Vec::new(), children: Children::Leaves(Vec::new()) };
+        let above = Inner { bounds: Keys::of(&bound), sums: Vec::new(), children: Children::Leaves(Vec::new()) };
         let left = std::mem::replace(self, above);
         self.sums = vec![left.sums(), right.sums()];
         self.children = Children::Inners(vec![left, right]);
@@ -380,7 +382,7 @@ impl Inner {
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.bounds.len()
+        self.sums.len()
     }
 
     #[inline]
@@ -395,7 +397,7 @@ impl Inner {
     /// The child that holds `key` if any does.
     #[inline]
     pub(super) fn route(&self, key: &[u8]) -> usize {
-        self.bounds[1..].partition_point(|bound| bound.as_slice() <= key)
+        self.bounds.find(key).map_or_else(|at| at, |at| at + 1)
     }
 
     #[inline]
@@ -463,14 +465,14 @@ impl Inner {
                 }
             },
             Children::Inners(inners) => {
-                let placed = inners[at].insert(key, element, first && at == 0, last && at + 1 == self.bounds.len());
+                let placed = inners[at].insert(key, element, first && at == 0, last && at + 1 == self.sums.len());
                 self.sums[at] += placed.sums;
                 if let Some(split) = placed.split {
                     let (bound, right) = *split;
                     let moved = right.sums();
                     self.sums[at] -= moved;
                     self.sums.insert(at + 1, moved);
-                    self.bounds.insert(at + 1, bound);
+                    self.bounds.insert(at, bound);
                     inners.insert(at + 1, right);
                     new_at = Some(at + 1);
                 }
@@ -490,12 +492,12 @@ impl Inner {
             // not make a leaf each.
             if leaves.get(at + 1).is_some_and(|next| next.len() < LEAF_ENTRIES) {
                 leaves[at + 1].insert(0, Bytes::from_slice(key), element);
-                self.bounds[at + 1] = Bytes::from_slice(key);
+                self.bounds.replace(at, Bytes::from_slice(key));
                 self.sums[at + 1] += sums;
                 return None;
             }
             leaves.insert(at + 1, Leaf::of(key, element));
-            self.bounds.insert(at + 1, Bytes::from_slice(key));
+            self.bounds.insert(at, Bytes::from_slice(key));
             self.sums.insert(at + 1, sums);
             return Some(at + 1);
         }
@@ -504,12 +506,12 @@ impl Inner {
             if at > 0 && leaves[at - 1].len() < LEAF_ENTRIES {
                 let end = leaves[at - 1].len();
                 leaves[at - 1].insert(end, Bytes::from_slice(key), element);
-                self.bounds[at] = bound;
+                self.bounds.replace(at - 1, bound);
                 self.sums[at - 1] += sums;
                 return None;
             }
             leaves.insert(at, Leaf::of(key, element));
-            self.bounds.insert(at + 1, bound);
+            self.bounds.insert(at, bound);
             self.sums.insert(at, sums);
             return Some(at);
         }
@@ -522,7 +524,7 @@ impl Inner {
         }
         self.sums[at] = leaves[at].sums();
         self.sums.insert(at + 1, right.sums());
-        self.bounds.insert(at + 1, bound);
+        self.bounds.insert(at, bound);
         leaves.insert(at + 1, right);
         Some(at + 1)
     }
@@ -539,14 +541,14 @@ impl Inner {
             new if last && new + 1 == len => len - 1,
             _ => len / 2,
         };
-        let mut bounds = self.bounds.split_off(at);
-        let bound = std::mem::take(&mut bounds[0]);
+        let bounds = self.bounds.split_off(at);
+        let bound = self.bounds.pop()?;
         Some(Box::new((bound, Inner { bounds, sums: self.sums.split_off(at), children: self.children.split_off(at) })))
     }
 
     fn append(&mut self, bound: Bytes, mut right: Inner) {
-        right.bounds[0] = bound;
-        self.bounds.append(&mut right.bounds);
+        self.bounds.insert(self.bounds.len(), bound);
+        self.bounds.append(right.bounds);
         self.sums.append(&mut right.sums);
         self.children.append(right.children);
     }
@@ -587,13 +589,15 @@ impl Inner {
     }
 
     fn drop_child(&mut self, at: usize) {
-        self.bounds.remove(at);
+        if self.len() > 1 {
+            self.bounds.remove(at.saturating_sub(1));
+        }
         self.sums.remove(at);
         self.children.remove(at);
     }
 
     fn merge_left(&mut self, at: usize) {
-        let bound = self.bounds.remove(at);
+        let bound = self.bounds.remove(at - 1);
         let sums = self.sums.remove(at);
         self.sums[at - 1] += sums;
         self.children.merge_left(at, bound);
@@ -668,7 +672,9 @@ impl Inner {
 /// What only the check of the invariants looks at.
 #[cfg(test)]
 impl Leaf {
-    pub(super) fn check_masks(&self) {
+    pub(super) fn check_arrays(&self) {
+        self.keys.check();
+        assert_eq!(self.keys.len(), self.elements.len());
         let mut masks = Masks::default();
         self.elements.iter().enumerate().for_each(|(at, element)| masks.insert(at, Masks::of(element)));
         assert_eq!(self.masks, masks);
@@ -679,10 +685,12 @@ impl Leaf {
 #[cfg(test)]
 impl Inner {
     pub(super) fn bound(&self, at: usize) -> &[u8] {
-        &self.bounds[at]
+        self.bounds.get(at - 1)
     }
 
     pub(super) fn child_sums(&self) -> &[Sums] {
+        self.bounds.check();
+        assert_eq!(self.bounds.len() + 1, self.sums.len());
         &self.sums
     }
 }

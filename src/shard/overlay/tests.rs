@@ -29,7 +29,7 @@ fn check(overlay: &Overlay) {
 
 fn check_leaf(leaf: &Leaf) -> (Sums, usize, usize) {
     assert!(leaf.len() <= LEAF_ENTRIES);
-    leaf.check_masks();
+    leaf.check_arrays();
     let (mut sums, mut heap) = (Sums::default(), 0);
     for at in 0..leaf.len() {
         sums += leaf.element(at).sums();
