@@ -6,6 +6,7 @@
 //! | [`actor`] | mailbox and core: who runs what when |
 //! | [`core`] | what is changed under a shard's lock |
 //! | [`table`], [`object`] | hot and dirty objects |
+//! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
 //! | [`txn`] | leased cores, the write set, commit and rollback |
 //! | [`cold`] | moka: metadata that left the table |
 //! | [`membership`] | a filter of the keys that fjall may hold |
