@@ -1,8 +1,8 @@
-//! The keys of a node, in order, and their heads to search by.
+//! What a node holds in the order of keys, and the heads of these to search by.
 //!
 //! | array | holds |
 //! |---|---|
-//! | `keys` | the keys, short ones inline |
+//! | `items` | keys, short ones inline; in a leaf each with its element |
 //! | `heads` | of each key the four bytes after the prefix that all of the node share, as a number |
 //!
 //! Keys of a collection begin alike and those of one node even more so; past the prefix four bytes mostly tell them
@@ -10,19 +10,37 @@
 //! two to be compared. A node of few keys has no heads: they would be one more allocation for a small collection.
 //!
 //! Invariants: keys strictly ascend; all begin with the first `prefix` bytes of the first; there are as many heads as
-//! keys, or none.
+//! items, or none.
 
 use super::Bytes;
 
 /// Up to so many keys are searched without heads.
 const FEW: usize = 8;
 
-#[derive(Default, Clone)]
-pub(super) struct Keys {
-    keys: Vec<Bytes>,
+/// What has a key.
+pub(super) trait Keyed {
+    fn key(&self) -> &[u8];
+}
+
+impl Keyed for Bytes {
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Keys<T> {
+    items: Vec<T>,
     heads: Vec<u32>,
     /// Length in bytes.
     prefix: usize,
+}
+
+impl<T> Default for Keys<T> {
+    fn default() -> Self {
+        Keys { items: Vec::new(), heads: Vec::new(), prefix: 0 }
+    }
 }
 
 /// The first four bytes as a number that orders like them; what is missing counts as zero.
@@ -34,32 +52,38 @@ fn head(tail: &[u8]) -> u32 {
     }
 }
 
-impl Keys {
-    pub(super) fn of(key: &[u8]) -> Keys {
-        Keys { keys: vec![Bytes::from_slice(key)], ..Keys::default() }
+impl<T: Keyed> Keys<T> {
+    pub(super) fn of(item: T) -> Self {
+        Keys { items: vec![item], ..Keys::default() }
     }
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.keys.len()
+        self.items.len()
     }
 
     #[inline]
-    pub(super) fn get(&self, at: usize) -> &[u8] {
-        &self.keys[at]
+    pub(super) fn get(&self, at: usize) -> &T {
+        &self.items[at]
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.keys.iter().map(|key| key.as_slice())
+    /// The item must keep its key.
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut T {
+        &mut self.items[at]
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, T> {
+        self.items.iter()
     }
 
     /// Where `key` is, or where it would be.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {
         if self.heads.is_empty() {
-            return self.keys.binary_search_by(|k| k.as_slice().cmp(key));
+            return self.items.binary_search_by(|item| item.key().cmp(key));
         }
-        let prefix = &self.keys[0][..self.prefix];
+        let prefix = &self.items[0].key()[..self.prefix];
         let Some(tail) = key.strip_prefix(prefix) else {
             return Err(if key < prefix { 0 } else { self.len() });
         };
@@ -70,82 +94,88 @@ impl Keys {
             not_more += u32::from(*h <= head);
         }
         let (less, not_more) = (less as usize, not_more as usize);
-        match self.keys[less..not_more].binary_search_by(|k| k.as_slice().cmp(key)) {
+        match self.items[less..not_more].binary_search_by(|item| item.key().cmp(key)) {
             Ok(at) => Ok(less + at),
             Err(at) => Err(less + at),
         }
     }
 
-    pub(super) fn insert(&mut self, at: usize, key: Bytes) {
-        let tail = if self.heads.is_empty() { None } else { key.strip_prefix(&self.keys[0][..self.prefix]) };
+    pub(super) fn insert(&mut self, at: usize, item: T) {
+        let tail =
+            if self.heads.is_empty() { None } else { item.key().strip_prefix(&self.items[0].key()[..self.prefix]) };
         if let Some(tail) = tail {
             self.heads.insert(at, head(tail));
-            self.keys.insert(at, key);
+            self.items.insert(at, item);
         } else {
-            self.keys.insert(at, key);
+            self.items.insert(at, item);
             self.index();
         }
     }
 
     /// Puts another key in the place of one; order stays.
-    pub(super) fn replace(&mut self, at: usize, key: Bytes) {
-        self.keys[at] = key;
+    pub(super) fn replace(&mut self, at: usize, item: T) {
+        self.items[at] = item;
         self.index();
     }
 
-    pub(super) fn remove(&mut self, at: usize) -> Bytes {
+    pub(super) fn remove(&mut self, at: usize) -> T {
         if !self.heads.is_empty() {
             self.heads.remove(at);
         }
-        self.keys.remove(at)
+        let item = self.items.remove(at);
+        // What is mostly spare goes back; half of it stays for what comes next.
+        if self.items.capacity() > FEW && self.len() * 4 <= self.items.capacity() {
+            self.shrink();
+        }
+        item
     }
 
-    pub(super) fn pop(&mut self) -> Option<Bytes> {
+    #[cold]
+    fn shrink(&mut self) {
+        self.items.shrink_to(self.len() * 2);
+        self.heads.shrink_to(self.len() * 2);
+        if self.len() <= FEW {
+            self.heads = Vec::new();
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<T> {
         self.heads.pop();
-        self.keys.pop()
+        self.items.pop()
     }
 
-    pub(super) fn split_off(&mut self, at: usize) -> Keys {
-        let mut right = Keys { keys: self.keys.split_off(at), ..Keys::default() };
+    pub(super) fn split_off(&mut self, at: usize) -> Self {
+        let mut right = Keys { items: self.items.split_off(at), ..Keys::default() };
         right.index();
         self.index();
         right
     }
 
-    pub(super) fn append(&mut self, mut right: Keys) {
-        self.keys.append(&mut right.keys);
+    pub(super) fn append(&mut self, mut right: Self) {
+        self.items.append(&mut right.items);
         self.index();
-    }
-
-    /// Gives back spare memory beyond `most` places.
-    pub(super) fn shrink_to(&mut self, most: usize) {
-        self.keys.shrink_to(most);
-        if self.len() <= FEW {
-            self.heads = Vec::new();
-        }
-        self.heads.shrink_to(most);
     }
 
     /// Finds prefix and heads anew.
     fn index(&mut self) {
         self.heads.clear();
-        let [first, .., last] = self.keys.as_slice() else { return };
-        if self.keys.len() > FEW {
-            self.prefix = first.iter().zip(last.iter()).take_while(|(a, b)| a == b).count();
-            self.heads.extend(self.keys.iter().map(|key| head(&key[self.prefix..])));
+        let [first, .., last] = self.items.as_slice() else { return };
+        if self.items.len() > FEW {
+            self.prefix = first.key().iter().zip(last.key()).take_while(|(a, b)| a == b).count();
+            self.heads.extend(self.items.iter().map(|item| head(&item.key()[self.prefix..])));
         }
     }
 }
 
 /// What only the check of the invariants looks at.
 #[cfg(test)]
-impl Keys {
+impl<T: Keyed> Keys<T> {
     pub(super) fn check(&self) {
-        assert!(self.keys.is_sorted_by(|a, b| a < b));
+        assert!(self.items.is_sorted_by(|a, b| a.key() < b.key()));
         if !self.heads.is_empty() {
-            let prefix = &self.keys[0][..self.prefix];
-            assert!(self.keys.iter().all(|key| key.starts_with(prefix)));
-            assert!(self.keys.iter().map(|key| head(&key[self.prefix..])).eq(self.heads.iter().copied()));
+            let prefix = &self.items[0].key()[..self.prefix];
+            assert!(self.items.iter().all(|item| item.key().starts_with(prefix)));
+            assert!(self.items.iter().map(|item| head(&item.key()[self.prefix..])).eq(self.heads.iter().copied()));
         }
     }
 }

@@ -226,7 +226,7 @@ impl Overlay {
             match leaf.find(key) {
                 Ok(at) => return Some(leaf.replace(at, element)),
                 Err(at) if leaf.len() < LEAF_ENTRIES => {
-                    leaf.insert(at, Bytes::from_slice(key), element);
+                    leaf.insert(at, key, element);
                     return None;
                 }
                 Err(_) => self.root = Root::Inner(Inner::over(std::mem::take(leaf))),

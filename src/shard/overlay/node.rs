@@ -2,10 +2,10 @@
 //!
 //! | node | holds |
 //! |---|---|
-//! | [`Leaf`] | up to 64 entries: keys in one array, elements in another, and a bit of each entry in four masks |
+//! | [`Leaf`] | up to 64 entries, each key with its element, and a bit of each in four masks |
 //! | [`Inner`] | up to 64 children in an array, with the lower bound and the sums of each in two more |
 //!
-//! Keys stand apart from elements because a search reads nothing else. Children stand in their parent's array, not
+//! A search reads the heads of the keys, then an entry or two. Children stand in their parent's array, not
 //! behind pointers of their own: a look-up follows one pointer a level.
 //!
 //! A child's bound is at most its first key and more than every key of the child before it; the first child has none.
@@ -15,8 +15,8 @@
 
 use std::cell::Cell;
 
-use super::keys::Keys;
-use super::{Bytes, Element, Root, Sums, heap_of_key, state};
+use super::keys::{Keyed, Keys};
+use super::{Bytes, Element, Root, Sums, heap_of_key};
 
 /// Entries of a full leaf: as many as a mask has bits.
 pub(super) const LEAF_ENTRIES: usize = 64;
@@ -76,11 +76,34 @@ pub(super) struct Placed {
     pub(super) split: Option<Box<(Bytes, Inner)>>,
 }
 
+/// Key and element stand side by side: a look-up finds the element in the cache line after the key's.
+#[derive(Clone)]
+struct Entry {
+    key: Bytes,
+    element: Element,
+}
+
+impl Entry {
+    fn new(key: &[u8], element: Element) -> Entry {
+        Entry { key: Bytes::from_slice(key), element }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        heap_of_key(&self.key) + self.element.heap_bytes()
+    }
+}
+
+impl Keyed for Entry {
+    #[inline]
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+}
+
 /// Entries in order of their keys.
 #[derive(Default, Clone)]
 pub(super) struct Leaf {
-    keys: Keys,
-    elements: Vec<Element>,
+    entries: Keys<Entry>,
     masks: Masks,
     /// Looked up or changed since the last sweep.
     touched: Cell<bool>,
@@ -147,22 +170,22 @@ impl Masks {
 impl Leaf {
     fn of(key: &[u8], element: Element) -> Leaf {
         let masks = Masks::of(&element);
-        Leaf { keys: Keys::of(key), elements: vec![element], masks, touched: Cell::new(true) }
+        Leaf { entries: Keys::of(Entry::new(key, element)), masks, touched: Cell::new(true) }
     }
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.keys.len()
+        self.entries.len()
     }
 
     #[inline]
     pub(super) fn key(&self, at: usize) -> &[u8] {
-        self.keys.get(at)
+        self.entries.get(at).key()
     }
 
     #[inline]
     pub(super) fn element(&self, at: usize) -> &Element {
-        &self.elements[at]
+        &self.entries.get(at).element
     }
 
     /// Spares the leaf at the next sweep. Writes only if it must: readers share the cache line.
@@ -176,7 +199,7 @@ impl Leaf {
     /// Where `key` is, or where it would be.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        self.keys.find(key)
+        self.entries.find(key)
     }
 
     pub(super) fn sums(&self) -> Sums {
@@ -189,28 +212,22 @@ impl Leaf {
         self.masks.sums(self.find(key).unwrap_or_else(|at| at))
     }
 
-    pub(super) fn insert(&mut self, at: usize, key: Bytes, element: Element) {
+    pub(super) fn insert(&mut self, at: usize, key: &[u8], element: Element) {
         self.masks.insert(at, Masks::of(&element));
-        self.keys.insert(at, key);
-        self.elements.insert(at, element);
+        self.entries.insert(at, Entry::new(key, element));
         self.touch();
     }
 
     pub(super) fn replace(&mut self, at: usize, element: Element) -> Element {
         self.masks.replace(at, Masks::of(&element));
         self.touch();
-        std::mem::replace(&mut self.elements[at], element)
+        std::mem::replace(&mut self.entries.get_mut(at).element, element)
     }
 
     pub(super) fn remove(&mut self, at: usize) -> (Bytes, Element) {
         self.masks.remove(at);
-        let removed = (self.keys.remove(at), self.elements.remove(at));
-        // What is mostly spare goes back; half of it stays for what comes next.
-        if self.elements.capacity() > 8 && self.len() * 4 <= self.elements.capacity() {
-            self.keys.shrink_to(self.len() * 2);
-            self.elements.shrink_to(self.len() * 2);
-        }
-        removed
+        let Entry { key, element } = self.entries.remove(at);
+        (key, element)
     }
 
     pub(super) fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Element) -> R) -> Option<(R, Change)> {
@@ -220,9 +237,9 @@ impl Leaf {
     }
 
     fn change<R>(&mut self, at: usize, f: impl FnOnce(&[u8], &mut Element) -> R) -> (R, Change) {
-        let element = &mut self.elements[at];
+        let Entry { key, element } = self.entries.get_mut(at);
         let before = (element.sums(), element.heap_bytes());
-        let answer = f(self.keys.get(at), element);
+        let answer = f(key, element);
         let after = (element.sums(), element.heap_bytes());
         self.masks.replace(at, Masks::of(element));
         (answer, Change::between(before, after))
@@ -233,8 +250,7 @@ impl Leaf {
         let rest = (0..n).fold(self.masks.live, |mask, _| mask & mask.wrapping_sub(1));
         let at = rest.trailing_zeros() as usize;
         self.touch();
-        let element = self.elements.get(at)?;
-        Some((self.key(at), element))
+        Some((self.key(at), self.element(at)))
     }
 
     pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Bytes>
@@ -261,31 +277,24 @@ impl Leaf {
         if sweep.leaves == 0 || self.touched.replace(false) || self.masks.dirty != 0 {
             return false;
         }
-        if self.elements.iter().any(|element| element.state & state::IN_FLIGHT != 0) {
+        if self.entries.iter().any(|entry| !entry.element.is_clean()) {
             return false;
         }
-        let of_keys: usize = self.keys.iter().map(heap_of_key).sum();
-        let of_values: usize = self.elements.iter().map(Element::heap_bytes).sum();
-        sweep.change.add(Change::between((self.sums(), of_keys + of_values), (Sums::default(), 0)));
+        let heap_bytes = self.entries.iter().map(Entry::heap_bytes).sum();
+        sweep.change.add(Change::between((self.sums(), heap_bytes), (Sums::default(), 0)));
         true
     }
 
     fn split_off(&mut self, at: usize) -> Leaf {
         let right = self.masks.map(|mask| mask >> at);
         self.masks = self.masks.map(|mask| mask & low(at));
-        Leaf {
-            keys: self.keys.split_off(at),
-            elements: self.elements.split_off(at),
-            masks: right,
-            touched: self.touched.clone(),
-        }
+        Leaf { entries: self.entries.split_off(at), masks: right, touched: self.touched.clone() }
     }
 
-    fn append(&mut self, mut right: Leaf) {
+    fn append(&mut self, right: Leaf) {
         let len = self.len();
         self.masks = self.masks.zip(right.masks, |left, right| left | (right << len));
-        self.keys.append(right.keys);
-        self.elements.append(&mut right.elements);
+        self.entries.append(right.entries);
         if right.touched.get() {
             self.touch();
         }
@@ -349,7 +358,7 @@ impl Children {
 #[derive(Clone)]
 pub(super) struct Inner {
     /// Of all children but the first.
-    bounds: Keys,
+    bounds: Keys<Bytes>,
     sums: Vec<Sums>,
     children: Children,
 }
@@ -363,7 +372,7 @@ impl Inner {
 
     /// Puts the node below a new one of the same place, beside what was split off it.
     pub(super) fn grow(&mut self, bound: Bytes, right: Inner) {
-        let above = Inner { bounds: Keys::of(&bound), sums: Vec::new(), children: Children::Leaves(Vec::new()) };
+        let above = Inner { bounds: Keys::of(bound), sums: Vec::new(), children: Children::Leaves(Vec::new()) };
         let left = std::mem::replace(self, above);
         self.sums = vec![left.sums(), right.sums()];
         self.children = Children::Inners(vec![left, right]);
@@ -456,7 +465,7 @@ impl Inner {
                 }
                 Err(i) => {
                     if leaves[at].len() < LEAF_ENTRIES {
-                        leaves[at].insert(i, Bytes::from_slice(key), element);
+                        leaves[at].insert(i, key, element);
                         self.sums[at] += added;
                     } else {
                         new_at = self.overflow(at, i, key, element);
@@ -491,7 +500,7 @@ impl Inner {
             // Not at the end of this leaf, then at the front of the next: keys that descend towards a full leaf must
             // not make a leaf each.
             if leaves.get(at + 1).is_some_and(|next| next.len() < LEAF_ENTRIES) {
-                leaves[at + 1].insert(0, Bytes::from_slice(key), element);
+                leaves[at + 1].insert(0, key, element);
                 self.bounds.replace(at, Bytes::from_slice(key));
                 self.sums[at + 1] += sums;
                 return None;
@@ -505,7 +514,7 @@ impl Inner {
             let bound = Bytes::from_slice(leaves[at].key(0));
             if at > 0 && leaves[at - 1].len() < LEAF_ENTRIES {
                 let end = leaves[at - 1].len();
-                leaves[at - 1].insert(end, Bytes::from_slice(key), element);
+                leaves[at - 1].insert(end, key, element);
                 self.bounds.replace(at - 1, bound);
                 self.sums[at - 1] += sums;
                 return None;
@@ -518,9 +527,9 @@ impl Inner {
         let mut right = leaves[at].split_off(LEAF_ENTRIES / 2);
         let bound = Bytes::from_slice(right.key(0));
         if i <= LEAF_ENTRIES / 2 {
-            leaves[at].insert(i, Bytes::from_slice(key), element);
+            leaves[at].insert(i, key, element);
         } else {
-            right.insert(i - LEAF_ENTRIES / 2, Bytes::from_slice(key), element);
+            right.insert(i - LEAF_ENTRIES / 2, key, element);
         }
         self.sums[at] = leaves[at].sums();
         self.sums.insert(at + 1, right.sums());
@@ -673,10 +682,9 @@ impl Inner {
 #[cfg(test)]
 impl Leaf {
     pub(super) fn check_arrays(&self) {
-        self.keys.check();
-        assert_eq!(self.keys.len(), self.elements.len());
+        self.entries.check();
         let mut masks = Masks::default();
-        self.elements.iter().enumerate().for_each(|(at, element)| masks.insert(at, Masks::of(element)));
+        self.entries.iter().enumerate().for_each(|(at, entry)| masks.insert(at, Masks::of(&entry.element)));
         assert_eq!(self.masks, masks);
     }
 }

@@ -269,6 +269,25 @@ proptest! {
         check(&overlay);
         prop_assert!(overlay.is_empty() && matches!(overlay.root, Root::Leaf(_)));
     }
+
+    /// Keys that are prefixes of others, and zeros that a head cannot tell from a missing byte.
+    #[test]
+    fn finds_keys_of_any_shape(
+        keys in prop::collection::vec(prop::collection::vec(prop::sample::select(vec![0u8, 1, 255]), 0..8), 1..600),
+        prefix in 0usize..30,
+    ) {
+        let (mut overlay, mut model) = (Overlay::new(), Model::new());
+        for (i, key) in keys.iter().enumerate() {
+            let key = if i % 10 == 0 { key.clone() } else { [&[1; 30][..prefix], key].concat() };
+            prop_assert_eq!(overlay.get(&key), model.get(&key));
+            if i % 3 == 2 {
+                prop_assert_eq!(overlay.remove(&keys[i / 2]), model.remove(&keys[i / 2]));
+            }
+            prop_assert_eq!(overlay.insert(&key, clean(0)), model.insert(key.clone(), clean(0)));
+            prop_assert_eq!(overlay.before(&key).entries, model.range(..key.clone()).count() as u64);
+        }
+        same(&overlay, &model);
+    }
 }
 
 #[test]
