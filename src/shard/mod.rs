@@ -15,6 +15,7 @@
 //! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
 //! | [`walk`], [`cursor`] | the key space in order |
 //! | [`draw`] | a key at random |
+//! | [`rank`] | the counted index: rank and offset in big collections |
 
 pub mod actor;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub mod garbage;
 pub mod membership;
 pub mod names;
 pub mod object;
+pub mod rank;
 pub mod replay;
 pub mod table;
 pub mod timer;
