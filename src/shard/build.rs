@@ -9,7 +9,7 @@
 //! | [`Build::finish`]: one small log record puts the metadata and removes the pending record | the result, whole |
 //!
 //! A pending record that is found at a start is turned into a garbage record, which reclaims what it leads to; one that
-//! a failed or rolled back command leaves, by the shard's timer. Before the first slice becomes visible the log is synced
+//! a failed or rolled back command leaves, by the shard's timer, and a flush before that takes it along. Before the first slice becomes visible the log is synced
 //! up to the pending record, so that no power loss parts the elements from what leads to them.
 //!
 //! Invariants: the builder's command holds the lease of the key from the first element to the commit; an element is put
@@ -163,9 +163,8 @@ impl Build {
         self.key.1 = key;
         self.spill()?;
         self.count(&shape)?;
-        let pending = Staged { key: self.key.clone(), version: self.version };
         let at = txn.adopt(ns, &self.key.1, self.version, &shape)?;
-        txn.drop_pending(at, &pending);
+        txn.unstage(at, Staged { key: self.key, version: self.version });
         Ok(Some(at))
     }
 
@@ -205,28 +204,16 @@ impl Txn<'_, '_> {
         self.put_body(ns, key, shape.kind, Body::stored(&meta), shape.expire_ms)
     }
 
-    fn drop_pending(&mut self, at: Found, pending: &Staged) {
-        self.put_raw(at.place(), pending.record_key(), None);
-    }
-
-    /// Turns what a failed or rolled back build has left into garbage. Looks at every build since the last look.
-    pub fn collect_staged(&mut self) -> Result {
-        let staged = self.lease[0].staged.clone();
-        while let Some(entry) = { staged.lock().last().cloned() } {
-            let (ns, key) = (entry.key.0, &entry.key.1);
-            let found = self.find(ns, key)?;
-            let lives =
-                found.is_some_and(|at| self.object(at).body.as_ref().is_some_and(|b| b.version == entry.version));
-            if !lives {
-                let dead = Dead::new(ns, key, entry.version);
-                self.put_raw(0, entry.record_key(), None);
-                self.put_raw(0, dead.record_key(), Some(Vec::new()));
-                let core = &mut *self.lease[0];
-                core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
-            }
-            staged.lock().pop();
+    /// Turns what failed or rolled back builds have left into garbage.
+    pub fn collect_staged(&mut self) {
+        let staged = std::mem::take(&mut *self.lease[0].staged.lock());
+        for entry in staged {
+            let dead = Dead::new(entry.key.0, &entry.key.1, entry.version);
+            self.put_raw(0, entry.record_key(), None);
+            self.put_raw(0, dead.record_key(), Some(Vec::new()));
+            let core = &mut *self.lease[0];
+            core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
         }
-        Ok(())
     }
 }
 

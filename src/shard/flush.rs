@@ -90,6 +90,10 @@ impl Gather {
     /// Starts: everything dirty now is to be gathered.
     pub fn begin(core: &mut Core) -> Self {
         debug_assert!(core.in_flight.is_empty(), "one flush at a time");
+        // What a command has left that failed is in the log alone, whose segments this flush may delete.
+        for staged in core.staged.lock().iter() {
+            core.raw.insert(staged.record_key(), Some(Vec::new()));
+        }
         core.in_flight = std::mem::take(&mut core.dirty);
         core.flight_bytes = std::mem::take(&mut core.dirty_bytes);
         let flight = Flight { bytes: Vec::with_capacity(core.flight_bytes), ..Flight::default() };

@@ -16,6 +16,7 @@
 //! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
 //! | [`walk`], [`cursor`] | the key space in order |
 //! | [`draw`] | a key at random |
+//! | [`rank`] | the counted index: rank and offset in big collections |
 
 pub mod actor;
 pub mod build;
@@ -32,6 +33,7 @@ pub mod membership;
 pub mod names;
 pub mod object;
 pub mod overlay;
+pub mod rank;
 pub mod replay;
 pub mod table;
 pub mod timer;
