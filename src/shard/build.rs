@@ -25,7 +25,7 @@ use crate::store::{Partition, StoreError};
 use super::core::storage;
 use super::garbage::Dead;
 use super::object::{Body, Kind};
-use super::txn::elements::counted_group;
+use super::rank;
 use super::txn::{Found, Txn};
 
 /// Bytes of elements from which on a result goes to fjall in slices.
@@ -170,13 +170,17 @@ impl Build {
 
     /// Gives the elements in fjall their counted index.
     fn count(&self, shape: &Shape) -> Result {
-        let Some(group) = counted_group(shape.kind).filter(|_| shape.encoding == 0 || shape.kind == Kind::Zset) else {
+        let exact = shape.encoding == 0 || shape.kind == Kind::Zset;
+        let Some(group) = shape.kind.counted_group().filter(|_| exact && shape.size > rank::SMALL) else {
             return Ok(());
         };
         let mut prefix = Vec::new();
         codec::key::element_prefix(self.key.0, &self.key.1, self.version, &mut prefix);
-        let _ = (group, prefix);
-        Ok(())
+        let mut records = Vec::new();
+        let mut note = |key: &[u8], value: Option<&[u8]>| records.push((key.to_vec(), value.map(<[u8]>::to_vec)));
+        let counted = rank::build(&self.partition, &prefix, group, self.version, &mut note);
+        counted.map_err(|e| storage(&self.key.1, e))?;
+        self.ingest(records.into_iter())
     }
 }
 

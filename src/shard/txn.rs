@@ -15,6 +15,7 @@
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
 pub mod elements;
+mod order;
 mod strings;
 mod undo;
 

@@ -44,14 +44,14 @@ pub use read::{Block, Counted};
 pub use update::update;
 
 /// Up to as many elements a body without an index gets none: reading them all is as fast.
-pub const SMALL: u64 = 512;
+pub const SMALL: u64 = if cfg!(test) { 24 } else { 512 };
 
 /// Elements of a block, when it is made.
-pub const BLOCK: u64 = 128;
+pub const BLOCK: u64 = if cfg!(test) { 8 } else { 128 };
 
 /// Blocks that a counter of a higher level counts, when it is made. A step of a range costs a seventh of its opening: with
 /// 64, one level less in ten million elements, a search takes twice as long.
-pub const FAN: u64 = 16;
+pub const FAN: u64 = if cfg!(test) { 4 } else { 16 };
 
 /// Takes the records of an index on their way to an ingestion: key, and value or tombstone.
 pub type Out<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;

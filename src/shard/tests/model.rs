@@ -10,7 +10,6 @@ use crate::Error;
 use crate::log::Fsync;
 use crate::shard::build::{Build, Shape};
 use crate::shard::object::Kind;
-use crate::shard::txn::elements::counted_group;
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
 
 const STEPS: usize = 250;
@@ -421,7 +420,7 @@ fn apply(txn: &mut Txn<'_, '_>, ns: u32, act: &Act, db: &mut super::world::Db, n
 
 /// The physical key of an element in the group of a kind that is counted.
 fn physical(kind: Kind, element: &[u8]) -> Vec<u8> {
-    [&[counted_group(kind).unwrap().tag()], element].concat()
+    [&[kind.counted_group().unwrap().tag()], element].concat()
 }
 
 /// Acts on collections.

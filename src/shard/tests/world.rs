@@ -14,7 +14,7 @@ use crate::shard::Engine;
 use crate::shard::engine::EngineOptions;
 use crate::shard::object::Kind;
 use crate::shard::timer::Timer;
-use crate::shard::txn::elements::{counted_group, whole_group};
+use crate::shard::txn::elements::whole_group;
 use crate::shard::txn::{Mark, Txn, WriteSet};
 use crate::shard::walk::{Span, walk};
 
@@ -401,7 +401,7 @@ pub(super) fn read(txn: &mut Txn<'_, '_>, ns: NsId, key: &[u8]) -> Result<Option
 /// Reads a collection in both directions, by rank and by element; all must agree.
 fn read_collection(txn: &mut Txn<'_, '_>, at: crate::shard::Found) -> Result<Value, Error> {
     let (kind, expire_ms) = (txn.object(at).kind, txn.object(at).expire_ms);
-    let group = counted_group(kind).unwrap();
+    let group = kind.counted_group().unwrap();
     let mut elements = Elements::new();
     for element in txn.group(at, group)? {
         let (key, value) = element?;
