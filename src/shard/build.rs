@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use crate::codec::{self, Extra, Meta, NsId, redo};
+use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::store::{Partition, StoreError};
@@ -70,6 +70,13 @@ impl Shape {
     /// A collection of this type and size with everything else at zero.
     pub const fn new(kind: Kind, size: u64) -> Self {
         Shape { kind, encoding: 0, form: 0, size, extra: Extra::None, expire_ms: 0 }
+    }
+}
+
+impl Shape {
+    fn body(&self) -> Body {
+        let Shape { encoding, form, size, extra, .. } = *self;
+        Body { encoding, form, size, extra, ..Body::new() }
     }
 }
 
@@ -145,25 +152,26 @@ impl Build {
         self.staged.lock().push(Staged { key: self.key.clone(), version: self.version });
     }
 
-    /// Makes the key hold what was built; an empty result removes it. `None` if it is empty.
+    /// Makes the key hold what was built; a result of size 0 removes it. `None` for that.
     pub fn finish(mut self, txn: &mut Txn<'_, '_>, shape: Shape) -> Result<Option<Found>> {
         let (ns, key) = (self.key.0, std::mem::take(&mut self.key.1));
         if self.version == 0 {
-            if self.elements.is_empty() {
+            if shape.size == 0 {
                 txn.delete(ns, &key)?;
                 return Ok(None);
             }
-            let at = txn.create(ns, &key, shape.kind, shape.encoding)?;
+            let at = txn.put_body(ns, &key, shape.kind, shape.body(), shape.expire_ms)?;
             for (element, value) in &self.elements {
                 txn.put_element(at, element, value)?;
             }
-            txn.reshape(at, &shape);
             return Ok(Some(at));
         }
         self.key.1 = key;
         self.spill()?;
         self.count(&shape)?;
-        let at = txn.adopt(ns, &self.key.1, self.version, &shape)?;
+        let mut body = Body { version: self.version, maybe_stored: true, ..shape.body() };
+        body.overlay.complete = false;
+        let at = txn.put_body(ns, &self.key.1, shape.kind, body, shape.expire_ms)?;
         txn.unstage(at, Staged { key: self.key, version: self.version });
         Ok(Some(at))
     }
@@ -185,29 +193,6 @@ impl Build {
 }
 
 impl Txn<'_, '_> {
-    /// Sets size, form, extra and time of a collection just made.
-    pub fn reshape(&mut self, at: Found, shape: &Shape) {
-        self.change_body(at, |body| (body.size, body.form, body.extra) = (shape.size, shape.form, shape.extra));
-        if shape.expire_ms != 0 {
-            self.set_expiry(at, shape.expire_ms);
-        }
-    }
-
-    /// Makes a key hold what fjall has under this version.
-    fn adopt(&mut self, ns: NsId, key: &[u8], version: u64, shape: &Shape) -> Result<Found> {
-        let Some(kind) = shape.kind.stored() else { unreachable!("a result has a type") };
-        let meta = Meta {
-            kind,
-            encoding: shape.encoding,
-            form: shape.form,
-            version,
-            expire_ms: shape.expire_ms,
-            size: shape.size,
-            extra: shape.extra,
-        };
-        self.put_body(ns, key, shape.kind, Body::stored(&meta), shape.expire_ms)
-    }
-
     /// Turns what failed or rolled back builds have left into garbage.
     pub fn collect_staged(&mut self) {
         let staged = std::mem::take(&mut *self.lease[0].staged.lock());
