@@ -27,8 +27,10 @@ use super::overlay::{self, Bytes, Element};
 use super::rank;
 use super::table::Index;
 
-/// Objects encoded or settled per hold of the shard's lock.
+/// Records encoded or settled per hold of the shard's lock.
 pub const SLICE: usize = if cfg!(test) { 8 } else { 128 };
+/// A record whose value is longer counts for several.
+const ENTRY_BYTES: usize = 2 << 10;
 
 #[derive(Clone, Copy)]
 struct Record {
@@ -187,8 +189,8 @@ impl Gather {
         let Some(body) = &mut object.body else { return };
         let version = body.version;
         let Gather { flight, key: disk_key, .. } = self;
-        let mut gathered = 0;
-        let next = body.overlay.visit_dirty(&part.from, *budget, |key, element| {
+        let (mut gathered, most) = (0, *budget);
+        let next = body.overlay.visit_dirty(&part.from, most, |key, element| {
             if let Some(counted) = &mut part.counted {
                 counted.note(key, element);
             }
@@ -203,9 +205,11 @@ impl Gather {
             flight.push(disk_key, element.value.as_deref());
             flight.elements.push(ElementEntry { index: part.index, version, key: Bytes::from_slice(key) });
             gathered += 1;
+            let cost = 1 + element.value.as_ref().map_or(0, |value| value.len()) / ENTRY_BYTES;
+            *budget = budget.saturating_sub(cost);
+            cost
         });
         body.maybe_stored |= gathered > 0;
-        *budget -= gathered.min(*budget);
         match next {
             Some(from) => self.part = Some(Part { from, ..part }),
             None => {

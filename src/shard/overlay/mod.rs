@@ -292,9 +292,14 @@ impl Overlay {
         self.range(Bound::Unbounded, Bound::Unbounded)
     }
 
-    /// Calls `f` for the dirty entries from `from` on, in order, at most `most` of them; subtrees without any cost
-    /// nothing. Returns the key of the next dirty entry, `None` when there are no more.
-    pub fn visit_dirty(&mut self, from: &[u8], most: usize, f: impl FnMut(&[u8], &mut Element)) -> Option<Bytes> {
+    /// Calls `f` for the dirty entries from `from` on, in order, as long as what it answers for them is less than `most`
+    /// in sum; subtrees without any cost nothing. Returns the key of the next dirty entry, `None` when there are no more.
+    pub fn visit_dirty(
+        &mut self,
+        from: &[u8],
+        most: usize,
+        f: impl FnMut(&[u8], &mut Element) -> usize,
+    ) -> Option<Bytes> {
         let mut visit = Visit { from: Some(from), most, f, change: Change::default() };
         let next = match &mut self.root {
             Root::Leaf(leaf) => leaf.visit_dirty(&mut visit),

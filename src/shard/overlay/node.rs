@@ -49,7 +49,7 @@ impl Change {
 pub(super) struct Visit<'a, F> {
     /// Where to start; `None` once there.
     pub(super) from: Option<&'a [u8]>,
-    /// Entries still to be visited.
+    /// What the entries still to be visited may cost.
     pub(super) most: usize,
     pub(super) f: F,
     /// What all calls of `f` did together.
@@ -255,7 +255,7 @@ impl Leaf {
 
     pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Bytes>
     where
-        F: FnMut(&[u8], &mut Element),
+        F: FnMut(&[u8], &mut Element) -> usize,
     {
         let first = visit.from.take().map_or(0, |from| self.find(from).unwrap_or_else(|at| at));
         let mut dirty = self.masks.dirty & !low(first);
@@ -264,8 +264,8 @@ impl Leaf {
             if visit.most == 0 {
                 return Some(Bytes::from_slice(self.key(at)));
             }
-            visit.most -= 1;
-            let ((), change) = self.change(at, &mut visit.f);
+            let (cost, change) = self.change(at, &mut visit.f);
+            visit.most = visit.most.saturating_sub(cost);
             visit.change.add(change);
             dirty &= dirty - 1;
         }
@@ -624,7 +624,7 @@ impl Inner {
 
     pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Bytes>
     where
-        F: FnMut(&[u8], &mut Element),
+        F: FnMut(&[u8], &mut Element) -> usize,
     {
         let first = visit.from.map_or(0, |from| self.route(from));
         for at in first..self.len() {

@@ -233,6 +233,7 @@ fn visit_dirty(overlay: &mut Overlay, model: &mut Model, from: &[u8], most: usiz
     let next = overlay.visit_dirty(from, most, |key, e| {
         visited.push(key.to_vec());
         *e = element.clone();
+        1
     });
     let dirty = model.range(from.to_vec()..).filter(|(_, e)| e.state & state::DIRTY != 0);
     let mut dirty: Vec<_> = dirty.map(|(key, _)| key.clone()).collect();
@@ -298,7 +299,7 @@ fn an_empty_map_answers() {
     assert_eq!(overlay.remove(b""), None);
     assert_eq!(overlay.update(b"", |_| ()), None);
     assert_eq!((overlay.before(b"k"), overlay.select_live(0)), (Sums::default(), None));
-    assert_eq!(overlay.visit_dirty(b"", 1, |_, _| ()), None);
+    assert_eq!(overlay.visit_dirty(b"", 1, |_, _| 1), None);
     assert_eq!(overlay.evict_clean(b"", 1), None);
     assert!(overlay.complete, "nothing was dropped");
 }
