@@ -93,11 +93,15 @@ impl Cell {
         }
     }
 
-    /// The cell so many parts east and north of it, −1 to 1; the grid's edges join.
+    /// The cell so many parts east and north of it, −1 to 1; the grid's edges join. The part beyond the last one counts
+    /// as the first on an axis that moves, and stays on one that does not.
     pub fn neighbour(self, east: i32, north: i32) -> Cell {
         let mask = (1u64 << self.step) - 1;
-        let moved = |bits: u64, by: i32| u64::from(collect(bits)).wrapping_add_signed(by.into()) & mask;
-        let bits = spread(moved(self.bits >> 1, east) as u32) << 1 | spread(moved(self.bits, north) as u32);
+        let moved = |bits: u64, by: i32| match by {
+            0 => collect(bits),
+            by => (u64::from(collect(bits)).wrapping_add_signed(by.into()) & mask) as u32,
+        };
+        let bits = spread(moved(self.bits >> 1, east)) << 1 | spread(moved(self.bits, north));
         Cell { bits, ..self }
     }
 

@@ -78,7 +78,7 @@ impl Shape {
     /// searched, as in Redis, but never twice in a row unless the first one is repeated.
     pub fn cells(&self) -> Vec<Cell> {
         let bounds = self.bounds();
-        let mut step = steps(self.reach_m(), self.centre.latitude);
+        let mut step = steps(self.reach_m(&bounds), self.centre.latitude);
         let mut middle = Cell::at(self.centre, step);
         if step > 1 && !reaches(middle, &bounds) {
             step -= 1;
@@ -124,15 +124,18 @@ impl Shape {
         Bounds { west: longitude - aside, south: latitude - up, east: longitude + aside, north: latitude + up }
     }
 
-    /// Metres from the centre to the farthest point.
-    fn reach_m(&self) -> f64 {
+    /// Metres from the centre to the farthest point; of a polygon, to the farthest corner of its bounds.
+    fn reach_m(&self, bounds: &Bounds) -> f64 {
         match &self.outline {
             Outline::Circle { radius_m } => *radius_m,
             Outline::Box { width_m, height_m } => {
                 (width_m / 2.0 * (width_m / 2.0) + height_m / 2.0 * (height_m / 2.0)).sqrt()
             }
-            Outline::Polygon(vertices) => {
-                vertices.iter().map(|&vertex| metres(self.centre, vertex)).fold(0.0, f64::max)
+            Outline::Polygon(_) => {
+                let Bounds { west, south, east, north } = *bounds;
+                let corners = [(west, south), (west, north), (east, south), (east, north)];
+                let distance = |(longitude, latitude)| metres(self.centre, Position { longitude, latitude });
+                corners.into_iter().map(distance).fold(0.0, f64::max)
             }
         }
     }
