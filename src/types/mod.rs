@@ -2,4 +2,6 @@
 
 pub mod bitmap;
 pub mod expire_options;
+pub mod geo;
+pub mod hyperloglog;
 pub mod string;
