@@ -15,6 +15,7 @@
 //! | [`log`] | the redo log: segments, group commit, fsync policies, replay |
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
+//! | [`rdb`] | values in Redis's RDB format, DUMP payloads; no I/O |
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
 //! | [`cli`] | the command line of the binary |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
@@ -28,6 +29,7 @@ pub mod error;
 pub mod handler;
 pub mod log;
 pub mod net;
+pub mod rdb;
 pub mod resp;
 pub mod server;
 pub mod shard;
