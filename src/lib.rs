@@ -14,8 +14,8 @@
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
 //! | [`log`] | the redo log: segments, group commit, fsync policies, replay |
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
-//! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`rdb`] | values in Redis's RDB format, DUMP payloads; no I/O |
+//! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
 //! | [`cli`] | the command line of the binary |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |

@@ -266,7 +266,7 @@ mod tests {
     fn long_strings() {
         for len in [63, 64, 4095, 4096, 16_377, 16_378, 16_379, 70_000] {
             let text = vec![b'x'; len];
-            assert_eq!(strings(&build(&[text.clone()])), Ok(vec![text]), "{len}");
+            assert_eq!(strings(&build(std::slice::from_ref(&text))), Ok(vec![text]), "{len}");
         }
     }
 
