@@ -6,7 +6,7 @@ use super::{Dialect, RdbError, Value, crc64};
 const VERSION_LEN: usize = 2;
 const CHECKSUM_LEN: usize = 8;
 
-/// The highest version whose values are known, and Valkey's own. Its strangers between the two are Redis's to come.
+/// The highest version of Redis's that is known (its new types are refused by their type bytes), and Valkey's own.
 const VERSION_MAX: u16 = 13;
 const VERSION_VALKEY: u16 = 80;
 

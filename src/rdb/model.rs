@@ -149,7 +149,7 @@ impl RdbError {
     }
 }
 
-/// All that the readers of single parts find wrong is that bytes are missing.
+/// A cursor finds nothing wrong but that bytes are missing.
 impl From<CodecError> for RdbError {
     fn from(_: CodecError) -> Self {
         RdbError::Corrupt("value is cut short")
