@@ -2,4 +2,6 @@
 
 pub mod bitmap;
 pub mod expire_options;
+pub mod random;
+pub mod scan;
 pub mod string;
