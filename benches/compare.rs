@@ -72,7 +72,8 @@ struct Options {
     /// Depths of pipeline.
     #[arg(long, value_delimiter = ',', default_value = "1,16")]
     pipeline: Vec<u32>,
-    /// Commands: set, get, incr, mset, or others redis-benchmark knows by -t.
+    /// Commands: set, get, incr, mset, hget, lrange_100, xadd, zrange, zrank, or others redis-benchmark knows by -t;
+    /// `collections` stands for lpush, rpop, lrange_100, sadd, spop, hset, hget, zadd, zrank, zrange, xadd.
     #[arg(long, value_delimiter = ',', default_value = "set,get,incr,mset")]
     tests: Vec<String>,
     /// Write every key before the first run.
@@ -90,6 +91,24 @@ struct Options {
     /// Given by cargo bench.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+/// What `collections` stands for: writers before those that read what they wrote.
+const COLLECTIONS: [&str; 11] =
+    ["lpush", "rpop", "lrange_100", "sadd", "spop", "hset", "hget", "zadd", "zrank", "zrange", "xadd"];
+
+/// How redis-benchmark is told to run a test: a name it knows, or a command on the keys that its own tests use.
+fn test_arguments(test: &str, size: usize) -> Vec<String> {
+    let value = "x".repeat(size);
+    let command = match test {
+        "hget" => "HGET myhash element:__rand_int__",
+        "lrange_100" => "LRANGE mylist 0 99",
+        "zrange" => "ZRANGE myzset 0 9",
+        "zrank" => "ZRANK myzset element:__rand_int__",
+        "xadd" => &format!("XADD mystream * myfield {value}"),
+        known => return vec!["-t".to_owned(), known.to_owned()],
+    };
+    command.split(' ').map(str::to_owned).collect()
 }
 
 /// A running server.
@@ -236,9 +255,10 @@ fn measure(options: &Options, server: &Server, test: &str, depth: u32, ticks: f6
     let requests = if test == "mset" { options.requests / 10 } else { options.requests }.max(1000);
     let (cpu_before, flushes_before) = (server.cpu_us(ticks), server.flushes());
     let output = Command::new(&options.benchmark)
-        .args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-t", test])
+        .args(["-h", "127.0.0.1", "-p", &server.port.to_string()])
         .args(["-c", &options.clients.to_string(), "-P", &depth.to_string(), "-n", &requests.to_string()])
         .args(["-r", &options.keys.to_string(), "-d", &options.size.to_string(), "--precision", "3"])
+        .args(test_arguments(test, options.size))
         .stdin(Stdio::null())
         .output()
         .map_err(|e| format!("{}: {e} (Debian: apt-get install redis-tools)", options.benchmark.display()))?;
@@ -374,8 +394,13 @@ fn run(options: &Options) -> Result<(), String> {
         }
     }
     let mut table = Vec::new();
+    let expand = |test: &String| match test.as_str() {
+        "collections" => COLLECTIONS.map(str::to_owned).to_vec(),
+        one => vec![one.to_owned()],
+    };
+    let tests: Vec<String> = options.tests.iter().flat_map(expand).collect();
     for &depth in &options.pipeline {
-        for test in &options.tests {
+        for test in &tests {
             let mut samples = vec![Vec::new(); servers.len()];
             for round in 0..options.rounds {
                 for i in 0..servers.len() {
