@@ -351,6 +351,15 @@ fn bury(core: &mut Core, ns: NsId, key: &[u8], version: u64) -> Result {
     Ok(())
 }
 
+/// A version that is given its metadata lives. What [`bury`] says of it comes from fjall being ahead: a big result is
+/// older than the record that names it, and what else that record did to the key came before.
+fn unbury(core: &mut Core, ns: NsId, key: &[u8], version: u64) {
+    let dead = Dead::new(ns, key, version);
+    if core.raw.remove(&dead.record_key()).is_some() {
+        core.garbage.retain(|(other, _)| *other != dead);
+    }
+}
+
 fn stamp(core: &mut Core, index: Index, lsn: Lsn) {
     core.touch_dirty(index);
     core.table.at_mut(index).lsn = lsn;
@@ -359,6 +368,10 @@ fn stamp(core: &mut Core, index: Index, lsn: Lsn) {
 
 fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Meta, value: &[u8]) -> Result {
     let index = claim(core, hash, lsn, (ns, key), meta.has_version().then_some(meta.version))?;
+    let named = core.table.at(index).body.as_ref().is_some_and(|body| body.version == meta.version);
+    if meta.has_version() && meta.version != lsn && !named {
+        unbury(core, ns, key, meta.version);
+    }
     let object = core.table.at_mut(index);
     let before = object.mem_bytes();
     let was_absent = object.kind == Kind::Absent;

@@ -98,6 +98,36 @@ fn rule_10_what_a_failed_command_leaves_is_garbage() {
 }
 
 #[test]
+fn rule_10_a_replay_over_a_store_that_is_ahead_keeps_the_result() {
+    let mut world = World::new(1, Fsync::EverySec);
+    // Replay flushes after a few records, and so looks at what the store holds.
+    world.options.dirty_budget = 1;
+    for n in 0..10 {
+        world.put(DB, format!("other {n}").as_bytes(), b"value", 0);
+    }
+    let ns = world.ns(DB);
+    world.builds = true;
+    let (result, need) = world.transact(&[b"key"], |txn| {
+        txn.put_string(ns, b"key", b"a string", 0)?;
+        let mut build = Build::new(txn, ns, b"key");
+        for n in 0..MANY {
+            build.put(&element(n), b"value")?;
+        }
+        build.finish(txn, Shape::new(Kind::Hash, MANY as u64)).map(drop)
+    });
+    result.unwrap();
+    world.engine().write_out(need);
+    let elements: Elements = (0..MANY).map(|n| (element(n), b"value".to_vec())).collect();
+    world.model.get_mut(DB).unwrap().insert(b"key".to_vec(), Value::collection(Kind::Hash, elements, 0));
+    world.note();
+    world.sim.crash_at_step("flush.stored", 0);
+    world.engine().flush().unwrap_err();
+    world.crash(None);
+    world.verify();
+    world.audit();
+}
+
+#[test]
 fn rule_10_a_result_over_itself_reads_what_it_replaces() {
     let mut world = World::new(1, Fsync::EverySec);
     world.build(b"key", MANY, true).unwrap();
