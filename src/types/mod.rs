@@ -2,6 +2,7 @@
 
 pub mod bitmap;
 pub mod expire_options;
+pub mod hash;
 pub mod random;
 pub mod scan;
 pub mod string;
