@@ -194,6 +194,14 @@ impl Hash {
         Ok(old.is_some_and(|old_ms| old_ms == 0 || old_ms > ctx.now_ms))
     }
 
+    /// Gives a live field another time, 0 for none.
+    pub fn set_time(&mut self, ctx: &mut Ctx, key: &[u8], name: &[u8], expire_ms: u64) -> Result {
+        self.make_timed(ctx, key)?;
+        let Some(value) = self.get(ctx, name)?.map(|(_, value)| value.to_vec()) else { return Ok(()) };
+        self.put_timed(ctx, &element_key(name), name, &value, expire_ms)?;
+        Ok(())
+    }
+
     /// Removes a field; whether it was there. One that has expired goes, too, but was not there.
     pub fn remove(&mut self, ctx: &mut Ctx, name: &[u8]) -> Result<bool> {
         let key = element_key(name);

@@ -15,6 +15,11 @@
 //! them. Fields come in the order of their bytes.
 
 pub mod basic;
+pub mod expiry;
 pub mod fields;
+pub mod getset;
+pub mod number;
+pub mod options;
+pub mod pick;
 
 pub use fields::encoding;
