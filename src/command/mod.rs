@@ -32,6 +32,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::hash::pick::COMMANDS,
     crate::types::hash::expiry::COMMANDS,
     crate::types::hash::getset::COMMANDS,
+    crate::types::hyperloglog::command::COMMANDS,
+    crate::types::hyperloglog::debug::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,
