@@ -121,7 +121,8 @@ impl SetOptions {
         if options.remaining() < 3 {
             return Err(ARITY);
         }
-        let number = parse_i64(options.arg()?).and_then(|number| i32::try_from(number).ok()).filter(|number| *number > 0);
+        let number =
+            parse_i64(options.arg()?).and_then(|number| i32::try_from(number).ok()).filter(|number| *number > 0);
         let number = number.ok_or(Error::err("ERR invalid number of fields"))?;
         if options.remaining() as u64 != u64::from(number.unsigned_abs()) * 2 {
             return Err(ARITY);
