@@ -159,7 +159,7 @@ pub(super) fn encoding(object: &Object) -> &'static str {
     match object.kind {
         Kind::String => string_encoding(object),
         Kind::Hash | Kind::Set => "hashtable",
-        Kind::List => "quicklist",
+        Kind::List => crate::types::list::form::encoding(object),
         Kind::Zset => "skiplist",
         Kind::Stream => "stream",
         Kind::Absent => unreachable!("a found key is there"),
