@@ -5,6 +5,7 @@ pub mod expire_options;
 pub mod geo;
 pub mod hash;
 pub mod hyperloglog;
+pub mod list;
 pub mod random;
 pub mod scan;
 pub mod string;
