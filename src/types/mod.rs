@@ -2,5 +2,7 @@
 
 pub mod bitmap;
 pub mod expire_options;
+pub mod random;
+pub mod scan;
 pub mod set;
 pub mod string;
