@@ -28,6 +28,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::bitmap::op::COMMANDS,
     crate::types::bitmap::field::COMMANDS,
     crate::types::set::member::COMMANDS,
+    crate::types::set::pick::COMMANDS,
+    crate::types::set::algebra::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,

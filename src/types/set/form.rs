@@ -54,6 +54,9 @@ pub fn hinted(form: u8, hint: usize, limits: &Encodings) -> u8 {
 
 /// The form of a set of `size` members once it has this one too.
 pub fn grown(form: u8, size: u64, member: &[u8], limits: &Encodings) -> u8 {
+    if form == HASHTABLE {
+        return form;
+    }
     let packs = size < limits.set_max_listpack_entries as u64 && member.len() <= limits.set_max_listpack_value;
     match form {
         INTSET if parse_i64(member).is_some() => {

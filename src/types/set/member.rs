@@ -1,10 +1,10 @@
 //! Single members: SADD, SREM, SISMEMBER, SMISMEMBER, SMOVE; and all of them: SMEMBERS, SCARD, SSCAN.
 
-use super::{cardinality, contains, create, insert, is_blind, key_of, may_walk, remove_if_empty, text};
+use super::{cardinality, contains, create, form, insert, is_blind, key_of, may_walk, remove_if_empty, text};
 use crate::codec::element;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
-use crate::types::string::value::may_reply;
+use crate::types::scan::{Options, parse_cursor, scan_group};
 
 fn sadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let members = args.slice(2);
@@ -34,7 +34,7 @@ fn srem(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// Accounts for members that are removed.
-fn shrink(ctx: &mut Ctx, at: Found, removed: i64) -> Result {
+pub(super) fn shrink(ctx: &mut Ctx, at: Found, removed: i64) -> Result {
     if !is_blind(ctx, at) {
         ctx.txn.add_size(at, -removed);
     }
@@ -93,7 +93,6 @@ fn smembers(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 pub(super) fn reply_all(ctx: &Ctx, at: Found, out: &mut Reply) -> Result {
     for member in ctx.group(at, element::Group::SetMember)? {
         let (element, value) = member?;
-        may_reply(ctx, out)?;
         out.bulk(text(&element, &value)?);
     }
     Ok(())
@@ -124,6 +123,23 @@ fn smove(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     insert(ctx, to, std::iter::once(member))?;
     out.int(1);
     Ok(())
+}
+
+fn sscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let cursor = parse_cursor(&args[2])?;
+    let Some(at) = ctx.lookup_kind(&args[1], Kind::Set)? else {
+        // Redis does not look at the options then.
+        out.array(2);
+        out.bulk(b"0");
+        out.array(0);
+        return Ok(());
+    };
+    let options = Options::parse(args.cursor(3), Kind::Set)?;
+    let whole = ctx.body(at).form != form::HASHTABLE;
+    scan_group(ctx, (at, element::Group::SetMember), cursor, &options, whole, out, |member, _, page| {
+        page.bulk(member);
+        Ok(1)
+    })
 }
 
 const ADDS: u32 = flags::WRITE | flags::DENYOOM | flags::FAST;
@@ -160,4 +176,11 @@ pub const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE), KeySpec::one(2, key::RW | key::INSERT)])
         .help("1.0.0", "Moves a member from one set to another.")
         .syntax("source destination member", "O(1)"),
+    Command::new("sscan", sscan, -3, flags::READONLY, Group::Set)
+        .keys(&[KeySpec::one(1, key::RO | key::ACCESS)])
+        .help("2.8.0", "Goes through the members of a set page by page.")
+        .syntax(
+            "key cursor [MATCH pattern] [COUNT count]",
+            "O(1) for a call, O(N) for a whole scan, where N is the number of members that begin as the pattern does.",
+        ),
 ];

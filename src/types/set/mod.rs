@@ -4,7 +4,10 @@
 //! |---|---|
 //! | this one | what the commands share: look-up, creation, removal, cardinality |
 //! | [`form`] | what OBJECT ENCODING says |
-//! | [`member`] | SADD, SREM, SISMEMBER, SMISMEMBER, SMEMBERS, SCARD, SMOVE |
+//! | [`member`] | SADD, SREM, SISMEMBER, SMISMEMBER, SMEMBERS, SCARD, SMOVE, SSCAN |
+//! | [`pick`] | SPOP, SRANDMEMBER |
+//! | [`combine`] | union, intersection and difference of elements, as streams |
+//! | [`algebra`] | SINTER, SUNION, SDIFF, their STORE and CARD forms |
 //!
 //! | element | value |
 //! |---|---|
@@ -18,21 +21,22 @@
 //! Invariants: a set without members does not exist; an exact set's size is the number of its members; the encode-version
 //! of a set never changes.
 
+pub mod algebra;
+pub mod combine;
 pub mod form;
 pub mod member;
+pub mod pick;
 
 use smallvec::SmallVec;
 
 use crate::codec::element::{Group, set_member, split_text, with_text};
-use crate::config::Settings;
-use crate::handler::{Ctx, Error, Found, Result};
+use crate::handler::{Ctx, Found, Result};
 use crate::shard::core::unreadable;
 use crate::shard::object::{Body, Kind};
+use crate::types::scan::may_touch;
 
 /// Encode-version of sets that are written without a read.
 const BLIND: u8 = 1;
-/// Members that a network thread may touch in one command.
-const IN_PLACE: u64 = 10_000;
 
 /// A member's element, without an allocation where it is short.
 type Key = SmallVec<[u8; 64]>;
@@ -51,11 +55,6 @@ fn text<'a>(element: &'a [u8], value: &'a [u8]) -> Result<&'a [u8]> {
 
 fn is_blind(ctx: &Ctx, at: Found) -> bool {
     ctx.body(at).encoding == BLIND
-}
-
-/// Has a command that touches so many members run where it holds nobody up.
-fn may_touch(ctx: &Ctx, members: u64) -> Result {
-    if members > IN_PLACE && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// Has a command that goes through a set run where it holds nobody up. Nobody knows how many members a blind set has,
@@ -86,7 +85,7 @@ fn contains(ctx: &mut Ctx, at: Found, member: &[u8]) -> Result<bool> {
 
 /// Makes a key hold an empty set that is about to get members: so many at most, this one first.
 fn create(ctx: &mut Ctx, key: &[u8], first: &[u8], hint: usize) -> Result<Found> {
-    let settings = ctx.server.config.settings();
+    let settings = ctx.settings();
     let encoding = settings.set_encode_version;
     let form = if encoding == BLIND { form::HASHTABLE } else { form::initial(first, hint, &settings.encodings) };
     let ns = ctx.ns();
@@ -99,12 +98,10 @@ fn insert<'m>(ctx: &mut Ctx, at: Found, members: impl ExactSizeIterator<Item = &
     let body = ctx.body(at);
     let (size, before) = (body.size, body.form);
     let blind = body.encoding == BLIND;
-    // A hash table stays one, so that nobody has to ask for the limits.
-    let mut settings: Option<std::sync::Arc<Settings>> = None;
     let mut form = before;
-    if !blind && before != form::HASHTABLE && given > 1 {
-        let settings = settings.insert(ctx.server.config.settings());
-        form = form::hinted(before, given, &settings.encodings);
+    let limits = ctx.settings().encodings;
+    if !blind {
+        form = form::hinted(before, given, &limits);
     }
     let mut added = 0;
     for member in members {
@@ -112,10 +109,7 @@ fn insert<'m>(ctx: &mut Ctx, at: Found, members: impl ExactSizeIterator<Item = &
         if blind {
             ctx.txn.put_element_blind(at, &key, &value);
         } else if !ctx.txn.add_element(at, &key, &value)? {
-            if form != form::HASHTABLE {
-                let settings = settings.get_or_insert_with(|| ctx.server.config.settings());
-                form = form::grown(form, size + added, member, &settings.encodings);
-            }
+            form = form::grown(form, size + added, member, &limits);
             added += 1;
         }
     }
@@ -123,9 +117,7 @@ fn insert<'m>(ctx: &mut Ctx, at: Found, members: impl ExactSizeIterator<Item = &
         return Ok(given);
     }
     ctx.txn.add_size(at, added as i64);
-    if form != before {
-        ctx.txn.set_form(at, form);
-    }
+    ctx.txn.set_form(at, form);
     Ok(added as usize)
 }
 
