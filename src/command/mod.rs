@@ -30,6 +30,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::set::member::COMMANDS,
     crate::types::set::pick::COMMANDS,
     crate::types::set::algebra::COMMANDS,
+    crate::types::hyperloglog::command::COMMANDS,
+    crate::types::hyperloglog::debug::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,

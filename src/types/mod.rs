@@ -2,6 +2,8 @@
 
 pub mod bitmap;
 pub mod expire_options;
+pub mod geo;
+pub mod hyperloglog;
 pub mod random;
 pub mod scan;
 pub mod set;
