@@ -75,8 +75,8 @@ fn store(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, operation: Operation) -
     if operation == Operation::Inter && integers && count <= limits.set_max_intset_entries as u64 {
         form = form::INTSET;
     }
-    let (form, size) = if encoding == BLIND { (form::HASHTABLE, 0) } else { (form, count) };
-    build.finish(&mut ctx.txn, Shape { encoding, form, ..Shape::new(Kind::Set, size) })?;
+    let form = if encoding == BLIND { form::HASHTABLE } else { form };
+    build.finish(&mut ctx.txn, Shape { encoding, form, ..Shape::new(Kind::Set, count) })?;
     out.int(count as i64);
     Ok(())
 }

@@ -16,7 +16,7 @@
 //! | encode-version | `size` | SADD | SCARD |
 //! |---|---|---|---|
 //! | 0 exact | members | reads before it writes, answers how many are new | the size |
-//! | 1 blind | 0 | writes, answers how many it was given | counts |
+//! | 1 blind | says nothing | writes, answers how many it was given | counts |
 //!
 //! Invariants: a set without members does not exist; an exact set's size is the number of its members; the encode-version
 //! of a set never changes.

@@ -108,9 +108,9 @@ fn keep_some(ctx: &mut Ctx, at: Found, key: &[u8], mut taken: Sampler, most: boo
         }
         kept += 1;
     }
-    let (form, size) = if encoding == BLIND { (before, 0) } else { (form, kept) };
+    let form = if encoding == BLIND { before } else { form };
     let expire_ms = ctx.object(at).expire_ms;
-    build.finish(&mut ctx.txn, Shape { encoding, form, expire_ms, ..Shape::new(Kind::Set, size) })?;
+    build.finish(&mut ctx.txn, Shape { encoding, form, expire_ms, ..Shape::new(Kind::Set, kept) })?;
     Ok(())
 }
 
