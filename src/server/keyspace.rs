@@ -159,7 +159,7 @@ pub(super) fn encoding(object: &Object) -> &'static str {
     match object.kind {
         Kind::String => string_encoding(object),
         Kind::Hash => crate::types::hash::encoding(object),
-        Kind::Set => "hashtable",
+        Kind::Set => crate::types::set::form::encoding(object),
         Kind::List => crate::types::list::form::encoding(object),
         Kind::Zset => "skiplist",
         Kind::Stream => "stream",

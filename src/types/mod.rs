@@ -8,4 +8,5 @@ pub mod hyperloglog;
 pub mod list;
 pub mod random;
 pub mod scan;
+pub mod set;
 pub mod string;
