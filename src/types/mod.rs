@@ -3,3 +3,4 @@
 pub mod bitmap;
 pub mod expire_options;
 pub mod string;
+pub mod zset;
