@@ -27,6 +27,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::bitmap::count::COMMANDS,
     crate::types::bitmap::op::COMMANDS,
     crate::types::bitmap::field::COMMANDS,
+    crate::types::hyperloglog::command::COMMANDS,
+    crate::types::hyperloglog::debug::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,

@@ -15,6 +15,7 @@
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
 pub mod elements;
+mod order;
 mod strings;
 mod undo;
 
@@ -47,13 +48,6 @@ const COPY_LIMIT: usize = 1 << 10;
 pub struct Found {
     at: u16,
     index: Index,
-}
-
-impl Found {
-    /// Place of its core in the lease.
-    pub(super) const fn place(self) -> u16 {
-        self.at
-    }
 }
 
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
@@ -360,6 +354,13 @@ impl<'a, 'e> Txn<'a, 'e> {
         let object = self.lease[at.at as usize].table.at(at.index);
         redo::encode_expire(object.ns, object.key(), expire_ms, &mut self.set.redo);
         self.touch(at);
+    }
+
+    /// A big result has its metadata: it is no longer pending.
+    pub fn unstage(&mut self, at: Found, staged: super::build::Staged) {
+        self.put_raw(at.at, staged.record_key(), None);
+        self.lease[at.at as usize].staged.lock().retain(|other| *other != staged);
+        self.set.undo.push(Undo::Staged { at: at.at, staged });
     }
 
     /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.

@@ -2,5 +2,7 @@
 
 pub mod bitmap;
 pub mod expire_options;
+pub mod geo;
+pub mod hyperloglog;
 pub mod string;
 pub mod zset;
