@@ -160,7 +160,7 @@ pub(super) fn encoding(object: &Object) -> &'static str {
         Kind::String => string_encoding(object),
         Kind::Hash | Kind::Set => "hashtable",
         Kind::List => "quicklist",
-        Kind::Zset => "skiplist",
+        Kind::Zset => crate::types::zset::value::encoding(object),
         Kind::Stream => "stream",
         Kind::Absent => unreachable!("a found key is there"),
     }

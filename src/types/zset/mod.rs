@@ -11,7 +11,6 @@
 //! | [`range`] | ZRANGE and its kin |
 //! | [`remove`] | ZREMRANGEBY…, pops |
 //! | [`combine`] | unions, intersections, differences |
-//! | [`pick`] | ZRANDMEMBER, ZSCAN |
 //!
 //! # Records
 //! Each member has one record in each of two groups:

@@ -12,7 +12,7 @@ use super::bounds::{Keys, Lex};
 use super::range::clamp;
 use super::span::{Held, Span, end};
 use super::store::Builder;
-use super::value::{form, may_touch, reply_header, reply_member, score_key, shrunk};
+use super::value::{may_touch, score_key, shrunk};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::types::string::value::may_reply;
@@ -92,23 +92,25 @@ fn keep_others(ctx: &mut Ctx, at: Found, gone: &Keys) -> Result {
     Ok(())
 }
 
+/// Replies with a member and its score, as an array of their own if `nested`.
+fn reply_pair(out: &mut Reply, held: &Held, nested: bool) -> Result {
+    let (score, member) = held.get()?;
+    if nested {
+        out.array(2);
+    }
+    out.bulk(member);
+    out.double(score.get());
+    Ok(())
+}
+
 /// Removes members at one end and replies with them, each with its score; at most `count`. The header is the caller's.
 pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &mut Reply) -> Result {
     let reverse = from == End::Max;
-    let write = |out: &mut Reply, held: &Held| {
-        let (score, member) = held.get()?;
-        if nested {
-            out.array(2);
-        }
-        out.bulk(member);
-        out.double(score.get());
-        Ok(())
-    };
     let size = ctx.size(at);
     let count = count.min(size);
     if count == 1 {
         let Some(held) = end(&ctx.txn, at, reverse)?.map(|entry| entry.held()) else { return Ok(()) };
-        write(out, &held)?;
+        reply_pair(out, &held, nested)?;
         take_held(ctx, at, &held)?;
         shrunk(ctx, at, 1);
         return Ok(());
@@ -117,7 +119,7 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
     if count > FEW {
         for entry in Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize) {
             may_reply(ctx, out)?;
-            write(out, &entry?.held())?;
+            reply_pair(out, &entry?.held(), nested)?;
         }
         let (first, behind) = if reverse { (size - count, size) } else { (0, count) };
         let span = Span::of_ranks(&ctx.txn, at, first, behind)?;
@@ -128,7 +130,7 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
     let held: SmallVec<[Held; 4]> = entries.map(|entry| Ok(entry?.held())).collect::<Result<_>>()?;
     for held in &held {
         may_reply(ctx, out)?;
-        write(out, held)?;
+        reply_pair(out, held, nested)?;
         if count < size {
             take_held(ctx, at, held)?;
         }

@@ -187,7 +187,9 @@ impl<'a> Span<'a> {
     /// The members from one rank on, below another.
     pub fn of_ranks(txn: &Txn<'_, '_>, at: Found, from: u64, to: u64) -> Result<Span<'static>> {
         let mut keys = Keys::whole();
-        let key = |rank| Ok(txn.select(at, Group::ZsetSort, rank)?.map(|(key, _)| Key::from_slice(&key)));
+        let key = |rank| -> Result<Option<Key>> {
+            Ok(txn.select(at, Group::ZsetSort, rank)?.map(|(key, _)| Key::from_slice(&key)))
+        };
         if from >= to {
             return Ok(Keys::nothing().into());
         }
