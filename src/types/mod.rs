@@ -4,5 +4,7 @@ pub mod bitmap;
 pub mod expire_options;
 pub mod geo;
 pub mod hyperloglog;
+pub mod random;
+pub mod scan;
 pub mod string;
 pub mod zset;
