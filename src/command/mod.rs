@@ -34,6 +34,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::zset::range::COMMANDS,
     crate::types::zset::remove::COMMANDS,
     crate::types::zset::combine::COMMANDS,
+    crate::types::zset::pick::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,

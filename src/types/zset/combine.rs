@@ -18,12 +18,13 @@ use std::ops::ControlFlow;
 use smallvec::SmallVec;
 
 use super::store::Builder;
-use super::value::{Key, may_touch, peek_score, read_score, read_sort, reply_header, reply_member};
+use super::value::{Key, peek_score, read_score, read_sort, reply_header, reply_member};
 use crate::codec::element::{self, Group as Elements};
 use crate::codec::{CodecError, Score};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::resp::args::Cursor;
 use crate::shard::object::Kind;
+use crate::types::scan::may_touch;
 use crate::shard::txn::elements::{Elements as Walk, Piece};
 use crate::util::num::{parse_double, parse_i64};
 
