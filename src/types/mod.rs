@@ -10,3 +10,4 @@ pub mod random;
 pub mod scan;
 pub mod set;
 pub mod string;
+pub mod zset;
