@@ -269,8 +269,9 @@ impl<'a> Timer<'a> {
             if core.names.is_live(first.0.ns) {
                 return Some((first, core.partition.clone()));
             }
-            // Its records go with the namespace.
+            // Its elements go with the namespace; its record may have come after the namespace was swept.
             core.garbage.pop_front();
+            bury(core, vec![first.0.record_key()]);
             Some(((first.0, Stage::Queued(0)), core.partition.clone()))
         });
         let Some(((dead, stage), partition)) = first else { return Ok(false) };

@@ -32,7 +32,7 @@ const CRASH_STEPS: [&str; 12] = [
 ];
 
 /// Seeds that once failed.
-const REGRESSIONS: [u64; 5] = [43, 248, 305, 333, 1302];
+const REGRESSIONS: [u64; 8] = [43, 248, 305, 333, 504, 508, 621, 1302];
 
 #[test]
 fn model() {
