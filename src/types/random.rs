@@ -26,8 +26,9 @@ thread_local! {
 impl Dice {
     /// Dice that nobody can foretell.
     pub fn new() -> Self {
-        let seed = SEED.get();
-        SEED.set(Dice(seed).next());
+        let mut source = Dice(SEED.get());
+        let seed = source.next();
+        SEED.set(source.0);
         Dice(seed)
     }
 

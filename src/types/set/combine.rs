@@ -33,7 +33,7 @@ pub enum Operation {
 pub type Emit<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Result<bool>;
 
 /// Elements read ahead by a probe.
-const SLICE: usize = if cfg!(test) { 3 } else { 256 };
+const SLICE: usize = 256;
 /// A look-up costs about as much as this many steps of a merge.
 const LOOKUP_STEPS: u64 = 8;
 /// Look-ups that may bring elements from disk into memory.

@@ -67,3 +67,54 @@ pub fn grown(form: u8, size: u64, member: &[u8], limits: &Encodings) -> u8 {
         _ => HASHTABLE,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn limits() -> Encodings {
+        Encodings {
+            set_max_intset_entries: 4,
+            set_max_listpack_entries: 3,
+            set_max_listpack_value: 5,
+            ..Config::default().settings().encodings
+        }
+    }
+
+    /// The form of a set that gets these members one by one.
+    fn form_of(members: &[&str]) -> u8 {
+        let limits = limits();
+        let first = initial(members[0].as_bytes(), 1, &limits);
+        (members.iter().enumerate())
+            .fold(first, |form, (size, member)| grown(form, size as u64, member.as_bytes(), &limits))
+    }
+
+    #[test]
+    fn forms_grow_as_limits_are_passed() {
+        assert_eq!(form_of(&["1", "2", "3", "4"]), INTSET);
+        assert_eq!(form_of(&["1", "2", "3", "4", "5"]), HASHTABLE);
+        assert_eq!(form_of(&["1", "2", "a"]), LISTPACK);
+        assert_eq!(form_of(&["1", "2", "3", "a"]), HASHTABLE);
+        assert_eq!(form_of(&["a", "1", "2"]), LISTPACK);
+        assert_eq!(form_of(&["a", "1", "2", "3"]), HASHTABLE);
+        assert_eq!(form_of(&["12345"]), INTSET);
+        assert_eq!(form_of(&["abcde"]), LISTPACK);
+        assert_eq!(form_of(&["abcdef"]), HASHTABLE);
+        assert_eq!(form_of(&["01"]), LISTPACK);
+    }
+
+    #[test]
+    fn announced_members_count_as_new() {
+        let limits = limits();
+        assert_eq!(initial(b"1", 4, &limits), INTSET);
+        assert_eq!(initial(b"1", 5, &limits), HASHTABLE);
+        assert_eq!(initial(b"a", 3, &limits), LISTPACK);
+        assert_eq!(initial(b"a", 4, &limits), HASHTABLE);
+        assert_eq!(hinted(INTSET, 4, &limits), INTSET);
+        assert_eq!(hinted(INTSET, 5, &limits), HASHTABLE);
+        assert_eq!(hinted(LISTPACK, 3, &limits), LISTPACK);
+        assert_eq!(hinted(LISTPACK, 4, &limits), HASHTABLE);
+        assert_eq!(hinted(HASHTABLE, 1, &limits), HASHTABLE);
+    }
+}

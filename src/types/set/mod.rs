@@ -27,6 +27,8 @@ pub mod form;
 pub mod member;
 pub mod pick;
 
+pub use form::encoding;
+
 use smallvec::SmallVec;
 
 use crate::codec::element::{Group, set_member, split_text, with_text};

@@ -23,7 +23,7 @@ use crate::types::string::value::may_reply;
 use crate::util::num::parse_i64;
 
 /// Members that SPOP removes one by one at most.
-const ONE_BY_ONE: u64 = if cfg!(test) { 40 } else { 100_000 };
+const ONE_BY_ONE: u64 = 100_000;
 
 /// The element and value of the n-th member.
 fn nth<'c>(ctx: &'c Ctx, at: Found, n: u64) -> Result<(Piece<'c>, Piece<'c>)> {
