@@ -32,7 +32,7 @@ pub const SLICE: usize = if cfg!(test) { 4 } else { 1024 };
 /// A hash is looked at again at the latest so long after a sweep that did not come to its end, ms.
 const UNFINISHED_MS: u64 = 60_000;
 /// Of a big hash's sweeps, time between two in terms of the time that one takes.
-const REST: u32 = 16;
+const REST: u32 = 8;
 
 /// When the sweep has to look at which hash of the table.
 #[derive(Debug, Default)]

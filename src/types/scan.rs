@@ -158,3 +158,53 @@ pub fn scan_group(
     out.raw(page.as_slice());
     Ok(())
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::handler::OwnedArgs;
+
+    fn parse(words: &[&str], kind: Kind) -> Result<(Option<Vec<u8>>, usize, bool)> {
+        let owned: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
+        let options = Options::parse(owned.as_args().cursor(0), kind)?;
+        Ok((options.pattern.map(<[u8]>::to_vec), options.count, options.bare))
+    }
+
+    #[test]
+    fn options_as_redis_reads_them() {
+        assert_eq!(parse(&[], Kind::Set), Ok((None, COUNT, false)));
+        assert_eq!(parse(&["count", "5", "MATCH", "a*"], Kind::Set), Ok((Some(b"a*".to_vec()), 5, false)));
+        assert_eq!(parse(&["match", "*", "novalues"], Kind::Hash), Ok((None, COUNT, true)));
+        assert_eq!(parse(&["NOSCORES"], Kind::Zset).unwrap().2, true);
+        for (words, kind) in [(&["NOVALUES"][..], Kind::Set), (&["NOSCORES"], Kind::Hash)] {
+            assert!(parse(words, kind).unwrap_err().text().contains("can only be used in"));
+        }
+        for words in [&["COUNT"][..], &["MATCH"], &["COUNT", "0"], &["COUNT", "-1"], &["TYPE", "set"]] {
+            assert_eq!(parse(words, Kind::Set), Err(Error::Syntax), "{words:?}");
+        }
+        assert_eq!(parse(&["COUNT", "x"], Kind::Set), Err(Error::NotInteger));
+    }
+
+    #[test]
+    fn cursors_as_redis_reads_them() {
+        for (text, cursor) in [("0", 0), ("17", 17), (" +007", 7), ("18446744073709551615", u64::MAX)] {
+            assert_eq!(parse_cursor(text.as_bytes()), Ok(cursor), "{text:?}");
+        }
+        for text in ["", "-1", "x", "1x", "18446744073709551616"] {
+            assert_eq!(parse_cursor(text.as_bytes()), Err(INVALID_CURSOR), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_bounds_what_is_looked_at() {
+        let bounds = |pattern: &'static [u8]| {
+            Options { pattern: Some(pattern), count: 1, bare: false }.bounds(element::Group::SetMember)
+        };
+        assert_eq!(bounds(b"us*"), (b"\x02us".to_vec(), b"\x02ut".to_vec()));
+        assert_eq!(bounds(b"?s*"), (b"\x02".to_vec(), b"\x03".to_vec()));
+        assert_eq!(bounds(b"\xff*"), (b"\x02\xff".to_vec(), b"\x03".to_vec()));
+        let all = Options { pattern: None, count: 1, bare: false }.bounds(element::Group::HashField);
+        assert_eq!(all, (b"\x01".to_vec(), b"\x02".to_vec()));
+    }
+}

@@ -276,13 +276,15 @@ impl Hash {
     }
 
     fn convert_in_place(&mut self, ctx: &mut Ctx) -> Result {
-        let mut timed = Vec::new();
+        let mut keys = Vec::new();
         for element in ctx.txn.group(self.at, Group::HashField)? {
-            let (stored, value) = element?;
-            timed.push((ElementKey::from_slice(&stored), timed_value(&stored, &value)?));
+            keys.push(ElementKey::from_slice(&element?.0));
         }
-        for (key, value) in timed {
-            ctx.txn.put_element(self.at, &key, &value)?;
+        for key in keys {
+            let plain = ctx.txn.element(self.at, &key)?;
+            if let Some(timed) = plain.map(|value| timed_value(&key, value)).transpose()? {
+                ctx.txn.put_element(self.at, &key, &timed)?;
+            }
         }
         Ok(())
     }
