@@ -49,8 +49,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    bitmap bitfield bitop connection expiry hyperloglog keys protocol scan server string_numbers string_options string_ranges strings
-    table transaction
+    bitfield bitmap bitop connection expiry hyperloglog keys list_edit list_encoding list_ends list_read protocol
+    scan server string_numbers string_options string_ranges strings table transaction
 }
 
 #[test]
