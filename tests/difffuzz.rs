@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use common::server::{Kind, Server, notice};
 
 /// What Tarn has of the fuzzer's groups.
-const GROUPS: &str = "string,bitmap,hyperloglog,generic";
+const GROUPS: &str = "string,list,bitmap,hyperloglog,generic";
 /// What of these groups needs types that Tarn does not have yet.
 const SKIP: &str = "SORT,SORT_RO,DUMP+RESTORE";
 

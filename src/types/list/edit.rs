@@ -6,7 +6,6 @@ use super::reshape::Copy;
 use super::{List, form};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::scan::may_touch;
-use crate::types::string::value::clamp;
 use crate::util::num::parse_i64;
 
 /// A number whose opposite is none.
@@ -132,11 +131,7 @@ fn ltrim(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let start = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
     let end = parse_i64(&args[3]).ok_or(Error::NotInteger)?;
     if let Some(list) = List::find(ctx, &args[1])? {
-        let keep = match clamp(start, end, list.len()) {
-            Some((first, last)) => list.head + first as i64..list.head + last as i64 + 1,
-            None => list.tail..list.tail,
-        };
-        list.cut(ctx, &args[1], keep)?;
+        list.cut(ctx, &args[1], list.between(start, end))?;
     }
     out.ok();
     Ok(())

@@ -141,6 +141,15 @@ impl List {
         }
     }
 
+    /// The indexes from one offset to another, both included; negative ones are counted from the end, those outside
+    /// the list cut off.
+    fn between(&self, start: i64, end: i64) -> Range<i64> {
+        let len = self.len() as i64;
+        let from_start = |offset: i64| if offset < 0 { offset.saturating_add(len) } else { offset };
+        let (start, end) = (from_start(start).max(0), from_start(end).min(len - 1));
+        if start <= end { self.head + start..self.head + end + 1 } else { self.tail..self.tail }
+    }
+
     /// Sets an element. Nothing is read for it.
     #[inline]
     fn put(&self, ctx: &mut Ctx, index: i64, value: &[u8]) {

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use super::List;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::scan::may_touch;
-use crate::types::string::value::{clamp, may_reply};
+use crate::types::string::value::may_reply;
 use crate::util::num::parse_i64;
 
 fn llen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -41,14 +41,14 @@ pub(super) fn reply_part(ctx: &Ctx, list: &List, part: Range<i64>, reverse: bool
 fn lrange(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let start = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
     let end = parse_i64(&args[3]).ok_or(Error::NotInteger)?;
-    let found = List::find(ctx, &args[1])?;
-    let Some((list, (first, last))) = found.and_then(|list| Some((list, clamp(start, end, list.len())?))) else {
+    let Some(list) = List::find(ctx, &args[1])? else {
         out.array(0);
         return Ok(());
     };
-    may_touch(ctx, last - first)?;
+    let part = list.between(start, end);
+    may_touch(ctx, part.end.abs_diff(part.start))?;
     list.warm(ctx)?;
-    reply_part(ctx, &list, list.head + first as i64..list.head + last as i64 + 1, false, out)
+    reply_part(ctx, &list, part, false, out)
 }
 
 /// What LPOS looks for.
