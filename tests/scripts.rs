@@ -50,7 +50,7 @@ macro_rules! scripts {
 
 scripts! {
     bitmap bitfield bitop connection expiry hyperloglog keys protocol scan server string_numbers string_options string_ranges strings
-    table transaction
+    table transaction zset zset_combine zset_ranges
 }
 
 #[test]
