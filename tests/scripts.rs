@@ -49,12 +49,35 @@ macro_rules! scripts {
 }
 
 scripts! {
-    bitfield bitmap bitop connection expiry hash hash_expiry hash_scan hyperloglog keys protocol scan server
-    set_algebra set_encodings sets string_numbers string_options string_ranges strings table transaction
-    bitfield bitmap bitop connection expiry hyperloglog keys list_edit list_encoding list_ends list_read protocol
-    scan server string_numbers string_options string_ranges strings table transaction
-    bitmap bitfield bitop connection expiry hyperloglog keys protocol scan server string_numbers string_options string_ranges strings
-    table transaction zset zset_combine zset_ranges
+    bitfield
+    bitmap
+    bitop
+    connection
+    expiry
+    hash
+    hash_expiry
+    hash_scan
+    hyperloglog
+    keys
+    list_edit
+    list_encoding
+    list_ends
+    list_read
+    protocol
+    scan
+    server
+    set_algebra
+    set_encodings
+    sets
+    string_numbers
+    string_options
+    string_ranges
+    strings
+    table
+    transaction
+    zset
+    zset_combine
+    zset_ranges
 }
 
 #[test]
