@@ -6,12 +6,14 @@
 //! While EXEC runs, the session still stands in its transaction, with an empty queue: by this a command knows that it
 //! must not wait.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::command::run::{Hints, shards_of};
 use crate::handler::session::Multi;
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
+use crate::shard::names::Names;
 
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     if ctx.session.multi.is_some() {
@@ -63,15 +65,17 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 /// What queued commands may change of their session.
 struct Before {
     db: Vec<u8>,
+    names: Arc<Names>,
     proto: u8,
 }
 
 impl Before {
     fn of(session: &Session) -> Self {
-        Before { db: session.db.clone(), proto: session.proto }
+        Before { db: session.db.clone(), names: session.names.clone(), proto: session.proto }
     }
 
     fn restore(self, session: &mut Session, out: &mut Reply) {
+        session.names = self.names;
         session.select(&self.db);
         session.proto = self.proto;
         session.client.proto.store(u32::from(self.proto), Ordering::Relaxed);
