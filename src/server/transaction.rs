@@ -113,7 +113,6 @@ pub const COMMANDS: &[Command] = &[
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::sync::Arc;
 
     use super::*;
     use crate::config::{Config, Source};
