@@ -231,7 +231,7 @@ impl World {
 #[test]
 fn hashes_of_any_size_are_like_a_model() {
     let seed = seed_from("TARN_HASHES_SEED");
-    println!("TARN_HASHES_SEED={seed}");
+    eprintln!("TARN_HASHES_SEED={seed}");
     for version in ["0", "1"] {
         let mut world = World::new(version, Rng(seed));
         world.check();

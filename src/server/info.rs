@@ -12,6 +12,7 @@ use crate::handler::{Args, Command, Ctx, Group, Reply, Result, Server, Session, 
 use crate::shard::actor::ShardSet;
 use crate::shard::core::{Core, CoreStats};
 use crate::shard::engine::gate;
+use crate::shard::table::Index;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
@@ -62,8 +63,8 @@ struct Facts<'a> {
     now_ms: u64,
     totals: Totals,
     shards: Shards,
-    /// Namespaces that have keys: name, keys, keys with a time (see [`Shards`]).
-    keys: BTreeMap<Vec<u8>, [u64; 2]>,
+    /// Namespaces that have keys: name, keys, keys with a time, hashes of which fields have one (see [`Timed`]).
+    keys: BTreeMap<Vec<u8>, [u64; 3]>,
 }
 
 /// Sums over the leased shards.
@@ -75,15 +76,38 @@ struct Shards {
     cold_bytes: u64,
     cold_entries: u64,
     garbage: u64,
-    /// Keys in memory that have a time.
-    timed: u64,
-    /// Of the first of those, how many by namespace.
-    timed_sample: BTreeMap<NsId, u64>,
+    timed: Timed,
+    /// Hashes of which fields have a time.
+    timed_fields: Timed,
     keys: BTreeMap<NsId, u64>,
+}
+
+/// Keys in memory that have a time.
+#[derive(Default)]
+struct Timed {
+    all: u64,
+    /// Of the first of those, how many by namespace.
+    sample: BTreeMap<NsId, u64>,
 }
 
 /// Keys with a time that are looked at in each shard, to tell how they divide among the namespaces.
 const SAMPLE: usize = 256;
+
+impl Timed {
+    fn add(&mut self, core: &Core, keys: impl ExactSizeIterator<Item = Index>) {
+        self.all += keys.len() as u64;
+        for index in keys.take(SAMPLE) {
+            *self.sample.entry(core.table.at(index).ns).or_default() += 1;
+        }
+    }
+
+    /// Those of a namespace.
+    fn of(&self, ns: NsId) -> u64 {
+        let sampled: u64 = self.sample.values().sum();
+        let of_ns = self.sample.get(&ns).copied().unwrap_or(0);
+        (self.all * of_ns).checked_div(sampled).unwrap_or(0)
+    }
+}
 
 impl Shards {
     fn add(&mut self, core: &Core) {
@@ -100,20 +124,11 @@ impl Shards {
         self.cold_bytes += core.cold.bytes();
         self.cold_entries += core.cold.len();
         self.garbage += core.garbage.len() as u64;
-        self.timed += core.expiry.len() as u64;
-        for &(_, index) in core.expiry.iter().take(SAMPLE) {
-            *self.timed_sample.entry(core.table.at(index).ns).or_default() += 1;
-        }
+        self.timed.add(core, core.expiry.iter().map(|&(_, index)| index));
+        self.timed_fields.add(core, core.fields.iter());
         for (&ns, &count) in &core.counts {
             *self.keys.entry(ns).or_default() += count;
         }
-    }
-
-    /// Keys of a namespace with a time, those on disk only left out.
-    fn timed_of(&self, ns: NsId) -> u64 {
-        let sampled: u64 = self.timed_sample.values().sum();
-        let of_ns = self.timed_sample.get(&ns).copied().unwrap_or(0);
-        (self.timed * of_ns).checked_div(sampled).unwrap_or(0)
     }
 }
 
@@ -124,7 +139,7 @@ impl<'a> Facts<'a> {
         let names = ctx.lease.first().map_or(&ctx.session.names, |core| &core.names);
         let keys = names.map().iter().filter_map(|(name, id)| {
             let keys = shards.keys.get(&id).copied().filter(|keys| *keys > 0)?;
-            Some((name.to_vec(), [keys, shards.timed_of(id).min(keys)]))
+            Some((name.to_vec(), [keys, shards.timed.of(id).min(keys), shards.timed_fields.of(id).min(keys)]))
         });
         let keys = keys.collect();
         let server = ctx.server;

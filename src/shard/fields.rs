@@ -100,6 +100,11 @@ impl Fields {
         due_ms
     }
 
+    /// The hashes of which fields have times, those first that are to be looked at first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Index> {
+        self.order.iter().map(|&(_, index)| index)
+    }
+
     /// The hash that was to be looked at first, if that time has come.
     pub fn first_due(&self, now_ms: u64) -> Option<Index> {
         self.order.first().filter(|(due_ms, _)| *due_ms <= now_ms).map(|&(_, index)| index)

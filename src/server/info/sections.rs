@@ -361,13 +361,14 @@ pub(super) fn cluster(_: &Facts<'_>, text: &mut Text) {
     text.line("cluster_enabled", 0);
 }
 
-/// Numbered databases. `expires` leaves out keys that are on disk only.
+/// Numbered databases. `expires` and `subexpiry` leave out keys that are on disk only.
 pub(super) fn keyspace(facts: &Facts<'_>, text: &mut Text) {
     let number = |name: &[u8]| crate::util::num::parse_u64(name);
     let mut databases: Vec<_> = facts.keys.iter().filter_map(|(name, counts)| Some((number(name)?, *counts))).collect();
     databases.sort_unstable();
-    for (number, [keys, expires]) in databases {
-        text.line(format_args!("db{number}"), format_args!("keys={keys},expires={expires},avg_ttl=0,subexpiry=0"));
+    for (number, [keys, expires, fields]) in databases {
+        let counts = format_args!("keys={keys},expires={expires},avg_ttl=0,subexpiry={fields}");
+        text.line(format_args!("db{number}"), counts);
     }
 }
 
