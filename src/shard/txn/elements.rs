@@ -157,6 +157,30 @@ impl Txn<'_, '_> {
         core.admitted += 1;
     }
 
+    /// Brings the elements from one bound on, below another, into the overlay, where it lacks them. There must be few.
+    pub fn load_range(&mut self, at: Found, lower: &[u8], upper: &[u8]) -> Result {
+        let core = &self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let body = self.body(at);
+        if body.overlay.complete || !body.maybe_stored {
+            return Ok(());
+        }
+        self.may_read(core)?;
+        let mut prefix = Vec::new();
+        codec::key::element_prefix(object.ns, object.key(), body.version, &mut prefix);
+        let (from, to) = disk_bounds(&prefix, Bound::Included(lower), Bound::Excluded(upper));
+        let unreadable = |e: StoreError| storage(object.key(), e);
+        let range = core.partition.range(&from, &to).map_err(unreadable)?;
+        let records = range.collect::<std::result::Result<Vec<_>, _>>().map_err(unreadable)?;
+        for (key, value) in &records {
+            let key = &key[prefix.len()..];
+            if self.body(at).overlay.get(key).is_none() {
+                self.admit(at, key, value);
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a small collection whole.
     fn load_whole(&mut self, at: Found) -> Result {
         let core = &self.lease[at.at as usize];

@@ -42,8 +42,8 @@ fn rpushx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 pub fn pop_many(ctx: &mut Ctx, key: &[u8], list: List, end: End, count: u64, out: &mut Reply) -> Result {
     let count = count.min(list.len());
     may_touch(ctx, count)?;
-    list.warm(ctx)?;
     let popped = list.part(end, count);
+    list.fetch(ctx, popped.clone())?;
     reply_part(ctx, &list, popped.clone(), end == End::Right, out)?;
     let keep = if end == End::Left { popped.end..list.tail } else { list.head..popped.start };
     list.cut(ctx, key, keep)

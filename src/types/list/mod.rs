@@ -43,6 +43,11 @@ pub enum End {
     Right,
 }
 
+/// Elements that are read at once where some are missing in memory, at most.
+const AT_ONCE: u64 = 128;
+/// Bytes that are, about.
+const BYTES_AT_ONCE: u64 = 64 << 10;
+
 /// An element's key.
 type Key = SmallVec<[u8; 16]>;
 
@@ -121,6 +126,7 @@ impl List {
 
     /// Number of elements.
     #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a list without elements does not exist")]
     pub fn len(&self) -> u64 {
         self.tail.abs_diff(self.head)
     }
@@ -172,6 +178,32 @@ impl List {
         Ok(())
     }
 
+    /// Reads a part of the list that is not in memory if it is short, so that whatever follows finds it there.
+    #[inline]
+    fn fetch(&self, ctx: &mut Ctx, part: Range<i64>) -> Result {
+        if ctx.body(self.at).overlay.complete { Ok(()) } else { self.fetch_missing(ctx, part) }
+    }
+
+    #[cold]
+    fn fetch_missing(&self, ctx: &mut Ctx, part: Range<i64>) -> Result {
+        self.warm(ctx)?;
+        let len = part.end.abs_diff(part.start);
+        let bytes = self.bytes / self.len() * len;
+        let (lower, upper) = (key_of(part.start), key_of(part.end));
+        if len > AT_ONCE || bytes > BYTES_AT_ONCE || self.has(ctx, &lower, &upper, len) {
+            return Ok(());
+        }
+        ctx.txn.load_range(self.at, &lower, &upper)
+    }
+
+    /// Whether all elements of a part, which are so many, are in memory.
+    #[inline]
+    fn has(&self, ctx: &Ctx, lower: &Key, upper: &Key, len: u64) -> bool {
+        let overlay = &ctx.body(self.at).overlay;
+        // Without holes, as many elements as there should be are all of them.
+        overlay.complete || overlay.before(upper).live - overlay.before(lower).live == len
+    }
+
     /// Visits the elements of a part of the list in order, or from the last to the first, each with its index.
     #[inline]
     fn each(
@@ -185,10 +217,8 @@ impl List {
         let mut left = part.end.abs_diff(part.start);
         let mut index = if reverse { part.end - 1 } else { part.start };
         let step = if reverse { -1 } else { 1 };
-        let overlay = &ctx.body(self.at).overlay;
-        // Without holes, as many elements as there should be are all of them.
-        if overlay.complete || overlay.before(&upper).live - overlay.before(&lower).live == left {
-            let mut elements = overlay.range(Bound::Included(&lower), Bound::Excluded(&upper));
+        if self.has(ctx, &lower, &upper, left) {
+            let mut elements = ctx.body(self.at).overlay.range(Bound::Included(&lower), Bound::Excluded(&upper));
             while let Some((_, element)) = if reverse { elements.next_back() } else { elements.next() } {
                 let Some(value) = &element.value else { continue };
                 if visit(index, value)?.is_break() {
@@ -250,6 +280,11 @@ impl List {
     #[inline]
     fn take(&mut self, ctx: &mut Ctx, end: End, take: impl FnOnce(&[u8])) -> Result {
         let index = if end == End::Left { self.head } else { self.tail - 1 };
+        let overlay = &ctx.body(self.at).overlay;
+        if !overlay.complete && overlay.get(&key_of(index)).is_none() {
+            // The next ones will be popped too.
+            self.fetch_missing(ctx, self.part(end, AT_ONCE))?;
+        }
         let value = self.get(ctx, index)?;
         let bytes = form::entry_bytes(value);
         take(value);

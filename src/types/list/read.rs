@@ -47,7 +47,7 @@ fn lrange(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let part = list.between(start, end);
     may_touch(ctx, part.end.abs_diff(part.start))?;
-    list.warm(ctx)?;
+    list.fetch(ctx, part.clone())?;
     reply_part(ctx, &list, part, false, out)
 }
 
