@@ -431,11 +431,11 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// Appends all writes as one log record. Returns the LSN that the reply must wait for.
     pub fn commit(&mut self, log: &Log) -> Lsn {
+        self.log_pending();
         if self.set.redo.is_empty() {
             debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
             return self.need;
         }
-        self.log_pending();
         for (at, ns) in self.set.counts.drain(..) {
             let core = &self.lease[at as usize];
             redo::encode_count(core.shard, ns, core.count(ns), &mut self.set.redo);
