@@ -49,8 +49,9 @@ macro_rules! scripts {
 }
 
 scripts! {
-    bitmap bitfield bitop connection expiry hyperloglog keys protocol scan server string_numbers string_options string_ranges strings
-    table transaction zset zset_combine zset_ranges
+    bitfield bitmap bitop connection expiry hash hash_expiry hash_scan hyperloglog keys protocol scan server
+    set_algebra set_encodings sets string_numbers string_options string_ranges strings table transaction
+    zset zset_combine zset_ranges
 }
 
 #[test]

@@ -158,7 +158,8 @@ fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 pub(super) fn encoding(object: &Object) -> &'static str {
     match object.kind {
         Kind::String => string_encoding(object),
-        Kind::Hash | Kind::Set => "hashtable",
+        Kind::Hash => crate::types::hash::encoding(object),
+        Kind::Set => crate::types::set::encoding(object),
         Kind::List => "quicklist",
         Kind::Zset => crate::types::zset::value::encoding(object),
         Kind::Stream => "stream",

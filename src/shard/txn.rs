@@ -151,6 +151,12 @@ impl<'a, 'e> Txn<'a, 'e> {
         Ok((at, hash, index))
     }
 
+    /// A key, whether live or not.
+    pub(super) fn find_any(&mut self, ns: NsId, key: &[u8]) -> Result<Option<Found>> {
+        let (at, _, index) = self.raw_find(ns, key)?;
+        Ok(index.map(|index| Found { at, index }))
+    }
+
     /// A live key. Whether it is there or not, the reply will wait for what was seen here.
     #[inline]
     pub fn find(&mut self, ns: NsId, key: &[u8]) -> Result<Option<Found>> {
@@ -496,6 +502,8 @@ impl<'a, 'e> Txn<'a, 'e> {
         {
             body.version = lsn;
         }
+        core.note_fields(at.index);
+        let object = core.table.at(at.index);
         // A record that never was in fjall leaves no tombstone.
         if object.kind == Kind::Absent && object.state & TRACE == 0 {
             core.discard(at.index);

@@ -3,8 +3,10 @@
 pub mod bitmap;
 pub mod expire_options;
 pub mod geo;
+pub mod hash;
 pub mod hyperloglog;
 pub mod random;
 pub mod scan;
+pub mod set;
 pub mod string;
 pub mod zset;

@@ -26,8 +26,9 @@ thread_local! {
 impl Dice {
     /// Dice that nobody can foretell.
     pub fn new() -> Self {
-        let seed = SEED.get();
-        SEED.set(Dice(seed).next());
+        let mut source = Dice(SEED.get());
+        let seed = source.next();
+        SEED.set(source.0);
         Dice(seed)
     }
 
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn numbers_below_are_even() {
-        for n in [1, 2, 3, 100, 1000] {
+        for n in [2, 3, 100, 1000] {
             let mut dice = Dice::seeded(n);
             let mut counts = vec![0; n as usize];
             (0..n * 200).for_each(|_| counts[dice.below(n) as usize] += 1);

@@ -6,10 +6,12 @@
 //! | `step` | a flush in slices, with other work between them |
 //! | `audit` | what fjall may hold when nothing is left to be done |
 //! | `model` | random rounds; failures found stay as seeds |
+//! | `fields` | the sweep of fields of hashes |
 //! | `rules` | the rules of log, table and flush, one by one |
 
 mod audit;
 mod big;
+mod fields;
 mod model;
 mod rules;
 mod step;

@@ -1,0 +1,258 @@
+//! The sweep of hashes' fields: in the table, on disk, after a restart, while the hash changes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::codec::field::{Field, FieldTimes, push_timed};
+use crate::codec::{self, DiskKey, ExpiryKind, Extra, element};
+use crate::shard::engine::Engine;
+use crate::shard::fields::FieldSweep;
+use crate::shard::object::Kind;
+use crate::shard::timer::Timer;
+use crate::shard::txn::{Found, Txn};
+use crate::shard::walk::tests::engine;
+
+/// An engine with one shard at a time of its own.
+struct Bench {
+    dir: tempfile::TempDir,
+    engine: Option<Arc<Engine>>,
+    now_ms: u64,
+}
+
+fn element_key(name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::new();
+    element::hash_field(name, &mut key);
+    key
+}
+
+/// Adds a field with a time, 0 for none.
+fn add(txn: &mut Txn<'_, '_>, at: Found, name: &[u8], expire_ms: u64) {
+    let mut value = Vec::new();
+    push_timed(expire_ms, b"v", &mut value);
+    assert!(!txn.put_element(at, &element_key(name), &value).unwrap());
+    txn.add_size(at, 1);
+    let mut times = FieldTimes::of(&txn.body(at).extra).unwrap_or_default();
+    times.add(expire_ms);
+    times.settle(txn.size(at));
+    txn.set_extra(at, times.extra());
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Some(engine(dir.path(), 1));
+        Bench { dir, engine, now_ms: 1000 }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        self.engine.as_ref().unwrap()
+    }
+
+    fn transact<R>(&self, run: impl FnOnce(&mut Txn<'_, '_>) -> R) -> R {
+        self.engine().transact(&[0], self.now_ms, |txn| Ok(run(txn))).unwrap()
+    }
+
+    /// Adds fields with their times to a hash, which may be new.
+    fn set(&self, key: &[u8], fields: &[(&[u8], u64)]) {
+        self.transact(|txn| {
+            let at = match txn.find(0, key).unwrap() {
+                Some(at) => at,
+                None => txn.create(0, key, Kind::Hash, 0).unwrap(),
+            };
+            fields.iter().for_each(|(name, expire_ms)| add(txn, at, name, *expire_ms));
+        });
+    }
+
+    /// Physical fields with their times, and what the metadata says; `None` for no hash.
+    fn hash(&self, key: &[u8]) -> Option<(Vec<(String, u64)>, FieldTimes)> {
+        self.transact(|txn| {
+            let at = txn.find(0, key).unwrap()?;
+            let mut fields = Vec::new();
+            for element in txn.group(at, element::Group::HashField).unwrap() {
+                let (stored, value) = element.unwrap();
+                let field = Field::split(&stored[1..], &value, true).unwrap();
+                fields.push((String::from_utf8_lossy(field.name).into_owned(), field.expire_ms));
+            }
+            assert_eq!(txn.size(at), fields.len() as u64);
+            Some((fields, FieldTimes::of(&txn.body(at).extra).unwrap()))
+        })
+    }
+
+    fn names(&self, key: &[u8]) -> String {
+        self.hash(key).map_or("none".to_owned(), |(fields, _)| fields.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn keys(&self) -> u64 {
+        self.engine().shards[0].core().count(0)
+    }
+
+    /// A turn of the timer at this time.
+    fn turn(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        Timer::new(self.engine(), 0).turn(now_ms);
+    }
+
+    /// Everything clean leaves the table.
+    fn evict(&self) {
+        let mut core = self.engine().shards[0].core();
+        let limit = std::mem::replace(&mut core.table_limit, 0);
+        (0..300).for_each(|_| core.make_room());
+        core.table_limit = limit;
+        assert_eq!(core.table.len(), 0);
+        assert!(core.fields.is_empty());
+    }
+
+    fn restart(&mut self) {
+        drop(self.engine.take());
+        self.engine = Some(engine(self.path(), 1));
+    }
+
+    /// Times of the records for fields in fjall's expiry index.
+    fn listed(&self) -> Vec<u64> {
+        let range = codec::key::tag_range(codec::key::tag::EXPIRY);
+        let partition = self.engine().store.partition(0);
+        let records = partition.range(&range.lower, &range.upper).unwrap();
+        let mut times = Vec::new();
+        for record in records {
+            let (key, _) = record.unwrap();
+            if let Ok(DiskKey::Expiry { expire_ms, kind: ExpiryKind::Field, .. }) = codec::key::decode_key(&key) {
+                times.push(expire_ms);
+            }
+        }
+        times
+    }
+}
+
+/// Ten fields: more than two slices of the sweep.
+const TEN: &[(&[u8], u64)] = &[
+    (b"a", 2000),
+    (b"b", 0),
+    (b"c", 3000),
+    (b"d", 2000),
+    (b"e", 9000),
+    (b"f", 2000),
+    (b"g", 2500),
+    (b"h", 0),
+    (b"i", 2000),
+    (b"j", 2000),
+];
+
+#[test]
+fn fields_leave_on_time_in_memory_on_disk_and_after_a_restart() {
+    for way in ["memory", "disk", "restart from the log", "restart from the store"] {
+        let mut bench = Bench::new();
+        bench.set(b"ten", TEN);
+        bench.set(b"other", &[(b"x", 2100), (b"y", 0)]);
+        bench.set(b"short", &[(b"x", 2100)]);
+        if way.contains("disk") || way.contains("store") {
+            bench.engine().flush().unwrap();
+            assert_eq!(bench.listed(), [2000, 2100, 2100], "{way}");
+        }
+        match way {
+            "disk" => bench.evict(),
+            "memory" => {}
+            _ => bench.restart(),
+        }
+        bench.turn(1999);
+        assert_eq!((bench.keys(), bench.names(b"ten").as_str()), (3, "abcdefghij"), "{way}");
+        bench.turn(2000);
+        assert_eq!((bench.names(b"ten").as_str(), bench.names(b"other").as_str()), ("bcegh", "xy"), "{way}");
+        bench.turn(2200);
+        assert_eq!((bench.keys(), bench.names(b"other").as_str()), (2, "y"), "{way}: a hash without fields is gone");
+        assert_eq!(bench.names(b"short"), "none", "{way}");
+        let (_, other) = bench.hash(b"other").unwrap();
+        assert_eq!(other, FieldTimes { persist: 1, ..FieldTimes::default() });
+        bench.engine().flush().unwrap();
+        assert_eq!(bench.listed().len(), 1, "{way}: the records of what is gone are gone");
+        let expired = bench.engine().shards[0].core().stats.expired_fields;
+        assert_eq!(expired, 7, "{way}");
+    }
+}
+
+#[test]
+fn a_hash_is_gone_once_its_last_field_has_expired_swept_or_not() {
+    let mut bench = Bench::new();
+    bench.set(b"hash", &[(b"a", 2000), (b"b", 3000)]);
+    bench.now_ms = 2999;
+    assert!(bench.hash(b"hash").is_some());
+    bench.now_ms = 3000;
+    assert!(bench.hash(b"hash").is_none());
+    assert_eq!(bench.keys(), 1);
+    // It may begin anew before the sweep comes by.
+    bench.set(b"hash", &[(b"c", 5000)]);
+    bench.turn(3100);
+    assert_eq!((bench.keys(), bench.names(b"hash").as_str()), (1, "c"));
+    bench.turn(5000);
+    assert_eq!(bench.keys(), 0);
+}
+
+#[test]
+fn a_record_follows_the_earliest_time() {
+    let mut bench = Bench::new();
+    bench.set(b"hash", &[(b"a", 5000)]);
+    bench.engine().flush().unwrap();
+    assert_eq!(bench.listed(), [5000]);
+    bench.set(b"hash", &[(b"b", 4000), (b"c", 6000), (b"d", 0)]);
+    bench.engine().flush().unwrap();
+    assert_eq!(bench.listed(), [4000]);
+    bench.turn(4500);
+    bench.engine().flush().unwrap();
+    assert_eq!(bench.listed(), [5000]);
+    bench.transact(|txn| txn.put_string(0, b"hash", b"no hash", 0).unwrap());
+    bench.engine().flush().unwrap();
+    assert_eq!(bench.listed(), []);
+    bench.set(b"more", &[(b"a", 9000)]);
+    bench.engine().flush().unwrap();
+    bench.transact(|txn| txn.delete(0, b"more").unwrap());
+    bench.engine().flush().unwrap();
+    assert_eq!(bench.listed(), []);
+    bench.turn(10_000);
+    assert_eq!(bench.keys(), 1);
+}
+
+#[test]
+fn times_added_while_a_sweep_is_under_way_are_not_lost() {
+    let bench = Bench { now_ms: 2000, ..Bench::new() };
+    bench.set(b"ten", &[(b"a", 0), (b"b", 0), (b"c", 0), (b"d", 0), (b"e", 0), (b"z", 2000)]);
+    let core = || bench.engine().shards[0].core();
+    let mut sweep = FieldSweep::next(&mut core(), 2000).unwrap();
+    assert!(!bench.transact(|txn| txn.sweep_fields(&mut sweep).unwrap().ended));
+    // Behind the sweep's place, so that it does not come by again.
+    bench.set(b"ten", &[(b"aa", 2500)]);
+    assert!(bench.transact(|txn| txn.sweep_fields(&mut sweep).unwrap().ended));
+    let (fields, times) = bench.hash(b"ten").unwrap();
+    assert_eq!(fields.len(), 6);
+    assert_eq!((times.persist, times.lower), (5, 2500));
+    assert!((2500..2600).contains(&times.indexed) && times.upper >= 2500, "{times:?}");
+    // A hash that was made anew under the same name is not the one that was being swept.
+    bench.set(b"ten", &[(b"y", 2000)]);
+    let mut sweep = FieldSweep::next(&mut core(), 2600).unwrap();
+    bench.transact(|txn| txn.delete(0, b"ten").unwrap());
+    bench.set(b"ten", &[(b"y", 2000)]);
+    assert!(bench.transact(|txn| txn.sweep_fields(&mut sweep).unwrap().ended));
+    assert_eq!(bench.keys(), 1);
+}
+
+#[test]
+fn a_rollback_leaves_times_and_index_as_they_were() {
+    let mut bench = Bench::new();
+    bench.set(b"hash", &[(b"a", 5000), (b"b", 0)]);
+    let failed = bench.engine().transact(&[0], 1000, |txn| {
+        let at = txn.find(0, b"hash").unwrap().unwrap();
+        add(txn, at, b"c", 1500);
+        txn.delete_found(at);
+        Err::<(), _>(crate::Error::Syntax)
+    });
+    assert!(failed.is_err());
+    bench.turn(2000);
+    assert_eq!(bench.names(b"hash"), "ab");
+    let (_, times) = bench.hash(b"hash").unwrap();
+    assert_eq!(times, FieldTimes { persist: 1, lower: 5000, upper: 5000, indexed: 5000 });
+    bench.turn(5000);
+    assert_eq!(bench.names(b"hash"), "b");
+    assert_ne!(times.extra(), Extra::None);
+}
