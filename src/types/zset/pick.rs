@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use super::bounds::Keys;
 use super::span::Span;
-use super::value::{INDEX, form, read_score, read_sort, reply_header, reply_member};
+use super::value::{INDEX, form, read_score, read_sort, reply_header, reply_member, wrong_size};
 use crate::codec::Score;
 use crate::codec::element::Group as Elements;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
@@ -73,9 +73,7 @@ fn one_member(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result {
 }
 
 fn reply_rank(ctx: &Ctx, at: Found, rank: u64, with_score: bool, out: &mut Reply) -> Result {
-    let Some((key, value)) = ctx.txn.select(at, Elements::ZsetSort, rank)? else {
-        unreachable!("a rank below the size has a member");
-    };
+    let (key, value) = ctx.txn.select(at, Elements::ZsetSort, rank)?.ok_or_else(|| wrong_size(ctx, at))?;
     let (score, member) = read_sort(&key, &value)?;
     may_reply(ctx, out)?;
     reply_member(out, member, score, with_score);

@@ -3,7 +3,7 @@
 use super::bounds::{Keys, Lex};
 use super::span::Span;
 use super::store::Builder;
-use super::value::{reply_header, reply_member};
+use super::value::{reply_header, reply_member, wrong_size};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::resp::args::Cursor;
 use crate::shard::object::Kind;
@@ -178,7 +178,9 @@ fn reply(ctx: &Ctx, at: Found, cut: &Cut<'_>, query: &Query<'_>, out: &mut Reply
     }
     match mark {
         Some(mark) => out.set_len(mark, count as usize * if query.with_scores && out.proto() == 2 { 2 } else { 1 }),
-        None => assert_eq!(count, cut.most, "the size of a sorted set is the number of its members"),
+        // The header is written: a size that does not fit must not reach the client.
+        None if count != cut.most => return Err(wrong_size(ctx, at)),
+        None => {}
     }
     Ok(())
 }

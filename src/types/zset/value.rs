@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::codec::{CodecError, Score, element};
 use crate::handler::{Ctx, Error, Found, Reply, Result};
+use crate::shard::core::storage;
 use crate::shard::object::{Kind, Object};
 use crate::shard::txn::Txn;
 
@@ -214,6 +215,12 @@ pub fn shrunk(ctx: &mut Ctx, at: Found, removed: u64) {
         ctx.txn.add_size(at, -(removed as i64));
         ctx.txn.remove_if_empty(at);
     }
+}
+
+/// What the store has is not what the metadata says.
+#[cold]
+pub fn wrong_size(ctx: &Ctx, at: Found) -> Error {
+    storage(ctx.object(at).key(), "the size of the sorted set is not the number of its members")
 }
 
 /// Replies with a member and, if asked for, its score: a pair of its own in RESP3.
