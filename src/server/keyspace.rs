@@ -5,7 +5,8 @@
 
 use std::ops::Bound;
 
-use crate::codec::NsId;
+use crate::codec::element::list_element;
+use crate::codec::{Extra, NsId};
 use crate::handler::{After, Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::build::{Build, Shape};
 use crate::shard::object::{Kind, Object, state};
@@ -74,7 +75,12 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
         expire_ms: object.expire_ms,
     };
     let mut copy = Build::new(&ctx.txn, ns, to);
-    for element in ctx.txn.elements(found, Bound::Unbounded, Bound::Unbounded, false)? {
+    // In front of a queue's head stand only the tombstones of what has left it.
+    let mut first = Vec::new();
+    if let Extra::List { head, .. } = shape.extra {
+        list_element(head, &mut first);
+    }
+    for element in ctx.txn.elements(found, Bound::Included(&first), Bound::Unbounded, false)? {
         let (element, value) = element?;
         copy.put(&element, &value)?;
     }
