@@ -27,6 +27,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::bitmap::count::COMMANDS,
     crate::types::bitmap::op::COMMANDS,
     crate::types::bitmap::field::COMMANDS,
+    crate::types::stream::add::COMMANDS,
+    crate::types::stream::range::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,

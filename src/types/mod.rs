@@ -2,4 +2,5 @@
 
 pub mod bitmap;
 pub mod expire_options;
+pub mod stream;
 pub mod string;
