@@ -4,3 +4,4 @@ pub mod bitmap;
 pub mod expire_options;
 pub mod stream;
 pub mod string;
+pub mod timeout;

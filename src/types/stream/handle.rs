@@ -147,14 +147,21 @@ impl Stream {
         self.entries(ctx, MIN, self.last, true)?.next().transpose().map(|entry| entry.map(|(id, _)| id))
     }
 
-    /// Replies with up to `most` entries between two ids, as an array; how many.
-    pub fn reply_entries(&self, ctx: &mut Ctx, range: &Window, out: &mut Reply) -> Result<usize> {
+    /// Replies with the entries that a window shows, as an array; how many. `visit` is told the ids.
+    pub fn reply_entries(
+        &self,
+        ctx: &mut Ctx,
+        range: &Window,
+        out: &mut Reply,
+        mut visit: impl FnMut(StreamId),
+    ) -> Result<usize> {
         let names = self.names(ctx)?;
         let mark = out.defer_array();
         let mut count = 0;
         for entry in self.entries(ctx, range.start, range.end, range.reverse)?.take(range.most) {
             let (id, value) = entry?;
             reply_entry(id, &value, &names, out).map_err(|e| self.corrupt(ctx, e))?;
+            visit(id);
             count += 1;
             may_touch(ctx, count as u64)?;
         }

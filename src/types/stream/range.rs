@@ -34,7 +34,7 @@ fn range(ctx: &mut Ctx, args: Args<'_>, [start, end]: [&[u8]; 2], reverse: bool,
         // Redis answers nil here, not an empty array.
         Some(_) if most == 0 => out.nil_array(),
         Some(stream) => {
-            stream.reply_entries(ctx, &Window { start, end, most, reverse }, out)?;
+            stream.reply_entries(ctx, &Window { start, end, most, reverse }, out, |_| ())?;
         }
     }
     Ok(())

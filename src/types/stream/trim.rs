@@ -201,26 +201,29 @@ fn trim_nodes(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold, limit: u
     Ok(before - stream.len)
 }
 
-/// Removes entry by entry, with a look at who refers to it.
+/// Removes entry by entry, with a look at who refers to it. As in Redis, a node that could not go whole is the last one
+/// looked at, even if entries in it that stay leave the stream longer than it should be.
 fn trim_referenced(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold, references: References) -> Result<u64> {
-    if is_within(stream, threshold) {
-        return Ok(0);
-    }
     let mut groups = Ledger::all(ctx, stream.at)?;
     let before = stream.len;
-    let mut from = stream.first;
-    while !is_within(stream, threshold) {
-        let ids = candidates(ctx, stream, threshold, from)?;
+    let mut from = Some(stream.first);
+    let mut number = stream.added.saturating_sub(stream.len);
+    while let Some(start) = from.filter(|_| !is_done(stream, threshold)) {
+        let ids = node_from(ctx, stream, start, NODE - number % NODE)?;
         let Some(&last) = ids.last() else { break };
+        let goes_whole = match threshold {
+            Threshold::MaxLen(most) => stream.len - ids.len() as u64 >= most,
+            Threshold::MinId(least) => last < least,
+        };
         for &id in &ids {
-            if is_within(stream, threshold) {
+            if is_done(stream, threshold) || matches!(threshold, Threshold::MinId(least) if id >= least) {
                 break;
             }
             remove_referenced(ctx, stream, &mut groups, id, references)?;
         }
         may_touch(ctx, before - stream.len)?;
-        let Some(next) = id::next(last) else { break };
-        from = next;
+        number += ids.len() as u64;
+        from = id::next(last).filter(|_| goes_whole);
     }
     stream.settle(ctx)?;
     for group in &mut groups {
@@ -229,19 +232,19 @@ fn trim_referenced(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold, ref
     Ok(before - stream.len)
 }
 
-/// The next entries from an id on that could go: none from a lowest id on.
-fn candidates(ctx: &Ctx, stream: &Stream, threshold: Threshold, from: StreamId) -> Result<Vec<StreamId>> {
-    let end = match threshold {
-        Threshold::MaxLen(_) => Some(id::MAX),
-        Threshold::MinId(least) => id::previous(least),
-    };
-    let Some(end) = end else { return Ok(Vec::new()) };
-    let entries = stream.entries(ctx, from, end, false)?.take(SLICE);
+/// Whether nothing more is to go by length.
+fn is_done(stream: &Stream, threshold: Threshold) -> bool {
+    matches!(threshold, Threshold::MaxLen(most) if stream.len <= most)
+}
+
+/// The ids of the next entries from an id on.
+fn node_from(ctx: &Ctx, stream: &Stream, from: StreamId, most: u64) -> Result<Vec<StreamId>> {
+    let entries = stream.entries(ctx, from, id::MAX, false)?.take(most as usize);
     entries.map(|entry| entry.map(|(id, _)| id)).collect()
 }
 
 /// Whether any group refers to an entry, or has not got it yet.
-pub fn is_referenced(ctx: &mut Ctx, groups: &[Ledger], id: StreamId) -> Result<bool> {
+fn is_referenced(ctx: &mut Ctx, groups: &[Ledger], id: StreamId) -> Result<bool> {
     for group in groups {
         if id > group.record.last || group.nack(ctx, id)?.is_some() {
             return Ok(true);
@@ -250,27 +253,34 @@ pub fn is_referenced(ctx: &mut Ctx, groups: &[Ledger], id: StreamId) -> Result<b
     Ok(false)
 }
 
-/// Removes every group's reference to an entry.
-pub fn remove_references(ctx: &mut Ctx, groups: &mut [Ledger], id: StreamId) -> Result {
-    for group in groups {
-        group.take(ctx, id)?;
-    }
-    Ok(())
+/// What became of an entry that was to be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// It was not there.
+    Absent,
+    /// It went.
+    Done,
+    /// References keep it.
+    Kept,
 }
 
-/// Removes an entry if its references let it go; whether it went.
-fn remove_referenced(
+/// Removes an entry if its references let it go. The caller settles and saves the stream, and saves the groups.
+pub fn remove_referenced(
     ctx: &mut Ctx,
     stream: &mut Stream,
     groups: &mut [Ledger],
     id: StreamId,
     references: References,
-) -> Result<bool> {
+) -> Result<Removal> {
     match references {
         References::Keep => {}
-        References::Delete => remove_references(ctx, groups, id)?,
-        References::Acked if is_referenced(ctx, groups, id)? => return Ok(false),
+        References::Delete => {
+            for group in &mut *groups {
+                group.take(ctx, id)?;
+            }
+        }
+        References::Acked if is_referenced(ctx, groups, id)? => return Ok(Removal::Kept),
         References::Acked => {}
     }
-    stream.remove(ctx, id)
+    Ok(if stream.remove(ctx, id)? { Removal::Done } else { Removal::Absent })
 }
