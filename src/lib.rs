@@ -14,6 +14,7 @@
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
 //! | [`log`] | the redo log: segments, group commit, fsync policies, replay |
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
+//! | [`rdb`] | values in Redis's RDB format, DUMP payloads; no I/O |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
 //! | [`cli`] | the command line of the binary |
@@ -28,6 +29,7 @@ pub mod error;
 pub mod handler;
 pub mod log;
 pub mod net;
+pub mod rdb;
 pub mod resp;
 pub mod server;
 pub mod shard;

@@ -44,6 +44,9 @@ pub enum CodecError {
     /// The namespace map contradicts itself; how.
     #[error("namespace map: {0}")]
     Namespaces(&'static str),
+    /// A collection's index of counters contradicts itself or the elements; how.
+    #[error("rank index: {0}")]
+    Rank(&'static str),
 }
 
 impl From<CodecError> for crate::Error {

@@ -35,6 +35,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::stream::claim::COMMANDS,
     crate::types::stream::xgroup::COMMANDS,
     crate::types::stream::info::COMMANDS,
+    crate::types::hyperloglog::command::COMMANDS,
+    crate::types::hyperloglog::debug::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,

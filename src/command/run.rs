@@ -302,7 +302,7 @@ fn under_lease<'e>(
     let result = match result {
         Ok(()) => {
             debug_assert!(
-                !ctx.txn.has_writes() || !command.has(flags::READONLY),
+                !ctx.txn.has_writes() || !command.has(flags::READONLY) || command.has(flags::KEEPS_RESULT),
                 "a read-only command leaves no write behind: {}",
                 command.name
             );

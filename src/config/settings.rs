@@ -91,6 +91,8 @@ pub struct Settings {
     /// Encode-version of new sorted sets.
     pub zset_encode_version: u8,
 
+    /// Longest HyperLogLog that stays sparse, bytes.
+    pub hll_sparse_max_bytes: usize,
     /// What OBJECT ENCODING goes by.
     pub encodings: Encodings,
 }
@@ -304,6 +306,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             hash_encode_version: self.num("hash-encode-version"),
             set_encode_version: self.num("set-encode-version"),
             zset_encode_version: self.num("zset-encode-version"),
+            hll_sparse_max_bytes: self.num("hll-sparse-max-bytes"),
             encodings: self.encodings(),
         }
     }

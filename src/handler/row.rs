@@ -42,6 +42,8 @@ pub mod flags {
     pub const CONNECTION: u32 = 1 << 29;
     /// ACL categories `admin` and `dangerous` without the flag.
     pub const ADMINISTRATION: u32 = 1 << 30;
+    /// Read-only, but may write what it has computed beside what it was computed from.
+    pub const KEEPS_RESULT: u32 = 1 << 31;
 }
 
 /// The family a command belongs to; also its ACL category.

@@ -3,8 +3,11 @@
 //! RENAME, COPY and MOVE put the value anew and remove the old one, all in one transaction; where both keys are one
 //! they follow Redis case by case.
 
+use std::ops::Bound;
+
 use crate::codec::NsId;
 use crate::handler::{After, Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::build::{Build, Shape};
 use crate::shard::object::{Kind, Object, state};
 use crate::util::num::parse_i64;
 
@@ -53,16 +56,35 @@ fn type_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// Puts what a key holds, its time included, under another key, whatever that held before. False if there is none.
 fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
     let Some(found) = ctx.lookup(from)? else { return Ok(false) };
-    let (kind, expire_ms) = (ctx.object(found).kind, ctx.object(found).expire_ms);
-    if kind != Kind::String {
-        return Err(Error::Text(format!("ERR a key of type {} cannot be copied", kind.name()).into()));
+    let object = ctx.object(found);
+    let Some(body) = &object.body else {
+        let (value, expire_ms, encoding) = (object.value().to_vec(), object.expire_ms, object.state);
+        let copy = ctx.txn.put_string(ns, to, &value, expire_ms)?;
+        ctx.txn.mark_encoding(copy, encoding);
+        return Ok(true);
+    };
+    if body.size > MOST_AT_ONCE && !ctx.may_block {
+        return Err(Error::Cold);
     }
-    let encoding = ctx.object(found).state;
-    let value = ctx.string_value(found)?.into_owned();
-    let copy = ctx.txn.put_string(ns, to, &value, expire_ms)?;
-    ctx.txn.mark_encoding(copy, encoding);
+    let shape = Shape {
+        kind: object.kind,
+        encoding: body.encoding,
+        form: body.form,
+        size: body.size,
+        extra: body.extra,
+        expire_ms: object.expire_ms,
+    };
+    let mut copy = Build::new(&ctx.txn, ns, to);
+    for element in ctx.txn.elements(found, Bound::Unbounded, Bound::Unbounded, false)? {
+        let (element, value) = element?;
+        copy.put(&element, &value)?;
+    }
+    copy.finish(&mut ctx.txn, shape)?;
     Ok(true)
 }
+
+/// Elements, or bytes of a string in chunks, that are copied on the thread that reads requests.
+const MOST_AT_ONCE: u64 = 10_000;
 
 /// RENAME and RENAMENX; whether the key was renamed.
 fn move_to(ctx: &mut Ctx, args: Args<'_>, replace: bool) -> Result<bool> {

@@ -9,7 +9,7 @@
 //! | [`Build::finish`]: one small log record puts the metadata and removes the pending record | the result, whole |
 //!
 //! A pending record that is found at a start is turned into a garbage record, which reclaims what it leads to; one that
-//! a failed or rolled back command leaves, by the shard's timer. Before the first slice becomes visible the log is synced
+//! a failed or rolled back command leaves, by the shard's timer, and a flush before that takes it along. Before the first slice becomes visible the log is synced
 //! up to the pending record, so that no power loss parts the elements from what leads to them.
 //!
 //! Invariants: the builder's command holds the lease of the key from the first element to the commit; an element is put
@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use crate::codec::{self, Extra, Meta, NsId, redo};
+use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::store::{Partition, StoreError};
@@ -25,7 +25,7 @@ use crate::store::{Partition, StoreError};
 use super::core::storage;
 use super::garbage::Dead;
 use super::object::{Body, Kind};
-use super::txn::elements::counted_group;
+use super::rank;
 use super::txn::{Found, Txn};
 
 /// Bytes of elements from which on a result goes to fjall in slices.
@@ -70,6 +70,13 @@ impl Shape {
     /// A collection of this type and size with everything else at zero.
     pub const fn new(kind: Kind, size: u64) -> Self {
         Shape { kind, encoding: 0, form: 0, size, extra: Extra::None, expire_ms: 0 }
+    }
+}
+
+impl Shape {
+    fn body(&self) -> Body {
+        let Shape { encoding, form, size, extra, .. } = *self;
+        Body { encoding, form, size, extra, ..Body::new() }
     }
 }
 
@@ -145,88 +152,57 @@ impl Build {
         self.staged.lock().push(Staged { key: self.key.clone(), version: self.version });
     }
 
-    /// Makes the key hold what was built; an empty result removes it. `None` if it is empty.
+    /// Makes the key hold what was built; a result of size 0 removes it. `None` for that.
     pub fn finish(mut self, txn: &mut Txn<'_, '_>, shape: Shape) -> Result<Option<Found>> {
         let (ns, key) = (self.key.0, std::mem::take(&mut self.key.1));
         if self.version == 0 {
-            if self.elements.is_empty() {
+            if shape.size == 0 {
                 txn.delete(ns, &key)?;
                 return Ok(None);
             }
-            let at = txn.create(ns, &key, shape.kind, shape.encoding)?;
+            let at = txn.put_body(ns, &key, shape.kind, shape.body(), shape.expire_ms)?;
             for (element, value) in &self.elements {
                 txn.put_element(at, element, value)?;
             }
-            txn.reshape(at, &shape);
             return Ok(Some(at));
         }
         self.key.1 = key;
         self.spill()?;
         self.count(&shape)?;
-        let pending = Staged { key: self.key.clone(), version: self.version };
-        let at = txn.adopt(ns, &self.key.1, self.version, &shape)?;
-        txn.drop_pending(at, &pending);
+        let mut body = Body { version: self.version, maybe_stored: true, ..shape.body() };
+        body.overlay.complete = false;
+        let at = txn.put_body(ns, &self.key.1, shape.kind, body, shape.expire_ms)?;
+        txn.unstage(at, Staged { key: self.key, version: self.version });
         Ok(Some(at))
     }
 
     /// Gives the elements in fjall their counted index.
     fn count(&self, shape: &Shape) -> Result {
-        let Some(group) = counted_group(shape.kind).filter(|_| shape.encoding == 0 || shape.kind == Kind::Zset) else {
+        let exact = shape.encoding == 0 || shape.kind == Kind::Zset;
+        let Some(group) = shape.kind.counted_group().filter(|_| exact && shape.size > rank::SMALL) else {
             return Ok(());
         };
         let mut prefix = Vec::new();
         codec::key::element_prefix(self.key.0, &self.key.1, self.version, &mut prefix);
-        let _ = (group, prefix);
-        Ok(())
+        let mut records = Vec::new();
+        let mut note = |key: &[u8], value: Option<&[u8]>| records.push((key.to_vec(), value.map(<[u8]>::to_vec)));
+        let counted = rank::build(&self.partition, &prefix, group, self.version, &mut note);
+        counted.map_err(|e| storage(&self.key.1, e))?;
+        self.ingest(records.into_iter())
     }
 }
 
 impl Txn<'_, '_> {
-    /// Sets size, form, extra and time of a collection just made.
-    pub fn reshape(&mut self, at: Found, shape: &Shape) {
-        self.change_body(at, |body| (body.size, body.form, body.extra) = (shape.size, shape.form, shape.extra));
-        if shape.expire_ms != 0 {
-            self.set_expiry(at, shape.expire_ms);
+    /// Turns what failed or rolled back builds have left into garbage.
+    pub fn collect_staged(&mut self) {
+        let staged = std::mem::take(&mut *self.lease[0].staged.lock());
+        for entry in staged {
+            let dead = Dead::new(entry.key.0, &entry.key.1, entry.version);
+            self.put_raw(0, entry.record_key(), None);
+            self.put_raw(0, dead.record_key(), Some(Vec::new()));
+            let core = &mut *self.lease[0];
+            core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
         }
-    }
-
-    /// Makes a key hold what fjall has under this version.
-    fn adopt(&mut self, ns: NsId, key: &[u8], version: u64, shape: &Shape) -> Result<Found> {
-        let Some(kind) = shape.kind.stored() else { unreachable!("a result has a type") };
-        let meta = Meta {
-            kind,
-            encoding: shape.encoding,
-            form: shape.form,
-            version,
-            expire_ms: shape.expire_ms,
-            size: shape.size,
-            extra: shape.extra,
-        };
-        self.put_body(ns, key, shape.kind, Body::stored(&meta), shape.expire_ms)
-    }
-
-    fn drop_pending(&mut self, at: Found, pending: &Staged) {
-        self.put_raw(at.place(), pending.record_key(), None);
-    }
-
-    /// Turns what a failed or rolled back build has left into garbage. Looks at every build since the last look.
-    pub fn collect_staged(&mut self) -> Result {
-        let staged = self.lease[0].staged.clone();
-        while let Some(entry) = { staged.lock().last().cloned() } {
-            let (ns, key) = (entry.key.0, &entry.key.1);
-            let found = self.find(ns, key)?;
-            let lives =
-                found.is_some_and(|at| self.object(at).body.as_ref().is_some_and(|b| b.version == entry.version));
-            if !lives {
-                let dead = Dead::new(ns, key, entry.version);
-                self.put_raw(0, entry.record_key(), None);
-                self.put_raw(0, dead.record_key(), Some(Vec::new()));
-                let core = &mut *self.lease[0];
-                core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
-            }
-            staged.lock().pop();
-        }
-        Ok(())
     }
 }
 

@@ -92,6 +92,10 @@ pub struct Core {
     pub gathers: u64,
     /// Number of the last gather whose records are in fjall.
     pub settled: u64,
+    /// What the numbers of flights are added to, so that none is given twice, not even after a restart.
+    pub generation: u64,
+    /// Generation of the flight that is gathered whole and not yet settled.
+    pub flying: Option<u64>,
     /// Records of this LSN and lower ones may be in fjall; higher ones are not.
     pub stored_lsn: Lsn,
     /// Earliest time that fjall's expiry index may list; the sweep starts there.

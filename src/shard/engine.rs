@@ -540,7 +540,7 @@ impl Engine {
         if flight.is_empty() {
             return Ok(());
         }
-        flight.sort();
+        flight.prepare(partition)?;
         let highest = flight.highest;
         partition.ingest_with(flight.records(), || {
             self.log.sync_to(highest)?;
@@ -663,6 +663,8 @@ fn open_core(
         flight_bytes: 0,
         gathers: 0,
         settled: 0,
+        generation: crate::util::time::now_ns(),
+        flying: None,
         stored_lsn: 0,
         staged: Default::default(),
         log: log.clone(),

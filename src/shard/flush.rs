@@ -5,7 +5,7 @@
 //! | [`Gather::begin`]: the list of dirty objects becomes the list in flight | once, short |
 //! | [`Gather::slice`]: encode objects, mark them `IN_FLIGHT` and no longer `DIRTY` | per slice of 128 |
 //! | [`Gather::end`]: raw records and counts | once |
-//! | [`Flight::sort`], sync of the log, ingestion | no |
+//! | [`Flight::prepare`]: counted indexes follow, all is sorted; sync of the log, ingestion | no |
 //! | [`Flight::settle`]: what did not change meanwhile turns clean, removals leave the table | per slice |
 //!
 //! A collection with many changed elements is gathered in several slices, its metadata last. Between two of them it may
@@ -16,16 +16,21 @@
 //! an ingestion finishes the log is synced up to the highest LSN gathered (rule 1); an object turns clean only if it was
 //! not changed since it was gathered (rule 2); a failed ingestion turns everything dirty again.
 
+use crate::codec::element::Group;
 use crate::codec::{self, ExpiryKind};
 use crate::log::Lsn;
+use crate::store::{Partition, StoreError};
 
 use super::core::Core;
-use super::object::{Kind, state};
-use super::overlay::{self, Bytes};
+use super::object::{Kind, Object, state};
+use super::overlay::{self, Bytes, Element};
+use super::rank;
 use super::table::Index;
 
-/// Objects encoded or settled per hold of the shard's lock.
+/// Records encoded or settled per hold of the shard's lock.
 pub const SLICE: usize = if cfg!(test) { 8 } else { 128 };
+/// A record whose value is longer counts for several.
+const ENTRY_BYTES: usize = 2 << 10;
 
 #[derive(Clone, Copy)]
 struct Record {
@@ -53,11 +58,24 @@ struct ElementEntry {
     key: Bytes,
 }
 
+/// What a flight does to the counted elements of one version of a collection.
+struct Counted {
+    /// What the disk keys of its elements begin with.
+    prefix: Vec<u8>,
+    group: Group,
+    /// Elements once the flight has landed.
+    size: u64,
+    /// Elements that fjall holds from now on (+1) or no more (-1), in order.
+    changes: Vec<(Bytes, i8)>,
+}
+
 /// A collection of which more elements wait for the next slice.
 struct Part {
     index: Index,
     version: u64,
     from: Bytes,
+    /// What its counted elements do, where they are counted.
+    counted: Option<Counted>,
 }
 
 /// Everything one shard gives to one ingestion.
@@ -68,8 +86,12 @@ pub struct Flight {
     entries: Vec<Entry>,
     elements: Vec<ElementEntry>,
     raw: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Collections whose counted index follows.
+    counted: Vec<Counted>,
     counts: Vec<codec::NsId>,
     number: u64,
+    /// Stands in the root of each counted index that the flight changes.
+    generation: u64,
     /// Where in `bytes` the records without an object begin.
     raw_from: usize,
     /// The earliest time put into the expiry index.
@@ -90,6 +112,10 @@ impl Gather {
     /// Starts: everything dirty now is to be gathered.
     pub fn begin(core: &mut Core) -> Self {
         debug_assert!(core.in_flight.is_empty(), "one flush at a time");
+        // What a command has left that failed is in the log alone, whose segments this flush may delete.
+        for staged in core.staged.lock().iter() {
+            core.raw.insert(staged.record_key(), Some(Vec::new()));
+        }
         core.in_flight = std::mem::take(&mut core.dirty);
         core.flight_bytes = std::mem::take(&mut core.dirty_bytes);
         let flight = Flight { bytes: Vec::with_capacity(core.flight_bytes), ..Flight::default() };
@@ -137,23 +163,37 @@ impl Gather {
         }
         object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
         match &object.body {
-            Some(body) => self.part = Some(Part { index, version: body.version, from: Bytes::new() }),
+            Some(body) => {
+                let (version, counted) = (body.version, Counted::of(object));
+                self.part = Some(Part { index, version, from: Bytes::new(), counted });
+            }
             None => self.finish(core, index),
         }
     }
 
     /// Encodes a collection's next changed elements, and its metadata once there are no more.
-    fn elements(&mut self, core: &mut Core, part: Part, budget: &mut usize) {
+    fn elements(&mut self, core: &mut Core, mut part: Part, budget: &mut usize) {
         let object = core.table.at_mut(part.index);
+        if object.body.as_ref().is_none_or(|body| body.version != part.version) {
+            // Removed, and perhaps made again, between two slices: what was gathered is garbage, and noted so.
+            self.flight.counted.extend(part.counted.take().filter(|counted| !counted.changes.is_empty()));
+            part = match &object.body {
+                None => return self.finish(core, part.index),
+                Some(body) => {
+                    let (version, counted) = (body.version, Counted::of(object));
+                    Part { index: part.index, version, from: Bytes::new(), counted }
+                }
+            };
+        }
         let (ns, key_len) = (object.ns, object.key_len as usize);
-        let Some(body) = &mut object.body else { return self.finish(core, part.index) };
-        // Removed and made again between two slices: what was gathered is garbage, and noted so.
-        let same = body.version == part.version;
-        let from = if same { part.from } else { Bytes::new() };
+        let Some(body) = &mut object.body else { return };
         let version = body.version;
         let Gather { flight, key: disk_key, .. } = self;
-        let mut gathered = 0;
-        let next = body.overlay.visit_dirty(&from, *budget, |key, element| {
+        let (mut gathered, most) = (0, *budget);
+        let next = body.overlay.visit_dirty(&part.from, most, |key, element| {
+            if let Some(counted) = &mut part.counted {
+                counted.note(key, element);
+            }
             element.state = element.state & !(overlay::state::DIRTY | overlay::state::NEXT)
                 | overlay::state::IN_FLIGHT
                 | overlay::state::MAYBE_STORED;
@@ -165,12 +205,20 @@ impl Gather {
             flight.push(disk_key, element.value.as_deref());
             flight.elements.push(ElementEntry { index: part.index, version, key: Bytes::from_slice(key) });
             gathered += 1;
+            let cost = 1 + element.value.as_ref().map_or(0, |value| value.len()) / ENTRY_BYTES;
+            *budget = budget.saturating_sub(cost);
+            cost
         });
         body.maybe_stored |= gathered > 0;
-        *budget -= gathered.min(*budget);
         match next {
-            Some(from) => self.part = Some(Part { index: part.index, version, from }),
-            None => self.finish(core, part.index),
+            Some(from) => self.part = Some(Part { from, ..part }),
+            None => {
+                if let Some(mut counted) = part.counted.filter(|counted| !counted.changes.is_empty()) {
+                    counted.size = body.size;
+                    self.flight.counted.push(counted);
+                }
+                self.finish(core, part.index);
+            }
         }
     }
 
@@ -227,6 +275,8 @@ impl Gather {
     pub fn end(mut self, core: &mut Core) -> Flight {
         core.gathers += 1;
         self.flight.number = core.gathers;
+        self.flight.generation = core.generation + core.gathers;
+        core.flying = Some(self.flight.generation);
         self.flight.highest = self.flight.highest.max(core.last_lsn);
         self.flight.raw_from = self.flight.bytes.len();
         for (key, value) in std::mem::take(&mut core.raw) {
@@ -245,6 +295,25 @@ impl Gather {
             self.flight.push(&self.key, Some(&codec::key::count_value(self.flight.highest)));
         }
         self.flight
+    }
+}
+
+impl Counted {
+    /// Of a collection whose elements are counted.
+    fn of(object: &Object) -> Option<Counted> {
+        let group = object.counted_group()?;
+        let mut prefix = Vec::new();
+        codec::key::element_prefix(object.ns, object.key(), object.body.as_ref()?.version, &mut prefix);
+        Some(Counted { prefix, group, size: 0, changes: Vec::new() })
+    }
+
+    /// Notes an element on its way.
+    #[inline]
+    fn note(&mut self, key: &[u8], element: &Element) {
+        let (now, before) = (element.value.is_some(), element.state & overlay::state::BASE != 0);
+        if now != before && key.first() == Some(&self.group.tag()) {
+            self.changes.push((Bytes::from_slice(key), i8::from(now) - i8::from(before)));
+        }
     }
 }
 
@@ -275,9 +344,22 @@ impl Flight {
         self.records.len()
     }
 
+    /// Adds the counters that follow from the elements, and sorts. Reads fjall: not under the shard's lock, and with no
+    /// other flight under way.
+    pub fn prepare(&mut self, partition: &Partition) -> Result<(), StoreError> {
+        for counted in std::mem::take(&mut self.counted) {
+            let changes: Vec<(&[u8], i8)> = counted.changes.iter().map(|(key, by)| (&key[..], *by)).collect();
+            let (generation, size) = (self.generation, counted.size);
+            let mut push = |key: &[u8], value: Option<&[u8]>| self.push(key, value);
+            rank::update(partition, &counted.prefix, counted.group, generation, size, &changes, &mut push)?;
+        }
+        self.sort();
+        Ok(())
+    }
+
     /// Sorts by key. Of records with the same key an object's stays, as it knows best: a tombstone for an expiry record
     /// that nobody owned must not hide the one of an object that has taken the same time since.
-    pub fn sort(&mut self) {
+    fn sort(&mut self) {
         let Flight { bytes, records, raw_from, .. } = self;
         let raw = |r: &Record| r.at >= *raw_from;
         let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
@@ -345,6 +427,7 @@ impl Flight {
 
     fn settle_raw(&mut self, core: &mut Core, ok: bool) {
         core.in_flight.clear();
+        core.flying = None;
         core.flight_bytes = 0;
         if ok {
             core.settled = self.number;

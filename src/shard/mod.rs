@@ -6,6 +6,7 @@
 //! | [`actor`] | mailbox and core: who runs what when |
 //! | [`core`] | what is changed under a shard's lock |
 //! | [`table`], [`object`] | hot and dirty objects |
+//! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
 //! | [`txn`] | leased cores, the write set, commit and rollback |
 //! | [`cold`] | moka: metadata that left the table |
 //! | [`membership`] | a filter of the keys that fjall may hold |
@@ -15,6 +16,7 @@
 //! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
 //! | [`walk`], [`cursor`] | the key space in order |
 //! | [`draw`] | a key at random |
+//! | [`rank`] | the counted index: rank and offset in big collections |
 
 pub mod actor;
 pub mod build;
@@ -31,6 +33,7 @@ pub mod membership;
 pub mod names;
 pub mod object;
 pub mod overlay;
+pub mod rank;
 pub mod replay;
 pub mod table;
 pub mod timer;

@@ -17,6 +17,7 @@
 //! Invariants: an object with `DIRTY` or `IN_FLIGHT` is never evicted; [`Kind::Absent`] is a removal that waits for its
 //! tombstone; elements of a body are dirty only if their object is.
 
+use crate::codec::element::Group;
 use crate::codec::{Extra, Kind as StoredKind, Meta, NsId};
 use crate::log::Lsn;
 
@@ -46,6 +47,16 @@ impl Kind {
             Kind::Set => "set",
             Kind::Zset => "zset",
             Kind::Stream => "stream",
+        }
+    }
+
+    /// The group of elements that a counted index orders and counts.
+    pub const fn counted_group(self) -> Option<Group> {
+        match self {
+            Kind::Hash => Some(Group::HashField),
+            Kind::Set => Some(Group::SetMember),
+            Kind::Zset => Some(Group::ZsetSort),
+            Kind::Absent | Kind::String | Kind::List | Kind::Stream => None,
         }
     }
 
@@ -228,6 +239,12 @@ impl Object {
             meta.extra = body.extra;
         }
         Some(meta)
+    }
+
+    /// The group whose elements are counted exactly, so that a counted index can follow them.
+    pub fn counted_group(&self) -> Option<Group> {
+        let exact = self.body.as_ref()?.encoding == 0 || self.kind == Kind::Zset;
+        self.kind.counted_group().filter(|_| exact)
     }
 
     /// Memory it holds, its table slot included.

@@ -147,7 +147,10 @@ impl<'a> Timer<'a> {
         if self.with_core(|core| core.staged.lock().is_empty()) {
             return Ok(());
         }
-        self.transact(now_ms, |txn| txn.collect_staged())
+        self.transact(now_ms, |txn| {
+            txn.collect_staged();
+            Ok(())
+        })
     }
 
     fn expire_table(&mut self, now_ms: u64) -> Result {

@@ -15,6 +15,7 @@
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
 pub mod elements;
+mod order;
 mod strings;
 mod undo;
 
@@ -47,13 +48,6 @@ const COPY_LIMIT: usize = 1 << 10;
 pub struct Found {
     at: u16,
     index: Index,
-}
-
-impl Found {
-    /// Place of its core in the lease.
-    pub(super) const fn place(self) -> u16 {
-        self.at
-    }
 }
 
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
@@ -362,6 +356,13 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.touch(at);
     }
 
+    /// A big result has its metadata: it is no longer pending.
+    pub fn unstage(&mut self, at: Found, staged: super::build::Staged) {
+        self.put_raw(at.at, staged.record_key(), None);
+        self.lease[at.at as usize].staged.lock().retain(|other| *other != staged);
+        self.set.undo.push(Undo::Staged { at: at.at, staged });
+    }
+
     /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
     pub fn replace_names(&mut self, names: Arc<Names>, dead: &[NsId]) {
         assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
@@ -410,7 +411,8 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// Whether anything was written.
     pub fn has_writes(&self) -> bool {
-        !self.set.redo.is_empty()
+        // Changed metadata is logged by the commit only.
+        !self.set.redo.is_empty() || !self.set.undo.is_empty()
     }
 
     /// Takes back everything since a mark.
@@ -430,11 +432,11 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// Appends all writes as one log record. Returns the LSN that the reply must wait for.
     pub fn commit(&mut self, log: &Log) -> Lsn {
+        self.log_pending();
         if self.set.redo.is_empty() {
             debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
             return self.need;
         }
-        self.log_pending();
         for (at, ns) in self.set.counts.drain(..) {
             let core = &self.lease[at as usize];
             redo::encode_count(core.shard, ns, core.count(ns), &mut self.set.redo);

@@ -2,6 +2,8 @@
 
 pub mod bitmap;
 pub mod expire_options;
+pub mod geo;
+pub mod hyperloglog;
 pub mod stream;
 pub mod string;
 pub mod timeout;

@@ -13,6 +13,11 @@ pub fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
+/// Wall clock in nanoseconds since the Unix epoch: a number that no earlier start of the process was given.
+pub fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
 /// Microseconds since the first call in this process. Never goes back: for durations, timeouts and slow logs.
 pub fn monotonic_us() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();

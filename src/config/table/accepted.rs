@@ -78,8 +78,6 @@ pub(super) const SECTIONS: &[Section] = &[
             accepted("jemalloc-bg-thread", Bool, "yes", "There is no jemalloc."),
             accepted("disable-thp", Bool, "yes", "Huge pages are left as they are.").at_start(),
             accepted("list-compress-depth", Int(0, I32), "0", "Elements are compressed by the store."),
-            accepted("hll-sparse-max-bytes", Umem(0, MAX), "3000",
-                "The size at which a HyperLogLog turns dense is fixed."),
             accepted("stream-node-max-bytes", Umem(0, MAX), "4096", "Streams are stored by entry, not by node."),
             accepted("stream-node-max-entries", Int(0, MAX), "100", "Streams are stored by entry, not by node."),
             accepted("vset-force-single-threaded-execution", Bool, "no", "There are no vector sets."),

@@ -121,4 +121,11 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Longest member of a sorted set that is called a listpack.").alias("zset-max-ziplist-value"),
         ],
     },
+    Section {
+        title: "Encodings that are stored",
+        rows: &[
+            live("hll-sparse-max-bytes", Umem(0, MAX), "3000",
+                "Longest HyperLogLog that is kept sparse; a longer one turns dense."),
+        ],
+    },
 ];

@@ -9,6 +9,7 @@
 //! | `rules` | the rules of log, table and flush, one by one |
 
 mod audit;
+mod big;
 mod model;
 mod rules;
 mod step;

@@ -5,9 +5,11 @@
 use std::sync::Arc;
 
 use super::step::Stepper;
-use super::world::{NAMES, Rng, Value, World, difference, read, shown};
+use super::world::{Elements, NAMES, Rng, Value, World, difference, read, shown};
 use crate::Error;
 use crate::log::Fsync;
+use crate::shard::build::{Build, Shape};
+use crate::shard::object::Kind;
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
 
 const STEPS: usize = 250;
@@ -30,7 +32,7 @@ const CRASH_STEPS: [&str; 12] = [
 ];
 
 /// Seeds that once failed.
-const REGRESSIONS: [u64; 4] = [43, 305, 333, 1302];
+const REGRESSIONS: [u64; 5] = [43, 248, 305, 333, 1302];
 
 #[test]
 fn model() {
@@ -82,6 +84,9 @@ struct Run {
 enum Act {
     Put { key: Vec<u8>, value: Vec<u8>, expire_ms: u64 },
     Splice { key: Vec<u8>, offset: usize, bytes: Vec<u8> },
+    PutElement { key: Vec<u8>, kind: Kind, element: Vec<u8>, value: Vec<u8> },
+    RemoveElement { key: Vec<u8>, element: Vec<u8> },
+    Build { key: Vec<u8>, kind: Kind, count: usize, value: Vec<u8>, expire_ms: u64 },
     Delete { key: Vec<u8> },
     Expire { key: Vec<u8>, expire_ms: u64 },
     Read { key: Vec<u8> },
@@ -93,6 +98,11 @@ impl std::fmt::Debug for Act {
         match self {
             Act::Put { value, expire_ms, .. } => write!(f, "put {} bytes until {expire_ms}", value.len()),
             Act::Splice { offset, bytes, .. } => write!(f, "splice {} bytes at {offset}", bytes.len()),
+            Act::PutElement { kind, element, value, .. } => {
+                write!(f, "put element {} of {kind:?}, {} bytes", element.escape_ascii(), value.len())
+            }
+            Act::RemoveElement { element, .. } => write!(f, "remove element {}", element.escape_ascii()),
+            Act::Build { kind, count, .. } => write!(f, "build {kind:?} of {count}"),
             Act::Delete { .. } => write!(f, "delete"),
             Act::Expire { expire_ms, .. } => write!(f, "expire at {expire_ms}"),
             Act::Read { .. } => write!(f, "read"),
@@ -105,6 +115,9 @@ impl Act {
         match self {
             Act::Put { key, .. }
             | Act::Splice { key, .. }
+            | Act::PutElement { key, .. }
+            | Act::RemoveElement { key, .. }
+            | Act::Build { key, .. }
             | Act::Delete { key }
             | Act::Expire { key, .. }
             | Act::Read { key } => key,
@@ -161,6 +174,9 @@ impl Run {
 
     fn act(&mut self) -> Act {
         let key = self.rng.pick(&self.keys).clone();
+        if self.rng.chance(60) {
+            return self.element_act();
+        }
         match self.rng.below(10) {
             0..4 => Act::Put { key, value: self.value(), expire_ms: self.time() },
             4..6 => {
@@ -175,12 +191,30 @@ impl Run {
         }
     }
 
+    /// An act on a collection; few keys have most of them, so that they grow.
+    fn element_act(&mut self) -> Act {
+        let key =
+            if self.rng.chance(80) { self.keys[self.rng.below(4)].clone() } else { self.rng.pick(&self.keys).clone() };
+        let element = match self.rng.below(10) {
+            0 => [&[b'x'; 40][..], &[self.rng.below(9) as u8]].concat(),
+            _ => format!("e{}", self.rng.below(200)).into_bytes(),
+        };
+        let kind = *self.rng.pick(&[Kind::Hash, Kind::Set, Kind::Zset]);
+        let mut value = self.value();
+        value.truncate(*self.rng.pick(&[0, 8, 24, 25, 300]));
+        match self.rng.below(40) {
+            0 => Act::Build { key, kind, count: *self.rng.pick(&[0, 3, 40, 150]), value, expire_ms: self.time() },
+            1..26 => Act::PutElement { key, kind, element, value },
+            _ => Act::RemoveElement { key, element },
+        }
+    }
+
     fn transaction(&mut self) {
         let name = *self.rng.pick(&NAMES);
         if !self.world.model.contains_key(name) {
             return;
         }
-        let most = if self.rng.chance(70) { 1 } else { 5 };
+        let most = *self.rng.pick(&[1, 1, 1, 5, 30]);
         let count = 1 + self.rng.below(most);
         let acts: Vec<Act> = (0..count).map(|_| self.act()).collect();
         let undone: Vec<Act> = (0..self.rng.below(4)).map(|_| self.act()).collect();
@@ -194,6 +228,7 @@ impl Run {
         let all: Vec<&[u8]> = acts.iter().chain(&undone).map(Act::key).collect();
         let keys = if names_too { Vec::new() } else { all };
         let before = self.world.model[name].clone();
+        self.world.builds = acts.iter().chain(&undone).any(|act| matches!(act, Act::Build { .. }));
         trace(|| format!("{name:?} {acts:?} undone {undone:?} at {at}, fails {fails}, names {names_too}"));
         let (result, need) = self.world.transact(&keys, |txn| {
             for i in 0..=count {
@@ -349,17 +384,20 @@ fn apply(txn: &mut Txn<'_, '_>, ns: u32, act: &Act, db: &mut super::world::Db, n
     match act {
         Act::Put { key, value, expire_ms } => {
             txn.put_string(ns, key, value, *expire_ms)?;
-            db.insert(key.clone(), Value { bytes: Arc::new(value.clone()), expire_ms: *expire_ms });
+            db.insert(key.clone(), Value::string(value.clone(), *expire_ms));
         }
         Act::Splice { key, offset, bytes } => {
             let found = txn.find(ns, key)?;
             assert_eq!(found.is_some(), known.is_some(), "{}", shown(b"", key));
-            let (Some(found), Some(known)) = (found, known) else { return Ok(()) };
+            let (Some(found), Some(known)) = (found, known.filter(|v| v.kind == Kind::String)) else { return Ok(()) };
             txn.splice(found, *offset, bytes)?;
             let mut value = known.bytes.to_vec();
             value.resize(value.len().max(offset + bytes.len()), 0);
             value[*offset..offset + bytes.len()].copy_from_slice(bytes);
             db.insert(key.clone(), Value { bytes: Arc::new(value), ..known });
+        }
+        Act::PutElement { .. } | Act::RemoveElement { .. } | Act::Build { .. } => {
+            apply_element(txn, ns, act, db, known)?
         }
         Act::Delete { key } => {
             assert_eq!(txn.delete(ns, key)?, known.is_some(), "{}", shown(b"", key));
@@ -376,6 +414,68 @@ fn apply(txn: &mut Txn<'_, '_>, ns: u32, act: &Act, db: &mut super::world::Db, n
             let found = read(txn, ns, key)?;
             assert!(found == known, "{} holds {}", shown(b"", key), difference(found, known.as_ref()));
         }
+    }
+    Ok(())
+}
+
+/// The physical key of an element in the group of a kind that is counted.
+fn physical(kind: Kind, element: &[u8]) -> Vec<u8> {
+    [&[kind.counted_group().unwrap().tag()], element].concat()
+}
+
+/// Acts on collections.
+fn apply_element(
+    txn: &mut Txn<'_, '_>,
+    ns: u32,
+    act: &Act,
+    db: &mut super::world::Db,
+    known: Option<Value>,
+) -> Result<(), Error> {
+    let known = known.filter(|v| v.kind != Kind::String);
+    match act {
+        Act::PutElement { key, kind, element, value } => {
+            let found = txn.find(ns, key)?.filter(|&at| txn.object(at).kind != Kind::String);
+            assert_eq!(found.is_some(), known.is_some(), "{}", shown(b"", key));
+            let at = found.map_or_else(|| txn.create(ns, key, *kind, 0), Ok)?;
+            let mut known = known.unwrap_or_else(|| Value::collection(*kind, Elements::new(), 0));
+            let element = physical(known.kind, element);
+            let existed = txn.put_element(at, &element, value)?;
+            let old = Arc::make_mut(&mut known.elements).insert(element, value.clone());
+            assert_eq!(existed, old.is_some(), "{} had the element", shown(b"", key));
+            txn.add_size(at, i64::from(!existed));
+            db.insert(key.clone(), known);
+        }
+        Act::RemoveElement { key, element } => {
+            let (Some(at), Some(mut known)) = (txn.find(ns, key)?, known) else { return Ok(()) };
+            let element = physical(known.kind, element);
+            let existed = txn.remove_element(at, &element)?;
+            let old = Arc::make_mut(&mut known.elements).remove(&element);
+            assert_eq!(existed, old.is_some(), "{} had the element", shown(b"", key));
+            txn.add_size(at, -i64::from(existed));
+            let empty = txn.remove_if_empty(at);
+            assert_eq!(empty, known.elements.is_empty());
+            db.insert(key.clone(), known);
+            if empty {
+                db.remove(key);
+            }
+        }
+        Act::Build { key, kind, count, value, expire_ms } => {
+            let mut build = Build::new(txn, ns, key);
+            let mut elements = Elements::new();
+            for n in 0..*count {
+                let element = physical(*kind, format!("e{n}").as_bytes());
+                build.put(&element, value)?;
+                elements.insert(element, value.clone());
+            }
+            let shape = Shape { expire_ms: *expire_ms, ..Shape::new(*kind, *count as u64) };
+            let built = build.finish(txn, shape)?;
+            assert_eq!(built.is_some(), *count > 0);
+            db.remove(key);
+            if *count > 0 {
+                db.insert(key.clone(), Value::collection(*kind, elements, *expire_ms));
+            }
+        }
+        _ => unreachable!("an act on elements"),
     }
     Ok(())
 }

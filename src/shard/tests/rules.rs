@@ -1,5 +1,5 @@
 //! The rules of log, table and flush, one by one, then what else was found wrong once. Rules 4, 14 and 15 are held by the
-//! tests of log and store, rule 10 has no mechanism here yet.
+//! tests of log and store, rule 10 by those of `big`.
 
 use std::sync::atomic::Ordering;
 

@@ -67,7 +67,7 @@ impl Stepper {
     }
 
     fn ingest(&mut self, engine: &Engine, partition: &crate::store::Partition, mut flight: Flight) -> At {
-        flight.sort();
+        flight.prepare(partition).unwrap();
         let fail = self.fail == Some(self.shard);
         let highest = flight.highest;
         let result = partition.ingest_with(flight.records(), || {

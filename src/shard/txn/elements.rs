@@ -5,7 +5,7 @@
 //! | `element`, `put_element`, `remove_element` | the overlay alone | what the overlay lacks is read from fjall first |
 //! | `put_element_blind` | – | nothing is read |
 //! | `elements` | the overlay alone | overlay and fjall merged, the overlay masks |
-//! | `rank`, `select` | sums of the overlay | the counted index, corrected by the overlay's sums |
+//! | `rank`, `select`: [`super::order`] | sums of the overlay | the counted index, corrected by the overlay's sums |
 //!
 //! A small collection is read whole at its first touch and complete from then on. Size, form and extra belong to the
 //! metadata, which a commit logs once however often they changed.
@@ -106,7 +106,7 @@ impl Txn<'_, '_> {
     }
 
     /// Whether a read of the store may go on here.
-    fn may_read(&self, core: &Core) -> Result {
+    pub(super) fn may_read(&self, core: &Core) -> Result {
         if core.store_is_cold && !self.may_block { Err(Error::Cold) } else { Ok(()) }
     }
 
@@ -129,7 +129,7 @@ impl Txn<'_, '_> {
             return Ok(());
         }
         self.may_read(core)?;
-        if body.overlay.is_empty() && body.size <= LOAD_WHOLE && object.kind != Kind::String && is_counted(object) {
+        if body.overlay.is_empty() && body.size <= LOAD_WHOLE && object.kind != Kind::String && is_exact(object) {
             return self.load_whole(at);
         }
         let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
@@ -269,35 +269,6 @@ impl Txn<'_, '_> {
         self.elements(at, Bound::Included(&lower), Bound::Excluded(&upper), false)
     }
 
-    /// Number of elements of a group in front of this one, whether it is there or not.
-    pub fn rank(&self, at: Found, group: Group, key: &[u8]) -> Result<u64> {
-        let body = self.body(at);
-        let (lower, _) = whole_group(group);
-        if body.overlay.complete {
-            return Ok(body.overlay.before(key).live - body.overlay.before(&lower).live);
-        }
-        let mut rank = 0;
-        for element in self.elements(at, Bound::Included(&lower), Bound::Excluded(key), false)? {
-            element?;
-            rank += 1;
-        }
-        Ok(rank)
-    }
-
-    /// The n-th element of a group, from 0.
-    pub fn select(&self, at: Found, group: Group, n: u64) -> Result<Option<(Piece<'_>, Piece<'_>)>> {
-        let body = self.body(at);
-        if body.overlay.complete {
-            let (lower, upper) = whole_group(group);
-            let first = body.overlay.before(&lower).live;
-            let found = body.overlay.select_live(first + n).filter(|(key, _)| **key < upper[..]);
-            return Ok(
-                found.map(|(key, e)| (Piece::Memory(key), Piece::Memory(e.value.as_deref().unwrap_or_default())))
-            );
-        }
-        self.group(at, group)?.nth(n as usize).transpose()
-    }
-
     /// Removes a collection that has become empty; whether it did.
     pub fn remove_if_empty(&mut self, at: Found) -> bool {
         let empty = self.size(at) == 0;
@@ -309,18 +280,8 @@ impl Txn<'_, '_> {
 }
 
 /// Whether the metadata's size is the number of elements.
-fn is_counted(object: &Object) -> bool {
+fn is_exact(object: &Object) -> bool {
     object.body.as_ref().is_some_and(|body| body.encoding == 0 || object.kind == Kind::Zset)
-}
-
-/// The group whose elements the counted index of a collection counts.
-pub const fn counted_group(kind: Kind) -> Option<Group> {
-    match kind {
-        Kind::Hash => Some(Group::HashField),
-        Kind::Set => Some(Group::SetMember),
-        Kind::Zset => Some(Group::ZsetSort),
-        Kind::Absent | Kind::String | Kind::List | Kind::Stream => None,
-    }
 }
 
 /// The bounds of a group: its elements lie from the first on, below the second.

@@ -20,7 +20,7 @@ impl Txn<'_, '_> {
         self.set_kind(at, Kind::String);
         self.lease[at.at as usize].set_expire(at.index, expire_ms);
         if value.len() > BIG_STRING {
-            self.fill_big(at, value);
+            self.fill_big(at, value, value.len());
         } else {
             let core = &mut *self.lease[at.at as usize];
             let object = core.table.at_mut(at.index);
@@ -38,10 +38,11 @@ impl Txn<'_, '_> {
         Ok(at)
     }
 
-    /// Gives an object without value a body of chunks.
-    fn fill_big(&mut self, at: Found, value: &[u8]) {
+    /// Gives an object without value a body of chunks. Its size stands in the first record already, as it tells a string
+    /// in chunks from one without.
+    fn fill_big(&mut self, at: Found, value: &[u8], size: usize) {
         let mut body = Box::new(Body::new());
-        body.size = value.len() as u64;
+        body.size = size as u64;
         let object = self.object(at);
         let ns = object.ns;
         let meta = Meta { expire_ms: object.expire_ms, size: body.size, ..Meta::new(codec::Kind::String) };
@@ -127,7 +128,7 @@ impl Txn<'_, '_> {
                 self.splice_small(at, offset, bytes, old_len, new_len);
                 return Ok(());
             }
-            self.make_big(at);
+            self.make_big(at, new_len);
         }
         self.splice_big(at, offset, bytes, new_len)
     }
@@ -151,12 +152,12 @@ impl Txn<'_, '_> {
         self.touch(at);
     }
 
-    /// Turns a small string into one of chunks.
-    fn make_big(&mut self, at: Found) {
+    /// Turns a small string into one of chunks that is about to have this length.
+    fn make_big(&mut self, at: Found, size: usize) {
         let value = self.object(at).value().to_vec();
         self.note_header(at);
         self.strip(at);
-        self.fill_big(at, &value);
+        self.fill_big(at, &value, size);
         self.touch(at);
     }
 

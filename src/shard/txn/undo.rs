@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{Found, Txn, set_tail};
 use crate::codec::{Extra, NsId};
+use crate::shard::build::Staged;
 use crate::shard::names::Names;
 use crate::shard::object::{Body, Kind, state};
 use crate::shard::overlay::{self, Bytes, Element};
@@ -38,6 +39,8 @@ pub(super) enum Undo {
     Raw { at: u16, key: Vec<u8>, old: Option<Option<Vec<u8>>> },
     /// A garbage entry was queued.
     Garbage { at: u16 },
+    /// A big result was given its metadata.
+    Staged { at: u16, staged: Staged },
     /// A core's names, and the counts of those that died.
     Names { at: u16, before: Box<NamesBefore> },
 }
@@ -118,6 +121,7 @@ impl Txn<'_, '_> {
             Undo::Garbage { at } => {
                 self.lease[at as usize].garbage.pop_back();
             }
+            Undo::Staged { at, staged } => self.lease[at as usize].staged.lock().push(staged),
             Undo::Names { at, before } => {
                 let core = &mut *self.lease[at as usize];
                 core.names = before.names;

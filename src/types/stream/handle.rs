@@ -8,7 +8,6 @@ use std::ops::Bound;
 use crate::codec::order::StreamId;
 use crate::codec::{CodecError, Extra};
 use crate::handler::{Args, Ctx, Error, Found, Reply, Result};
-use crate::shard::build::Shape;
 use crate::shard::core::storage;
 use crate::shard::object::Kind;
 use crate::shard::txn::elements::{Elements, Piece};
@@ -67,7 +66,9 @@ impl Stream {
             max_deleted: self.max_deleted,
             entries_added: self.added,
         };
-        ctx.txn.reshape(self.at, &Shape { extra, ..Shape::new(Kind::Stream, self.len) });
+        let before = ctx.txn.size(self.at);
+        ctx.txn.add_size(self.at, self.len.wrapping_sub(before) as i64);
+        ctx.txn.set_extra(self.at, extra);
     }
 
     /// The names that most entries share; empty if none are kept.

@@ -1,0 +1,47 @@
+//! A DUMP payload: `type:1` `value` `version:2` (little-endian) `checksum:8` (little-endian, of all before it).
+
+use super::value::{Form, read, write};
+use super::{Dialect, RdbError, Value, crc64};
+
+const VERSION_LEN: usize = 2;
+const CHECKSUM_LEN: usize = 8;
+
+/// The highest version of Redis's that is known (its new types are refused by their type bytes), and Valkey's own.
+const VERSION_MAX: u16 = 13;
+const VERSION_VALKEY: u16 = 80;
+
+/// The value in a DUMP payload, at the time given in Unix milliseconds: fields of hashes that have ended by then are
+/// left out, so a hash may come without fields. Bytes behind the value are ignored, as Redis does.
+pub fn decode(payload: &[u8], now_ms: u64) -> Result<Value, RdbError> {
+    let (checked, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>().ok_or(RdbError::Frame)?;
+    let (body, version) = checked.split_last_chunk::<VERSION_LEN>().ok_or(RdbError::Frame)?;
+    let version = u16::from_le_bytes(*version);
+    if version > VERSION_MAX && version != VERSION_VALKEY {
+        return Err(RdbError::Version(version));
+    }
+    if crc64::checksum(checked) != u64::from_le_bytes(*checksum) {
+        return Err(RdbError::Checksum);
+    }
+    let (&tag, body) = body.split_first().ok_or(RdbError::Corrupt("no type"))?;
+    let (mut value, _) = read(tag, version, body)?;
+    if let Value::Hash(fields) = &mut value {
+        fields.retain(|field| field.expire_ms == 0 || field.expire_ms >= now_ms);
+    }
+    Ok(value)
+}
+
+/// Appends the payload that DUMP answers, in the form that the oldest servers read.
+pub fn encode(value: &Value, out: &mut Vec<u8>) {
+    encode_for(value, Dialect::Redis, out);
+}
+
+/// Appends a payload for servers of one dialect.
+pub fn encode_for(value: &Value, dialect: Dialect, out: &mut Vec<u8>) {
+    let start = out.len();
+    let form = Form::of(value, dialect);
+    out.push(form.tag());
+    write(value, form, out);
+    out.extend_from_slice(&form.version().to_le_bytes());
+    let checksum = crc64::checksum(&out[start..]);
+    out.extend_from_slice(&checksum.to_le_bytes());
+}

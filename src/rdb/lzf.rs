@@ -1,0 +1,100 @@
+//! LZF, the compression of long strings in RDB; reading only.
+//!
+//! | control byte | then | means |
+//! |---|---|---|
+//! | `000nnnnn` | n+1 bytes | these bytes |
+//! | `lllooooo`, l in 1…6 | `o:1` | l+2 bytes again, from offset+1 bytes back (13 bits, high ones in the control byte) |
+//! | `111ooooo` | `l:1` `o:1` | l+9 bytes again |
+//!
+//! Invariant: three bytes give 264 at most, so an output longer than 88 times the input is refused unseen.
+
+use super::RdbError;
+
+const CORRUPT: RdbError = RdbError::Corrupt("compressed string");
+
+/// The most that a byte of input can become.
+const EXPANSION_MAX: usize = 88;
+
+/// Decompresses `input`, which must give `len` bytes exactly.
+pub(super) fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, RdbError> {
+    if len > input.len().saturating_mul(EXPANSION_MAX) {
+        return Err(CORRUPT);
+    }
+    let mut out = Vec::with_capacity(len);
+    let mut input = input;
+    while let [control, rest @ ..] = input {
+        let control = usize::from(*control);
+        if control < 32 {
+            let (literal, rest) = rest.split_at_checked(control + 1).ok_or(CORRUPT)?;
+            out.extend_from_slice(literal);
+            input = rest;
+        } else {
+            let (copied_len, offset_low, rest) = match (control >> 5, rest) {
+                (7, [more, low, rest @ ..]) => (usize::from(*more) + 9, *low, rest),
+                (short @ 1..7, [low, rest @ ..]) => (short + 2, *low, rest),
+                _ => return Err(CORRUPT),
+            };
+            let back = ((control & 0x1f) << 8 | usize::from(offset_low)) + 1;
+            let from = out.len().checked_sub(back).ok_or(CORRUPT)?;
+            repeat(&mut out, from, copied_len);
+            input = rest;
+        }
+        if out.len() > len {
+            return Err(CORRUPT);
+        }
+    }
+    if out.len() == len { Ok(out) } else { Err(CORRUPT) }
+}
+
+/// Appends `len` bytes that begin at `from`, some of which may be among those that it appends.
+fn repeat(out: &mut Vec<u8>, from: usize, len: usize) {
+    let mut missing = len;
+    while missing > 0 {
+        let step = missing.min(out.len() - from);
+        out.extend_from_within(from..from + step);
+        missing -= step;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_and_references() {
+        assert_eq!(decompress(b"\x02abc", 3), Ok(b"abc".to_vec()));
+        // One byte, then seven copies of what was just written.
+        assert_eq!(decompress(b"\x00a\xa0\x00", 8), Ok(b"aaaaaaaa".to_vec()));
+        assert_eq!(decompress(b"\x01ab\xe0\x01\x01", 12), Ok(b"abababababab".to_vec()));
+        assert_eq!(decompress(b"", 0), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn long_offset() {
+        let mut input = Vec::new();
+        for chunk in 0..10u8 {
+            input.push(31);
+            input.extend_from_slice(&[chunk; 32]);
+        }
+        input.extend_from_slice(&[1 << 5 | 1, 63]);
+        let out = decompress(&input, 323).unwrap_or_default();
+        assert_eq!(out.get(320..), Some(&[0, 0, 0][..]));
+    }
+
+    #[test]
+    fn damage_is_refused() {
+        let cases: [(&[u8], usize); 8] = [
+            (b"\x02ab", 3),
+            (b"\x02abc", 2),
+            (b"\x02abc", 4),
+            (b"\x00a\xa0", 8),
+            (b"\x00a\xa0\x01", 8),
+            (b"\x00a\xe0\x00", 10),
+            (b"\x00a", usize::MAX),
+            (b"", 1),
+        ];
+        for (input, len) in cases {
+            assert_eq!(decompress(input, len), Err(CORRUPT), "{input:?}");
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The elements of a collection that are hot or dirty: an ordered map that counts.
+//!
+//! A B+tree whose nodes know how many of the entries below them are live, dirty or stored, so that ranks, members at
+//! random and the entries due for a flush are found in logarithmic time.
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`keys`] | the keys of a node, and how they are searched |
+//! | [`node`] | leaves and inner nodes: search, split, merge, sums |
+//! | [`range`] | walks in order, from either end |
+//!
+//! | flag of an element | meaning |
+//! |---|---|
+//! | `DIRTY` | changed since it was last gathered for a flush |
+//! | `IN_FLIGHT` | gathered by a flush that has not finished |
+//! | `MAYBE_STORED` | the disk may hold it: removing it leaves a tombstone |
+//! | `BASE` | the disk holds it live, the flush under way aside |
+//! | `NEXT` | the disk will hold it live once the flush under way is done; equals `BASE` for what is not in flight |
+//!
+//! Invariants: keys strictly ascend; a child's sums are the sums of what is below it; all leaves stand at one depth; no
+//! node is empty but the root of an empty map; an inner root has two children or more. `tests::check` holds them.
+
+mod keys;
+mod node;
+mod range;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests;
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Bound, Sub, SubAssign};
+
+use smallvec::SmallVec;
+
+use node::{Change, Inner, LEAF_ENTRIES, Leaf, Sweep, Visit};
+pub use range::Range;
+
+/// Bytes of a key or a value; short ones stand inline.
+pub type Bytes = SmallVec<[u8; 24]>;
+
+const _: () = assert!(size_of::<Bytes>() == 32, "two keys fill a cache line");
+
+/// State bits of elements; the module's table says what each means.
+pub mod state {
+    #![expect(missing_docs, reason = "the module's table says what each means")]
+    pub const DIRTY: u8 = 1;
+    pub const IN_FLIGHT: u8 = 4;
+    pub const MAYBE_STORED: u8 = 8;
+    pub const BASE: u8 = 16;
+    pub const NEXT: u8 = 32;
+}
+
+/// One element of a collection or one chunk of a big string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Element {
+    /// `None`: removed; the entry masks what the disk may still hold.
+    pub value: Option<Bytes>,
+    /// Bits of [`state`].
+    pub state: u8,
+}
+
+impl Element {
+    /// Whether the element may leave memory.
+    pub const fn is_clean(&self) -> bool {
+        self.state & (state::DIRTY | state::IN_FLIGHT) == 0
+    }
+
+    /// What it adds to the sums of the nodes above it.
+    fn sums(&self) -> Sums {
+        let has = |flag| u64::from(self.state & flag != 0);
+        Sums {
+            entries: 1,
+            live: u64::from(self.value.is_some()),
+            dirty: has(state::DIRTY),
+            base: has(state::BASE),
+            next: has(state::NEXT),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.value.as_ref().filter(|v| v.spilled()).map_or(0, |v| v.capacity() + ALLOCATION_BYTES)
+    }
+}
+
+/// How many entries there are of each sort.
+///
+/// Arithmetic wraps: a difference may stand for less than nothing until it is added to something.
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sums {
+    /// All, removed ones included.
+    pub entries: u64,
+    /// With a value.
+    pub live: u64,
+    /// In state `DIRTY`.
+    pub dirty: u64,
+    /// In state `BASE`.
+    pub base: u64,
+    /// In state `NEXT`.
+    pub next: u64,
+}
+
+impl Sums {
+    fn zip(self, other: Sums, f: impl Fn(u64, u64) -> u64) -> Sums {
+        Sums {
+            entries: f(self.entries, other.entries),
+            live: f(self.live, other.live),
+            dirty: f(self.dirty, other.dirty),
+            base: f(self.base, other.base),
+            next: f(self.next, other.next),
+        }
+    }
+}
+
+impl Add for Sums {
+    type Output = Sums;
+    fn add(self, other: Sums) -> Sums {
+        self.zip(other, u64::wrapping_add)
+    }
+}
+
+impl Sub for Sums {
+    type Output = Sums;
+    fn sub(self, other: Sums) -> Sums {
+        self.zip(other, u64::wrapping_sub)
+    }
+}
+
+impl AddAssign for Sums {
+    fn add_assign(&mut self, other: Sums) {
+        *self = *self + other;
+    }
+}
+
+impl SubAssign for Sums {
+    fn sub_assign(&mut self, other: Sums) {
+        *self = *self - other;
+    }
+}
+
+impl<'a> Sum<&'a Sums> for Sums {
+    fn sum<I: Iterator<Item = &'a Sums>>(sums: I) -> Sums {
+        sums.fold(Sums::default(), |all, s| all + *s)
+    }
+}
+
+/// Memory of one entry without what its key and value hold elsewhere: its place in a leaf that is three quarters full.
+pub const ENTRY_BYTES: usize = (size_of::<Bytes>() + size_of::<u32>() + size_of::<Element>()) * 4 / 3;
+
+/// What an allocator adds to an allocation, roughly.
+const ALLOCATION_BYTES: usize = 16;
+
+#[derive(Clone)]
+enum Root {
+    Leaf(Leaf),
+    Inner(Inner),
+}
+
+/// The elements of a collection that are in memory, by their physical key, in the order the disk would return them.
+pub struct Overlay {
+    root: Root,
+    /// Of all entries.
+    sums: Sums,
+    /// Of keys and values too long to stand inline.
+    heap_bytes: usize,
+    /// All elements are in memory: a miss is an answer.
+    pub complete: bool,
+}
+
+impl Overlay {
+    /// An empty and therefore complete map.
+    pub fn new() -> Self {
+        Overlay { root: Root::Leaf(Leaf::default()), sums: Sums::default(), heap_bytes: 0, complete: true }
+    }
+
+    /// Number of entries, removed ones included.
+    pub fn len(&self) -> usize {
+        self.sums.entries as usize
+    }
+
+    /// Whether there is no entry, not even a removed one.
+    pub fn is_empty(&self) -> bool {
+        self.sums.entries == 0
+    }
+
+    /// The sums of all entries.
+    pub fn sums(&self) -> Sums {
+        self.sums
+    }
+
+    /// Memory held, estimated: [`ENTRY_BYTES`] an entry, and the allocations of long keys and values.
+    pub fn bytes(&self) -> usize {
+        self.len() * ENTRY_BYTES + self.heap_bytes
+    }
+
+    /// The entry of `key`.
+    pub fn get(&self, key: &[u8]) -> Option<&Element> {
+        let leaf = match &self.root {
+            Root::Leaf(leaf) => leaf,
+            Root::Inner(inner) => inner.leaf_of(key),
+        };
+        leaf.touch();
+        Some(leaf.element(leaf.find(key).ok()?))
+    }
+
+    /// Puts `element` in the place of `key` and returns what was there before.
+    pub fn insert(&mut self, key: &[u8], element: Element) -> Option<Element> {
+        let (sums, mut heap) = (element.sums(), element.heap_bytes());
+        let old = self.place(key, element);
+        match &old {
+            Some(old) => {
+                heap = heap.wrapping_sub(old.heap_bytes());
+                self.sums += sums - old.sums();
+            }
+            None => {
+                heap += heap_of_key(key);
+                self.sums += sums;
+            }
+        }
+        self.heap_bytes = self.heap_bytes.wrapping_add(heap);
+        old
+    }
+
+    fn place(&mut self, key: &[u8], element: Element) -> Option<Element> {
+        if let Root::Leaf(leaf) = &mut self.root {
+            match leaf.find(key) {
+                Ok(at) => return Some(leaf.replace(at, element)),
+                Err(at) if leaf.len() < LEAF_ENTRIES => {
+                    leaf.insert(at, key, element);
+                    return None;
+                }
+                Err(_) => self.root = Root::Inner(Inner::over(std::mem::take(leaf))),
+            }
+        }
+        let Root::Inner(inner) = &mut self.root else { return None };
+        let placed = inner.insert(key, element, true, true);
+        if let Some(split) = placed.split {
+            let (bound, right) = *split;
+            inner.grow(bound, right);
+        }
+        placed.old
+    }
+
+    /// Takes the entry of `key` out; nothing of it stays, so the disk's is no longer masked.
+    pub fn remove(&mut self, key: &[u8]) -> Option<Element> {
+        let (key, element) = match &mut self.root {
+            Root::Leaf(leaf) => leaf.find(key).ok().map(|at| leaf.remove(at)),
+            Root::Inner(inner) => inner.remove(key),
+        }?;
+        self.collapse();
+        self.sums -= element.sums();
+        self.heap_bytes -= heap_of_key(&key) + element.heap_bytes();
+        Some(element)
+    }
+
+    /// Has `f` change the entry of `key`, if there is one; sums and bytes follow.
+    pub fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Element) -> R) -> Option<R> {
+        let (answer, change) = match &mut self.root {
+            Root::Leaf(leaf) => leaf.update(key, f),
+            Root::Inner(inner) => inner.update(key, f),
+        }?;
+        self.follow(change);
+        Some(answer)
+    }
+
+    /// The sums of all entries whose key is less than `key`.
+    pub fn before(&self, key: &[u8]) -> Sums {
+        match &self.root {
+            Root::Leaf(leaf) => leaf.before(key),
+            Root::Inner(inner) => inner.before(key),
+        }
+    }
+
+    /// The live entry that `n` live entries precede.
+    pub fn select_live(&self, n: u64) -> Option<(&[u8], &Element)> {
+        if n >= self.sums.live {
+            return None;
+        }
+        match &self.root {
+            Root::Leaf(leaf) => leaf.select_live(n),
+            Root::Inner(inner) => inner.select_live(n),
+        }
+    }
+
+    /// The entries between two bounds, in order; none if the bounds are the wrong way round.
+    pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<'_> {
+        Range::new(&self.root, lower, upper)
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> Range<'_> {
+        self.range(Bound::Unbounded, Bound::Unbounded)
+    }
+
+    /// Calls `f` for the dirty entries from `from` on, in order, as long as what it answers for them is less than `most`
+    /// in sum; subtrees without any cost nothing. Returns the key of the next dirty entry, `None` when there are no more.
+    pub fn visit_dirty(
+        &mut self,
+        from: &[u8],
+        most: usize,
+        f: impl FnMut(&[u8], &mut Element) -> usize,
+    ) -> Option<Bytes> {
+        let mut visit = Visit { from: Some(from), most, f, change: Change::default() };
+        let next = match &mut self.root {
+            Root::Leaf(leaf) => leaf.visit_dirty(&mut visit),
+            Root::Inner(inner) => inner.visit_dirty(&mut visit),
+        };
+        let change = visit.change;
+        self.follow(change);
+        next
+    }
+
+    /// Drops whole leaves all of whose entries are clean, from the one that would hold `from` on, looking at no more
+    /// than `leaves`. A leaf touched by a look-up or a change since it was last looked at is spared once.
+    ///
+    /// Returns where to go on, `None` when the end was reached. What is dropped makes the map incomplete.
+    pub fn evict_clean(&mut self, from: &[u8], leaves: usize) -> Option<Bytes> {
+        let mut sweep = Sweep { from: Some(from), leaves, change: Change::default() };
+        let next = match &mut self.root {
+            Root::Leaf(leaf) => {
+                if leaf.is_evictable(&mut sweep) {
+                    *leaf = Leaf::default();
+                }
+                None
+            }
+            Root::Inner(inner) => inner.evict_clean(&mut sweep),
+        };
+        let change = sweep.change;
+        if change.sums.entries != 0 {
+            self.complete = false;
+            self.collapse();
+        }
+        self.follow(change);
+        next
+    }
+
+    fn follow(&mut self, change: Change) {
+        self.sums += change.sums;
+        self.heap_bytes = self.heap_bytes.wrapping_add(change.heap_bytes);
+    }
+
+    /// Takes inner roots with fewer than two children away.
+    fn collapse(&mut self) {
+        while let Root::Inner(inner) = &mut self.root
+            && let Some(root) = inner.only_child()
+        {
+            self.root = root;
+        }
+    }
+}
+
+/// Of a key, whose length does not change: its length stands for its capacity.
+fn heap_of_key(key: &[u8]) -> usize {
+    if key.len() > Bytes::new().inline_size() { key.len() + ALLOCATION_BYTES } else { 0 }
+}
+
+impl Default for Overlay {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clone for Overlay {
+    fn clone(&self) -> Self {
+        let mut clone = Overlay { root: self.root.clone(), ..*self };
+        // Copies have other capacities.
+        clone.heap_bytes = clone.iter().map(|(key, element)| heap_of_key(key) + element.heap_bytes()).sum();
+        clone
+    }
+}
+
+impl PartialEq for Overlay {
+    fn eq(&self, other: &Self) -> bool {
+        self.complete == other.complete && self.sums == other.sums && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Overlay {}
+
+impl fmt::Debug for Overlay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Overlay {{ complete: {}, elements: ", self.complete)?;
+        f.debug_map().entries(self.iter().map(|(key, element)| (key.escape_ascii().to_string(), element))).finish()?;
+        f.write_str(" }")
+    }
+}

@@ -1,0 +1,704 @@
+//! Nodes of the overlay's tree.
+//!
+//! | node | holds |
+//! |---|---|
+//! | [`Leaf`] | up to 64 entries, each key with its element, and a bit of each in four masks |
+//! | [`Inner`] | up to 64 children in an array, with the lower bound and the sums of each in two more |
+//!
+//! A search reads the heads of the keys, then an entry or two. Children stand in their parent's array, not
+//! behind pointers of their own: a look-up follows one pointer a level.
+//!
+//! A child's bound is at most its first key and more than every key of the child before it; the first child has none.
+//! A full leaf that grows at its end leaves its entries where they are and goes on in its neighbour or
+//! in a new leaf, so that keys that arrive in order, of either direction, fill leaves up. A node is merged with a
+//! neighbour when it is small and both fit well into one; otherwise it goes when it is empty.
+
+use std::cell::Cell;
+
+use super::keys::{Keyed, Keys};
+use super::{Bytes, Element, Root, Sums, heap_of_key};
+
+/// Entries of a full leaf: as many as a mask has bits.
+pub(super) const LEAF_ENTRIES: usize = 64;
+/// Children of a full inner node.
+pub(super) const FAN_OUT: usize = 64;
+/// A node with fewer entries or children looks for a neighbour to merge with.
+const SMALL: usize = 16;
+/// The most that a node made by a merge holds: it must not be split right after.
+const MERGED: usize = 48;
+
+/// What an operation did to sums and bytes; wraps, as [`Sums`] do.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Change {
+    pub(super) sums: Sums,
+    pub(super) heap_bytes: usize,
+}
+
+impl Change {
+    fn between(before: (Sums, usize), after: (Sums, usize)) -> Change {
+        Change { sums: after.0 - before.0, heap_bytes: after.1.wrapping_sub(before.1) }
+    }
+
+    fn add(&mut self, other: Change) {
+        self.sums += other.sums;
+        self.heap_bytes = self.heap_bytes.wrapping_add(other.heap_bytes);
+    }
+}
+
+/// A walk over dirty entries.
+pub(super) struct Visit<'a, F> {
+    /// Where to start; `None` once there.
+    pub(super) from: Option<&'a [u8]>,
+    /// What the entries still to be visited may cost.
+    pub(super) most: usize,
+    pub(super) f: F,
+    /// What all calls of `f` did together.
+    pub(super) change: Change,
+}
+
+/// A walk that drops leaves.
+pub(super) struct Sweep<'a> {
+    /// Where to start; `None` once there.
+    pub(super) from: Option<&'a [u8]>,
+    /// Leaves still to be looked at.
+    pub(super) leaves: usize,
+    /// What was dropped.
+    pub(super) change: Change,
+}
+
+/// What an insertion below a node came to.
+pub(super) struct Placed {
+    /// What was there before.
+    pub(super) old: Option<Element>,
+    /// How the node's sums changed, what it gave to the node split off included.
+    sums: Sums,
+    /// The node split off to the right, with its bound.
+    pub(super) split: Option<Box<(Bytes, Inner)>>,
+}
+
+/// Key and element stand side by side: a look-up finds the element in the cache line after the key's.
+#[derive(Clone)]
+struct Entry {
+    key: Bytes,
+    element: Element,
+}
+
+impl Entry {
+    fn new(key: &[u8], element: Element) -> Entry {
+        Entry { key: Bytes::from_slice(key), element }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        heap_of_key(&self.key) + self.element.heap_bytes()
+    }
+}
+
+impl Keyed for Entry {
+    #[inline]
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+}
+
+/// Entries in order of their keys.
+#[derive(Default, Clone)]
+pub(super) struct Leaf {
+    entries: Keys<Entry>,
+    masks: Masks,
+    /// Looked up or changed since the last sweep.
+    touched: Cell<bool>,
+}
+
+/// A bit for each entry of a leaf, the first entry's lowest.
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
+struct Masks {
+    live: u64,
+    dirty: u64,
+    base: u64,
+    next: u64,
+}
+
+/// The lowest `n` bits, up to all 64.
+const fn low(n: usize) -> u64 {
+    if n >= LEAF_ENTRIES { u64::MAX } else { (1 << n) - 1 }
+}
+
+impl Masks {
+    fn of(element: &Element) -> Masks {
+        let sums = element.sums();
+        Masks { live: sums.live, dirty: sums.dirty, base: sums.base, next: sums.next }
+    }
+
+    fn zip(self, other: Masks, f: impl Fn(u64, u64) -> u64) -> Masks {
+        Masks {
+            live: f(self.live, other.live),
+            dirty: f(self.dirty, other.dirty),
+            base: f(self.base, other.base),
+            next: f(self.next, other.next),
+        }
+    }
+
+    fn map(self, f: impl Fn(u64) -> u64) -> Masks {
+        self.zip(self, |mask, _| f(mask))
+    }
+
+    fn insert(&mut self, at: usize, bits: Masks) {
+        *self = self.zip(bits, |mask, bit| (mask & low(at)) | ((mask & !low(at)) << 1) | (bit << at));
+    }
+
+    fn remove(&mut self, at: usize) {
+        *self = self.map(|mask| (mask & low(at)) | ((mask >> 1) & !low(at)));
+    }
+
+    fn replace(&mut self, at: usize, bits: Masks) {
+        *self = self.zip(bits, |mask, bit| (mask & !(1 << at)) | (bit << at));
+    }
+
+    /// The sums of the first `n` entries.
+    fn sums(&self, n: usize) -> Sums {
+        let count = |mask: u64| u64::from((mask & low(n)).count_ones());
+        Sums {
+            entries: n as u64,
+            live: count(self.live),
+            dirty: count(self.dirty),
+            base: count(self.base),
+            next: count(self.next),
+        }
+    }
+}
+
+impl Leaf {
+    fn of(key: &[u8], element: Element) -> Leaf {
+        let masks = Masks::of(&element);
+        Leaf { entries: Keys::of(Entry::new(key, element)), masks, touched: Cell::new(true) }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[inline]
+    pub(super) fn key(&self, at: usize) -> &[u8] {
+        self.entries.get(at).key()
+    }
+
+    #[inline]
+    pub(super) fn element(&self, at: usize) -> &Element {
+        &self.entries.get(at).element
+    }
+
+    /// Spares the leaf at the next sweep. Writes only if it must: readers share the cache line.
+    #[inline]
+    pub(super) fn touch(&self) {
+        if !self.touched.get() {
+            self.touched.set(true);
+        }
+    }
+
+    /// Where `key` is, or where it would be.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {
+        self.entries.find(key)
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        self.masks.sums(self.len())
+    }
+
+    /// Of the entries whose key is less than `key`.
+    pub(super) fn before(&self, key: &[u8]) -> Sums {
+        self.touch();
+        self.masks.sums(self.find(key).unwrap_or_else(|at| at))
+    }
+
+    pub(super) fn insert(&mut self, at: usize, key: &[u8], element: Element) {
+        self.masks.insert(at, Masks::of(&element));
+        self.entries.insert(at, Entry::new(key, element));
+        self.touch();
+    }
+
+    pub(super) fn replace(&mut self, at: usize, element: Element) -> Element {
+        self.masks.replace(at, Masks::of(&element));
+        self.touch();
+        std::mem::replace(&mut self.entries.get_mut(at).element, element)
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> (Bytes, Element) {
+        self.masks.remove(at);
+        let Entry { key, element } = self.entries.remove(at);
+        (key, element)
+    }
+
+    pub(super) fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Element) -> R) -> Option<(R, Change)> {
+        let at = self.find(key).ok()?;
+        self.touch();
+        Some(self.change(at, |_, element| f(element)))
+    }
+
+    fn change<R>(&mut self, at: usize, f: impl FnOnce(&[u8], &mut Element) -> R) -> (R, Change) {
+        let Entry { key, element } = self.entries.get_mut(at);
+        let before = (element.sums(), element.heap_bytes());
+        let answer = f(key, element);
+        let after = (element.sums(), element.heap_bytes());
+        self.masks.replace(at, Masks::of(element));
+        (answer, Change::between(before, after))
+    }
+
+    /// The live entry that `n` live ones of this leaf precede.
+    pub(super) fn select_live(&self, n: u64) -> Option<(&[u8], &Element)> {
+        let rest = (0..n).fold(self.masks.live, |mask, _| mask & mask.wrapping_sub(1));
+        let at = rest.trailing_zeros() as usize;
+        self.touch();
+        Some((self.key(at), self.element(at)))
+    }
+
+    pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Bytes>
+    where
+        F: FnMut(&[u8], &mut Element) -> usize,
+    {
+        let first = visit.from.take().map_or(0, |from| self.find(from).unwrap_or_else(|at| at));
+        let mut dirty = self.masks.dirty & !low(first);
+        while dirty != 0 {
+            let at = dirty.trailing_zeros() as usize;
+            if visit.most == 0 {
+                return Some(Bytes::from_slice(self.key(at)));
+            }
+            let (cost, change) = self.change(at, &mut visit.f);
+            visit.most = visit.most.saturating_sub(cost);
+            visit.change.add(change);
+            dirty &= dirty - 1;
+        }
+        None
+    }
+
+    /// Whether a sweep that has come here may drop the leaf; if so, the sweep's sums say that it did.
+    pub(super) fn is_evictable(&self, sweep: &mut Sweep<'_>) -> bool {
+        if sweep.leaves == 0 || self.touched.replace(false) || self.masks.dirty != 0 {
+            return false;
+        }
+        if self.entries.iter().any(|entry| !entry.element.is_clean()) {
+            return false;
+        }
+        let heap_bytes = self.entries.iter().map(Entry::heap_bytes).sum();
+        sweep.change.add(Change::between((self.sums(), heap_bytes), (Sums::default(), 0)));
+        true
+    }
+
+    fn split_off(&mut self, at: usize) -> Leaf {
+        let right = self.masks.map(|mask| mask >> at);
+        self.masks = self.masks.map(|mask| mask & low(at));
+        Leaf { entries: self.entries.split_off(at), masks: right, touched: self.touched.clone() }
+    }
+
+    fn append(&mut self, right: Leaf) {
+        let len = self.len();
+        self.masks = self.masks.zip(right.masks, |left, right| left | (right << len));
+        self.entries.append(right.entries);
+        if right.touched.get() {
+            self.touch();
+        }
+    }
+}
+
+/// The nodes below an inner node, all of one depth.
+#[derive(Clone)]
+pub(super) enum Children {
+    Leaves(Vec<Leaf>),
+    Inners(Vec<Inner>),
+}
+
+impl Children {
+    fn split_off(&mut self, at: usize) -> Children {
+        match self {
+            Children::Leaves(leaves) => Children::Leaves(leaves.split_off(at)),
+            Children::Inners(inners) => Children::Inners(inners.split_off(at)),
+        }
+    }
+
+    fn append(&mut self, right: Children) {
+        match (self, right) {
+            (Children::Leaves(left), Children::Leaves(mut right)) => left.append(&mut right),
+            (Children::Inners(left), Children::Inners(mut right)) => left.append(&mut right),
+            _ => unreachable!("neighbours are of one depth"),
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        match self {
+            Children::Leaves(leaves) => drop(leaves.remove(at)),
+            Children::Inners(inners) => drop(inners.remove(at)),
+        }
+    }
+
+    /// Entries or children of a child.
+    fn len_of(&self, at: usize) -> usize {
+        match self {
+            Children::Leaves(leaves) => leaves[at].len(),
+            Children::Inners(inners) => inners[at].len(),
+        }
+    }
+
+    /// Moves all of a child into the one before it.
+    fn merge_left(&mut self, at: usize, bound: Bytes) {
+        match self {
+            Children::Leaves(leaves) => {
+                let right = leaves.remove(at);
+                leaves[at - 1].append(right);
+            }
+            Children::Inners(inners) => {
+                let right = inners.remove(at);
+                inners[at - 1].append(bound, right);
+            }
+        }
+    }
+}
+
+/// A node with nodes below it.
+#[derive(Clone)]
+pub(super) struct Inner {
+    /// Of all children but the first.
+    bounds: Keys<Bytes>,
+    sums: Vec<Sums>,
+    children: Children,
+}
+
+impl Inner {
+    /// A root over a leaf that is about to be split.
+    pub(super) fn over(leaf: Leaf) -> Inner {
+        let sums = vec![leaf.sums()];
+        Inner { bounds: Keys::default(), sums, children: Children::Leaves(vec![leaf]) }
+    }
+
+    /// Puts the node below a new one of the same place, beside what was split off it.
+    pub(super) fn grow(&mut self, bound: Bytes, right: Inner) {
+        let above = Inner { bounds: Keys::of(bound), sums: Vec::new(), children: Children::Leaves(Vec::new()) };
+        let left = std::mem::replace(self, above);
+        self.sums = vec![left.sums(), right.sums()];
+        self.children = Children::Inners(vec![left, right]);
+    }
+
+    /// Takes the child out of a root that has only one; an empty leaf out of one that has none.
+    pub(super) fn only_child(&mut self) -> Option<Root> {
+        if self.len() > 1 {
+            return None;
+        }
+        match &mut self.children {
+            Children::Leaves(leaves) => Some(Root::Leaf(leaves.pop().unwrap_or_default())),
+            Children::Inners(inners) => Some(inners.pop().map_or_else(|| Root::Leaf(Leaf::default()), Root::Inner)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    #[inline]
+    pub(super) fn children(&self) -> &Children {
+        &self.children
+    }
+
+    fn sums(&self) -> Sums {
+        self.sums.iter().sum()
+    }
+
+    /// The child that holds `key` if any does.
+    #[inline]
+    pub(super) fn route(&self, key: &[u8]) -> usize {
+        self.bounds.find(key).map_or_else(|at| at, |at| at + 1)
+    }
+
+    #[inline]
+    pub(super) fn leaf_of(&self, key: &[u8]) -> &Leaf {
+        let mut inner = self;
+        loop {
+            let at = inner.route(key);
+            match &inner.children {
+                Children::Leaves(leaves) => return &leaves[at],
+                Children::Inners(inners) => inner = &inners[at],
+            }
+        }
+    }
+
+    pub(super) fn before(&self, key: &[u8]) -> Sums {
+        let mut sums = Sums::default();
+        let mut inner = self;
+        loop {
+            let at = inner.route(key);
+            sums += inner.sums[..at].iter().sum();
+            match &inner.children {
+                Children::Leaves(leaves) => return sums + leaves[at].before(key),
+                Children::Inners(inners) => inner = &inners[at],
+            }
+        }
+    }
+
+    /// The live entry that `n` live ones below this node precede.
+    pub(super) fn select_live(&self, mut n: u64) -> Option<(&[u8], &Element)> {
+        let mut inner = self;
+        loop {
+            let at = inner.sums.iter().position(|sums| {
+                let here = n < sums.live;
+                n -= if here { 0 } else { sums.live };
+                here
+            })?;
+            match &inner.children {
+                Children::Leaves(leaves) => return leaves[at].select_live(n),
+                Children::Inners(inners) => inner = &inners[at],
+            }
+        }
+    }
+
+    /// `first`, `last`: no node of this depth precedes it, follows it.
+    pub(super) fn insert(&mut self, key: &[u8], element: Element, first: bool, last: bool) -> Placed {
+        let at = self.route(key);
+        let added = element.sums();
+        let mut new_at = None;
+        let (old, sums) = match &mut self.children {
+            Children::Leaves(leaves) => match leaves[at].find(key) {
+                Ok(i) => {
+                    let old = leaves[at].replace(i, element);
+                    let sums = added - old.sums();
+                    self.sums[at] += sums;
+                    (Some(old), sums)
+                }
+                Err(i) => {
+                    if leaves[at].len() < LEAF_ENTRIES {
+                        leaves[at].insert(i, key, element);
+                        self.sums[at] += added;
+                    } else {
+                        new_at = self.overflow(at, i, key, element);
+                    }
+                    (None, added)
+                }
+            },
+            Children::Inners(inners) => {
+                let placed = inners[at].insert(key, element, first && at == 0, last && at + 1 == self.sums.len());
+                self.sums[at] += placed.sums;
+                if let Some(split) = placed.split {
+                    let (bound, right) = *split;
+                    let moved = right.sums();
+                    self.sums[at] -= moved;
+                    self.sums.insert(at + 1, moved);
+                    self.bounds.insert(at, bound);
+                    inners.insert(at + 1, right);
+                    new_at = Some(at + 1);
+                }
+                (placed.old, placed.sums)
+            }
+        };
+        let split = new_at.and_then(|at| self.split(at, first, last));
+        Placed { old, sums, split }
+    }
+
+    /// Inserts an entry at `i` of a full leaf. Returns the index of the leaf that this made, if any.
+    fn overflow(&mut self, at: usize, i: usize, key: &[u8], element: Element) -> Option<usize> {
+        let Children::Leaves(leaves) = &mut self.children else { return None };
+        let sums = element.sums();
+        if i == LEAF_ENTRIES {
+            // Not at the end of this leaf, then at the front of the next: keys that descend towards a full leaf must
+            // not make a leaf each.
+            if leaves.get(at + 1).is_some_and(|next| next.len() < LEAF_ENTRIES) {
+                leaves[at + 1].insert(0, key, element);
+                self.bounds.replace(at, Bytes::from_slice(key));
+                self.sums[at + 1] += sums;
+                return None;
+            }
+            leaves.insert(at + 1, Leaf::of(key, element));
+            self.bounds.insert(at, Bytes::from_slice(key));
+            self.sums.insert(at + 1, sums);
+            return Some(at + 1);
+        }
+        if i == 0 {
+            let bound = Bytes::from_slice(leaves[at].key(0));
+            if at > 0 && leaves[at - 1].len() < LEAF_ENTRIES {
+                let end = leaves[at - 1].len();
+                leaves[at - 1].insert(end, key, element);
+                self.bounds.replace(at - 1, bound);
+                self.sums[at - 1] += sums;
+                return None;
+            }
+            leaves.insert(at, Leaf::of(key, element));
+            self.bounds.insert(at, bound);
+            self.sums.insert(at, sums);
+            return Some(at);
+        }
+        let mut right = leaves[at].split_off(LEAF_ENTRIES / 2);
+        let bound = Bytes::from_slice(right.key(0));
+        if i <= LEAF_ENTRIES / 2 {
+            leaves[at].insert(i, key, element);
+        } else {
+            right.insert(i - LEAF_ENTRIES / 2, key, element);
+        }
+        self.sums[at] = leaves[at].sums();
+        self.sums.insert(at + 1, right.sums());
+        self.bounds.insert(at, bound);
+        leaves.insert(at + 1, right);
+        Some(at + 1)
+    }
+
+    /// Splits a node that has one child too many, the one at `new_at` being new: at the ends of the tree beside that
+    /// child, so that what grows in order stays full, otherwise in the middle.
+    fn split(&mut self, new_at: usize, first: bool, last: bool) -> Option<Box<(Bytes, Inner)>> {
+        let len = self.len();
+        if len <= FAN_OUT {
+            return None;
+        }
+        let at = match new_at {
+            0 if first => 1,
+            new if last && new + 1 == len => len - 1,
+            _ => len / 2,
+        };
+        let bounds = self.bounds.split_off(at);
+        let bound = self.bounds.pop()?;
+        Some(Box::new((bound, Inner { bounds, sums: self.sums.split_off(at), children: self.children.split_off(at) })))
+    }
+
+    fn append(&mut self, bound: Bytes, mut right: Inner) {
+        self.bounds.insert(self.bounds.len(), bound);
+        self.bounds.append(right.bounds);
+        self.sums.append(&mut right.sums);
+        self.children.append(right.children);
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<(Bytes, Element)> {
+        let at = self.route(key);
+        let removed = match &mut self.children {
+            Children::Leaves(leaves) => {
+                let i = leaves[at].find(key).ok()?;
+                leaves[at].remove(i)
+            }
+            Children::Inners(inners) => inners[at].remove(key)?,
+        };
+        self.sums[at] -= removed.1.sums();
+        if self.children.len_of(at) < SMALL && !self.tidy(at) && at + 1 < self.len() && self.is_mergeable(at, at + 1) {
+            self.merge_left(at + 1);
+        }
+        Some(removed)
+    }
+
+    /// Drops a child that is empty, merges one that is small into the child before it. Returns whether its place is gone.
+    fn tidy(&mut self, at: usize) -> bool {
+        if self.children.len_of(at) == 0 {
+            self.drop_child(at);
+            return true;
+        }
+        let gone = at > 0 && self.is_mergeable(at, at - 1);
+        if gone {
+            self.merge_left(at);
+        }
+        gone
+    }
+
+    /// Whether child `at` is small enough to be merged with its neighbour `other`.
+    fn is_mergeable(&self, at: usize, other: usize) -> bool {
+        let len = self.children.len_of(at);
+        len < SMALL && len + self.children.len_of(other) <= MERGED
+    }
+
+    fn drop_child(&mut self, at: usize) {
+        if self.len() > 1 {
+            self.bounds.remove(at.saturating_sub(1));
+        }
+        self.sums.remove(at);
+        self.children.remove(at);
+    }
+
+    fn merge_left(&mut self, at: usize) {
+        let bound = self.bounds.remove(at - 1);
+        let sums = self.sums.remove(at);
+        self.sums[at - 1] += sums;
+        self.children.merge_left(at, bound);
+    }
+
+    pub(super) fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Element) -> R) -> Option<(R, Change)> {
+        let at = self.route(key);
+        let (answer, change) = match &mut self.children {
+            Children::Leaves(leaves) => leaves[at].update(key, f),
+            Children::Inners(inners) => inners[at].update(key, f),
+        }?;
+        self.sums[at] += change.sums;
+        Some((answer, change))
+    }
+
+    pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Bytes>
+    where
+        F: FnMut(&[u8], &mut Element) -> usize,
+    {
+        let first = visit.from.map_or(0, |from| self.route(from));
+        for at in first..self.len() {
+            if self.sums[at].dirty != 0 {
+                let before = visit.change.sums;
+                let next = match &mut self.children {
+                    Children::Leaves(leaves) => leaves[at].visit_dirty(visit),
+                    Children::Inners(inners) => inners[at].visit_dirty(visit),
+                };
+                self.sums[at] += visit.change.sums - before;
+                if next.is_some() {
+                    return next;
+                }
+            }
+            visit.from = None;
+        }
+        None
+    }
+
+    pub(super) fn evict_clean(&mut self, sweep: &mut Sweep<'_>) -> Option<Bytes> {
+        let mut at = sweep.from.map_or(0, |from| self.route(from));
+        while at < self.len() {
+            match &mut self.children {
+                Children::Leaves(leaves) => {
+                    let leaf = &leaves[at];
+                    if sweep.leaves == 0 {
+                        return Some(Bytes::from_slice(leaf.key(0)));
+                    }
+                    let evictable = leaf.is_evictable(sweep);
+                    sweep.leaves -= 1;
+                    if evictable {
+                        self.drop_child(at);
+                    } else {
+                        at += 1;
+                    }
+                }
+                Children::Inners(inners) => {
+                    let before = sweep.change.sums;
+                    let next = inners[at].evict_clean(sweep);
+                    self.sums[at] += sweep.change.sums - before;
+                    let gone = self.tidy(at);
+                    if next.is_some() {
+                        return next;
+                    }
+                    at += usize::from(!gone);
+                }
+            }
+            sweep.from = None;
+        }
+        None
+    }
+}
+
+/// What only the check of the invariants looks at.
+#[cfg(test)]
+impl Leaf {
+    pub(super) fn check_arrays(&self) {
+        self.entries.check();
+        let mut masks = Masks::default();
+        self.entries.iter().enumerate().for_each(|(at, entry)| masks.insert(at, Masks::of(&entry.element)));
+        assert_eq!(self.masks, masks);
+    }
+}
+
+/// What only the check of the invariants looks at.
+#[cfg(test)]
+impl Inner {
+    pub(super) fn bound(&self, at: usize) -> &[u8] {
+        self.bounds.get(at - 1)
+    }
+
+    pub(super) fn child_sums(&self) -> &[Sums] {
+        self.bounds.check();
+        assert_eq!(self.bounds.len() + 1, self.sums.len());
+        &self.sums
+    }
+}

@@ -1,0 +1,126 @@
+//! Rule 10: results too big for memory.
+
+use super::world::{Elements, NAMES, Value, World};
+use crate::Error;
+use crate::codec;
+use crate::codec::element::Group;
+use crate::log::Fsync;
+use crate::shard::build::{Build, SPILL, Shape};
+use crate::shard::object::Kind;
+
+const DB: &[u8] = NAMES[0];
+/// Elements of a result that spills many times.
+const MANY: usize = 1000;
+
+fn element(n: usize) -> Vec<u8> {
+    [&[Group::HashField.tag()], format!("field {n:06}").as_bytes()].concat()
+}
+
+impl World {
+    /// Builds a hash of `count` fields and then does what `end` says.
+    fn build(&mut self, key: &[u8], count: usize, finish: bool) -> Result<(), Error> {
+        let ns = self.ns(DB);
+        self.builds = true;
+        let (result, need) = self.transact(&[key], |txn| {
+            let mut build = Build::new(txn, ns, key);
+            for n in 0..count {
+                build.put(&element(n), b"value")?;
+            }
+            if finish {
+                build.finish(txn, Shape::new(Kind::Hash, count as u64)).map(drop)
+            } else {
+                Err(Error::err("given up by the test"))
+            }
+        });
+        self.engine().write_out(need);
+        if finish {
+            let elements: Elements = (0..count).map(|n| (element(n), b"value".to_vec())).collect();
+            let db = self.model.get_mut(DB).unwrap();
+            db.insert(key.to_vec(), Value::collection(Kind::Hash, elements, 0));
+        }
+        self.note();
+        result
+    }
+
+    fn count_stored(&self, tag: u8) -> usize {
+        let range = codec::key::tag_range(tag);
+        self.engine().store.partition(0).range(&range.lower, &range.upper).unwrap().count()
+    }
+}
+
+#[test]
+fn rule_10_a_big_result_does_not_gather_in_memory() {
+    let mut world = World::new(1, Fsync::EverySec);
+    world.put(DB, b"key", b"what was there before", 0);
+    let log_before = world.engine().log.size_bytes();
+    world.build(b"key", MANY, true).unwrap();
+    let logged = world.engine().log.size_bytes() - log_before;
+    assert!(logged < 512, "the log carries a switch, not the elements: {logged} bytes");
+    {
+        let core = world.engine().shards[0].core();
+        assert!(core.dirty_bytes < SPILL, "{} dirty bytes", core.dirty_bytes);
+        assert!(core.table_bytes < SPILL, "{} bytes in the table", core.table_bytes);
+    }
+    assert!(world.count_stored(codec::key::tag::ELEMENT) >= MANY, "the elements are in the store");
+    world.verify();
+    world.reopen(false);
+    world.verify();
+    world.audit();
+}
+
+#[test]
+fn rule_10_what_a_crash_leaves_is_garbage() {
+    for power in [None, Some(1), Some(2), Some(3)] {
+        let mut world = World::new(1, Fsync::No);
+        world.put(DB, b"other", b"stays", 0);
+        world.engine().log.sync_to(world.engine().log.last()).unwrap();
+        world.build(b"key", MANY, false).unwrap_err();
+        assert!(world.count_stored(codec::key::tag::ELEMENT) > 0, "slices are in the store");
+        world.crash(power);
+        world.verify();
+        world.audit();
+        assert_eq!(world.count_stored(codec::key::tag::ELEMENT), 0, "they are reclaimed");
+    }
+}
+
+#[test]
+fn rule_10_what_a_failed_command_leaves_is_garbage() {
+    let mut world = World::new(1, Fsync::EverySec);
+    world.build(b"key", MANY, false).unwrap_err();
+    // The log's record of it goes before the timer looks: the flush takes it along.
+    world.flush();
+    world.reopen(false);
+    world.audit();
+    assert_eq!(world.count_stored(codec::key::tag::ELEMENT), 0);
+    world.build(b"key", MANY, false).unwrap_err();
+    world.audit();
+    assert_eq!(world.count_stored(codec::key::tag::ELEMENT), 0);
+}
+
+#[test]
+fn rule_10_a_result_over_itself_reads_what_it_replaces() {
+    let mut world = World::new(1, Fsync::EverySec);
+    world.build(b"key", MANY, true).unwrap();
+    world.flush();
+    let ns = world.ns(DB);
+    let (result, need) = world.transact(&[b"key"], |txn| {
+        let at = txn.find(ns, b"key")?.expect("was built");
+        let mut build = Build::new(txn, ns, b"key");
+        let mut kept = 0;
+        for item in txn.group(at, Group::HashField)?.step_by(2) {
+            let (element, value) = item?;
+            build.put(&element, &value)?;
+            kept += 1;
+        }
+        build.finish(txn, Shape::new(Kind::Hash, kept)).map(drop)
+    });
+    result.unwrap();
+    world.engine().write_out(need);
+    let elements: Elements = (0..MANY).step_by(2).map(|n| (element(n), b"value".to_vec())).collect();
+    world.model.get_mut(DB).unwrap().insert(b"key".to_vec(), Value::collection(Kind::Hash, elements, 0));
+    world.note();
+    world.verify();
+    world.crash(None);
+    world.verify();
+    world.audit();
+}

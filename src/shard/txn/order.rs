@@ -1,0 +1,132 @@
+//! Rank and offset: how many elements stand in front of one, and which one stands at a place.
+//!
+//! | overlay | answer |
+//! |---|---|
+//! | complete | from the overlay's sums |
+//! | partial, indexed | a block of fjall's counted index, corrected by the overlay's sums, then a walk within the block |
+//! | partial, no index (a collection that was never big) | a walk |
+//!
+//! The index tells what fjall holds; the overlay knows of each of its elements whether fjall holds it, with and without
+//! the flight under way ([`overlay::state::NEXT`], [`overlay::state::BASE`]). A flight may land at any moment, also while
+//! this is read: the generation in the index's root tells which of the two it is, and who finds another root at the end
+//! begins again.
+
+use std::ops::Bound;
+
+use super::elements::{Piece, whole_group};
+use super::{Found, Txn};
+use crate::codec;
+use crate::codec::element::Group;
+use crate::error::Result;
+use crate::shard::core::storage;
+use crate::shard::rank::Counted;
+use crate::store::StoreError;
+
+impl Txn<'_, '_> {
+    /// Number of elements of a group in front of this one, whether it is there or not.
+    pub fn rank(&self, at: Found, group: Group, key: &[u8]) -> Result<u64> {
+        let (lower, _) = whole_group(group);
+        let overlay = &self.body(at).overlay;
+        if overlay.complete {
+            return Ok(overlay.before(key).live - overlay.before(&lower).live);
+        }
+        let prefix = self.prefix(at);
+        while let Some(index) = self.counted(at, group, &prefix)? {
+            let block = index.locate(key).map_err(|e| self.unreadable(at, e))?;
+            let before = block.before.wrapping_add_signed(self.surplus(at, group, &index, &block.start));
+            let rank = before + self.count(at, &block.start, key)?;
+            if index.is_current().map_err(|e| self.unreadable(at, e))? {
+                return Ok(rank);
+            }
+        }
+        self.count(at, &lower, key)
+    }
+
+    /// The n-th element of a group, from 0.
+    pub fn select(&self, at: Found, group: Group, n: u64) -> Result<Option<(Piece<'_>, Piece<'_>)>> {
+        let (lower, upper) = whole_group(group);
+        let overlay = &self.body(at).overlay;
+        if overlay.complete {
+            let first = overlay.before(&lower).live;
+            let found = overlay.select_live(first + n).filter(|(key, _)| *key < &upper[..]);
+            let value = |e: &crate::shard::overlay::Element| e.value.is_some();
+            debug_assert!(found.is_none_or(|(_, e)| value(e)), "a live element has a value");
+            return Ok(
+                found.map(|(key, e)| (Piece::Memory(key), Piece::Memory(e.value.as_deref().unwrap_or_default())))
+            );
+        }
+        let prefix = self.prefix(at);
+        while let Some(index) = self.counted(at, group, &prefix)? {
+            let mut surplus = |start: &[u8]| self.surplus(at, group, &index, start);
+            let block = index.select(n, &mut surplus).map_err(|e| self.unreadable(at, e))?;
+            let found = match &block {
+                None => None,
+                Some(block) => {
+                    let before = block.before.wrapping_add_signed(surplus(&block.start));
+                    let from = Bound::Included(&block.start[..]);
+                    let mut elements = self.elements(at, from, Bound::Excluded(&upper), false)?;
+                    elements.nth(n.wrapping_sub(before) as usize).transpose()?
+                }
+            };
+            if index.is_current().map_err(|e| self.unreadable(at, e))? {
+                return Ok(found);
+            }
+        }
+        self.group(at, group)?.nth(n as usize).transpose()
+    }
+
+    /// The elements of a group from the n-th on, in order; with `reverse` the n-th from the end and those before it.
+    pub fn elements_at(&self, at: Found, group: Group, n: u64, reverse: bool) -> Result<super::elements::Elements<'_>> {
+        let (lower, upper) = whole_group(group);
+        let n = if reverse { self.size(at).checked_sub(n + 1) } else { Some(n) };
+        let first = match n {
+            None => None,
+            Some(0) if !reverse => return self.group(at, group),
+            Some(n) => self.select(at, group, n)?,
+        };
+        let Some((first, _)) = first else {
+            return self.elements(at, Bound::Included(&lower), Bound::Excluded(&lower), false);
+        };
+        let (from, to) = match reverse {
+            false => (Bound::Included(&first[..]), Bound::Excluded(&upper[..])),
+            true => (Bound::Included(&lower[..]), Bound::Included(&first[..])),
+        };
+        self.elements(at, from, to, reverse)
+    }
+
+    fn counted<'a>(&'a self, at: Found, group: Group, prefix: &'a [u8]) -> Result<Option<Counted<'a>>> {
+        let core = &self.lease[at.at as usize];
+        self.may_read(core)?;
+        if core.table.at(at.index).counted_group() != Some(group) {
+            return Ok(None);
+        }
+        Counted::open(&core.partition, prefix, group).map_err(|e| self.unreadable(at, e))
+    }
+
+    /// What the disk keys of a collection's elements begin with.
+    fn prefix(&self, at: Found) -> Vec<u8> {
+        let object = self.object(at);
+        let mut prefix = Vec::with_capacity(object.key().len() + 16);
+        codec::key::element_prefix(object.ns, object.key(), self.body(at).version, &mut prefix);
+        prefix
+    }
+
+    /// How many elements more than fjall the collection has in front of one.
+    fn surplus(&self, at: Found, group: Group, index: &Counted<'_>, start: &[u8]) -> i64 {
+        let core = &self.lease[at.at as usize];
+        let overlay = &self.body(at).overlay;
+        let sums = overlay.before(start) - overlay.before(&whole_group(group).0);
+        let landed = core.flying == Some(index.generation());
+        sums.live.wrapping_sub(if landed { sums.next } else { sums.base }) as i64
+    }
+
+    /// Number of elements from one on, in front of another; each is looked at.
+    fn count(&self, at: Found, from: &[u8], to: &[u8]) -> Result<u64> {
+        let elements = self.elements(at, Bound::Included(from), Bound::Excluded(to), false)?;
+        elements.map(|element| element.map(|_| 1)).sum()
+    }
+
+    fn unreadable(&self, at: Found, error: StoreError) -> crate::error::Error {
+        storage(self.object(at).key(), error)
+    }
+}

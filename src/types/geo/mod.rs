@@ -1,0 +1,19 @@
+//! Positions on the earth, kept as the scores of sorted sets. What stands here knows nothing of storage.
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`hash`] | position ↔ score, the cells of the grid, GEOHASH's text |
+//! | [`distance`] | metres between positions, units |
+//! | [`shape`] | what is searched for, the cells that cover it, what lies within |
+//! | [`options`] | the arguments of GEOSEARCH, GEORADIUS and their kin |
+//!
+//! A search is: [`options::parse`], [`shape::Shape::cells`] as ranges of scores to be read in that order, and
+//! [`shape::Shape::distance_m`] of each member found there.
+
+pub mod distance;
+pub mod hash;
+pub mod options;
+pub mod shape;
+
+#[cfg(test)]
+mod tests;
