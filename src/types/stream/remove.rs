@@ -64,7 +64,7 @@ fn parse_list<'a>(args: Args<'a>, from: usize) -> Result<(References, Args<'a>)>
     let (mut references, mut ids) = (None, None);
     let mut options = args.cursor(from);
     while !options.is_empty() {
-        if options.remaining() >= 3 && options.next_is(b"IDS") {
+        if options.remaining() >= 2 && options.next_is(b"IDS") {
             let count = parse_i64(options.arg()?).filter(|count| *count > 0);
             let count = count.ok_or(Error::err("ERR Number of IDs must be a positive integer"))? as usize;
             if count > options.remaining() {
