@@ -49,8 +49,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    bitmap bitfield bitop connection expiry hyperloglog keys protocol scan server string_numbers string_options string_ranges strings
-    table transaction
+    bitmap bitfield bitop connection expiry hyperloglog keys protocol scan server stream stream_claim stream_groups stream_info
+    stream_trim string_numbers string_options string_ranges strings table transaction
 }
 
 #[test]
