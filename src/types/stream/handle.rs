@@ -5,9 +5,11 @@
 
 use std::ops::Bound;
 
+use crate::codec::element::Group as Tag;
 use crate::codec::order::StreamId;
 use crate::codec::{CodecError, Extra};
 use crate::handler::{Args, Ctx, Error, Found, Reply, Result};
+use crate::shard::build::{Build, Shape};
 use crate::shard::core::storage;
 use crate::shard::object::Kind;
 use crate::shard::txn::elements::{Elements, Piece};
@@ -58,14 +60,13 @@ impl Stream {
         Stream { at, len: body.size, first, last, max_deleted, added }
     }
 
+    fn extra(&self) -> Extra {
+        Extra::Stream { first: self.first, last: self.last, max_deleted: self.max_deleted, entries_added: self.added }
+    }
+
     /// Writes back what has changed.
     pub fn save(&self, ctx: &mut Ctx) {
-        let extra = Extra::Stream {
-            first: self.first,
-            last: self.last,
-            max_deleted: self.max_deleted,
-            entries_added: self.added,
-        };
+        let extra = self.extra();
         let before = ctx.txn.size(self.at);
         ctx.txn.add_size(self.at, self.len.wrapping_sub(before) as i64);
         ctx.txn.set_extra(self.at, extra);
@@ -111,6 +112,37 @@ impl Stream {
         let removed = self.has_in_range(id) && ctx.txn.remove_element(self.at, &entry_key(id))?;
         self.len -= u64::from(removed);
         Ok(removed)
+    }
+
+    /// Removes all entries before one, or all of them; `kept` stay. They are written anew with the groups, so that what
+    /// goes leaves no trace of its own, however much it is.
+    pub fn keep_from(&mut self, ctx: &mut Ctx, first: Option<StreamId>, kept: u64) -> Result {
+        may_touch(ctx, self.len)?;
+        let object = ctx.object(self.at);
+        let (ns, key, expire_ms) = (object.ns, object.key().to_vec(), object.expire_ms);
+        let mut build = Build::new(&ctx.txn, ns, &key);
+        if let Some(first) = first {
+            let names = self.names(ctx)?;
+            if !names.is_empty() {
+                build.put(&entry_key(MIN), &names)?;
+            }
+            for entry in self.entries(ctx, first, id::MAX, false)? {
+                let (id, value) = entry?;
+                build.put(&entry_key(id), &value)?;
+            }
+        }
+        for group in [Tag::StreamGroup, Tag::StreamConsumer, Tag::StreamPel] {
+            for element in ctx.txn.group(self.at, group)? {
+                let (element, value) = element?;
+                build.put(&element, &value)?;
+            }
+        }
+        (self.first, self.len) = (first.unwrap_or(MIN), kept);
+        let shape = Shape { extra: self.extra(), expire_ms, ..Shape::new(Kind::Stream, kept) };
+        if let Some(at) = build.finish(&mut ctx.txn, shape)? {
+            self.at = at;
+        }
+        Ok(())
     }
 
     /// Finds the first entry after some were removed, none of them before `first`.

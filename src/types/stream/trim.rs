@@ -23,6 +23,8 @@ pub const NODE: u64 = 100;
 const DEFAULT_LIMIT: u64 = 100 * NODE;
 /// Entries gathered at a time.
 const SLICE: usize = 4096;
+/// Entries from which on, if they are not few beside those that stay, these are written anew instead.
+const BULK: u64 = 100_000;
 
 /// What becomes of references to an entry that is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -167,12 +169,52 @@ fn remove_all(ctx: &mut Ctx, stream: &mut Stream, ids: &[StreamId]) -> Result {
 
 fn trim_all(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold) -> Result<u64> {
     let before = stream.len;
+    if before > BULK && !is_within(stream, threshold) {
+        let gone = count_surplus(ctx, stream, threshold)?;
+        if gone > BULK && gone >= (before - gone) / 8 {
+            let first = first_kept(ctx, stream, threshold, before - gone)?;
+            stream.keep_from(ctx, first, before - gone)?;
+            return Ok(gone);
+        }
+    }
     while !is_within(stream, threshold) {
         let ids = surplus(ctx, stream, threshold, SLICE as u64)?;
         remove_all(ctx, stream, &ids)?;
         may_touch(ctx, before - stream.len)?;
     }
     Ok(before - stream.len)
+}
+
+/// How many entries a threshold lets go.
+fn count_surplus(ctx: &Ctx, stream: &Stream, threshold: Threshold) -> Result<u64> {
+    let least = match threshold {
+        Threshold::MaxLen(most) => return Ok(stream.len.saturating_sub(most)),
+        Threshold::MinId(least) => least,
+    };
+    let Some(end) = id::previous(least) else { return Ok(0) };
+    let mut count = 0;
+    for entry in stream.entries(ctx, stream.first, end, false)? {
+        entry?;
+        count += 1;
+        may_touch(ctx, count)?;
+    }
+    Ok(count)
+}
+
+/// The first entry that stays, of so many; none if all go.
+fn first_kept(ctx: &Ctx, stream: &Stream, threshold: Threshold, kept: u64) -> Result<Option<StreamId>> {
+    if kept == 0 {
+        return Ok(None);
+    }
+    may_touch(ctx, stream.len)?;
+    let entry = match threshold {
+        Threshold::MinId(least) => stream.entries(ctx, least, id::MAX, false)?.next(),
+        Threshold::MaxLen(_) if kept < stream.len / 2 => {
+            stream.entries(ctx, stream.first, id::MAX, true)?.nth(kept as usize - 1)
+        }
+        Threshold::MaxLen(_) => stream.entries(ctx, stream.first, id::MAX, false)?.nth((stream.len - kept) as usize),
+    };
+    Ok(entry.transpose()?.map(|(id, _)| id))
 }
 
 /// Removes whole nodes only.
