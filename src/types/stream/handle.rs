@@ -13,6 +13,7 @@ use crate::shard::build::{Build, Shape};
 use crate::shard::core::storage;
 use crate::shard::object::Kind;
 use crate::shard::txn::elements::{Elements, Piece};
+use crate::types::string::value::may_reply;
 
 use super::id::{self, MIN};
 use super::record::{ElementKey, encode_entry, encode_names, entry_key, id_of, names_match, reply_entry};
@@ -188,6 +189,7 @@ impl Stream {
         out: &mut Reply,
         mut visit: impl FnMut(StreamId),
     ) -> Result<usize> {
+        may_reply(ctx, out)?;
         let names = self.names(ctx)?;
         let mark = out.defer_array();
         let mut count = 0;
