@@ -69,6 +69,11 @@ scripts! {
     set_algebra
     set_encodings
     sets
+    stream
+    stream_claim
+    stream_groups
+    stream_info
+    stream_trim
     string_numbers
     string_options
     string_ranges
