@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use super::core::{Core, storage};
 use super::object::Kind;
-use super::overlay::Bytes;
+use super::overlay::Key;
 use super::table::Index;
 use super::txn::elements::whole_group;
 use super::txn::{Found, Txn};
@@ -129,7 +129,7 @@ pub struct FieldSweep {
     key: Vec<u8>,
     version: u64,
     /// The last element gone through; the group's tag alone before the first.
-    last: Bytes,
+    last: Key,
     /// Bounds of the times met that are still to come; `u64::MAX` and 0 for none.
     lower: u64,
     upper: u64,
@@ -152,7 +152,7 @@ impl FieldSweep {
                 ns: object.ns,
                 key: object.key().to_vec(),
                 version: object.body.as_ref().map_or(0, |body| body.version),
-                last: Bytes::from_slice(&whole_group(Group::HashField).0),
+                last: Key::from_slice(&whole_group(Group::HashField).0),
                 lower: u64::MAX,
                 upper: 0,
                 parked_ms: now_ms + UNFINISHED_MS,
@@ -166,7 +166,7 @@ impl FieldSweep {
 #[derive(Debug, Default)]
 pub struct Slice {
     /// Elements to be removed.
-    expired: Vec<Bytes>,
+    expired: Vec<Key>,
     /// Fields gone through.
     pub seen: usize,
     /// Nothing is left to be gone through.
@@ -235,7 +235,7 @@ impl Txn<'_, '_> {
             let (stored, value) = element?;
             let field = Field::split(&stored[1..], &value, true).map_err(|e| storage(&sweep.key, e))?;
             if !field.is_live(self.now_ms) {
-                slice.expired.push(Bytes::from_slice(&stored));
+                slice.expired.push(Key::from_slice(&stored));
             } else if field.expire_ms != 0 {
                 sweep.lower = sweep.lower.min(field.expire_ms);
                 sweep.upper = sweep.upper.max(field.expire_ms);
@@ -243,7 +243,7 @@ impl Txn<'_, '_> {
             last = Some(stored);
         }
         if let Some(last) = last {
-            sweep.last = Bytes::from_slice(&last);
+            sweep.last = Key::from_slice(&last);
         }
         Ok(slice)
     }

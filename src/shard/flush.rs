@@ -23,7 +23,7 @@ use crate::store::{Partition, StoreError};
 
 use super::core::Core;
 use super::object::{Kind, Object, state};
-use super::overlay::{self, Bytes, Element};
+use super::overlay::{self, Element, Key};
 use super::rank;
 use super::table::Index;
 
@@ -55,7 +55,7 @@ struct Entry {
 struct ElementEntry {
     index: Index,
     version: u64,
-    key: Bytes,
+    key: Key,
 }
 
 /// What a flight does to the counted elements of one version of a collection.
@@ -66,14 +66,14 @@ struct Counted {
     /// Elements once the flight has landed.
     size: u64,
     /// Elements that fjall holds from now on (+1) or no more (-1), in order.
-    changes: Vec<(Bytes, i8)>,
+    changes: Vec<(Key, i8)>,
 }
 
 /// A collection of which more elements wait for the next slice.
 struct Part {
     index: Index,
     version: u64,
-    from: Bytes,
+    from: Key,
     /// What its counted elements do, where they are counted.
     counted: Option<Counted>,
 }
@@ -165,7 +165,7 @@ impl Gather {
         match &object.body {
             Some(body) => {
                 let (version, counted) = (body.version, Counted::of(object));
-                self.part = Some(Part { index, version, from: Bytes::new(), counted });
+                self.part = Some(Part { index, version, from: Key::new(), counted });
             }
             None => self.finish(core, index),
         }
@@ -181,7 +181,7 @@ impl Gather {
                 None => return self.finish(core, part.index),
                 Some(body) => {
                     let (version, counted) = (body.version, Counted::of(object));
-                    Part { index: part.index, version, from: Bytes::new(), counted }
+                    Part { index: part.index, version, from: Key::new(), counted }
                 }
             };
         }
@@ -203,7 +203,7 @@ impl Gather {
             disk_key.clear();
             codec::key::element_key(ns, &object.bytes[..key_len], version, key, disk_key);
             flight.push(disk_key, element.value.as_deref());
-            flight.elements.push(ElementEntry { index: part.index, version, key: Bytes::from_slice(key) });
+            flight.elements.push(ElementEntry { index: part.index, version, key: Key::from_slice(key) });
             gathered += 1;
             let cost = 1 + element.value.as_ref().map_or(0, |value| value.len()) / ENTRY_BYTES;
             *budget = budget.saturating_sub(cost);
@@ -323,7 +323,7 @@ impl Counted {
     fn note(&mut self, key: &[u8], element: &Element) {
         let (now, before) = (element.value.is_some(), element.state & overlay::state::BASE != 0);
         if now != before && key.first() == Some(&self.group.tag()) {
-            self.changes.push((Bytes::from_slice(key), i8::from(now) - i8::from(before)));
+            self.changes.push((Key::from_slice(key), i8::from(now) - i8::from(before)));
         }
     }
 }

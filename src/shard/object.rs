@@ -21,7 +21,7 @@ use crate::codec::element::Group;
 use crate::codec::{Extra, Kind as StoredKind, Meta, NsId};
 use crate::log::Lsn;
 
-use super::overlay::{Bytes, Overlay};
+use super::overlay::{Key, Overlay};
 
 /// What a key holds; `Absent` stands for a removal that fjall has not seen yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub struct Body {
     /// The elements in memory.
     pub overlay: Overlay,
     /// Where the next eviction of single elements begins.
-    pub hand: Bytes,
+    pub hand: Key,
 }
 
 impl Body {
@@ -143,7 +143,7 @@ impl Body {
             size: 0,
             extra: Extra::None,
             overlay: Overlay::new(),
-            hand: Bytes::new(),
+            hand: Key::new(),
         }
     }
 

@@ -12,7 +12,7 @@
 //! Invariants: keys strictly ascend; all begin with the first `prefix` bytes of the first; there are as many heads as
 //! items, or none.
 
-use super::Bytes;
+use super::Key;
 
 /// Up to so many keys are searched without heads.
 const FEW: usize = 8;
@@ -22,7 +22,7 @@ pub(super) trait Keyed {
     fn key(&self) -> &[u8];
 }
 
-impl Keyed for Bytes {
+impl Keyed for Key {
     #[inline]
     fn key(&self) -> &[u8] {
         self

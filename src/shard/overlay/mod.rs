@@ -36,10 +36,13 @@ use smallvec::SmallVec;
 use node::{Change, Inner, LEAF_ENTRIES, Leaf, Sweep, Visit};
 pub use range::Range;
 
-/// Bytes of a key or a value; short ones stand inline.
+/// Bytes of a value; short ones stand inline.
 pub type Bytes = SmallVec<[u8; 24]>;
 
-const _: () = assert!(size_of::<Bytes>() == 32, "two keys fill a cache line");
+/// Bytes of a key. A sorted set's hold a score and a member: with 30 bytes for the member most stand inline.
+pub type Key = SmallVec<[u8; 40]>;
+
+const _: () = assert!(size_of::<Bytes>() == 32 && size_of::<Key>() == 48, "no byte is lost");
 
 /// State bits of elements; the module's table says what each means.
 pub mod state {
@@ -145,7 +148,7 @@ impl<'a> Sum<&'a Sums> for Sums {
 }
 
 /// Memory of one entry without what its key and value hold elsewhere: its place in a leaf that is three quarters full.
-pub const ENTRY_BYTES: usize = (size_of::<Bytes>() + size_of::<u32>() + size_of::<Element>()) * 4 / 3;
+pub const ENTRY_BYTES: usize = (size_of::<Key>() + size_of::<u32>() + size_of::<Element>()) * 4 / 3;
 
 /// What an allocator adds to an allocation, roughly.
 const ALLOCATION_BYTES: usize = 16;
@@ -299,7 +302,7 @@ impl Overlay {
         from: &[u8],
         most: usize,
         f: impl FnMut(&[u8], &mut Element) -> usize,
-    ) -> Option<Bytes> {
+    ) -> Option<Key> {
         let mut visit = Visit { from: Some(from), most, f, change: Change::default() };
         let next = match &mut self.root {
             Root::Leaf(leaf) => leaf.visit_dirty(&mut visit),
@@ -314,7 +317,7 @@ impl Overlay {
     /// than `leaves`. A leaf touched by a look-up or a change since it was last looked at is spared once.
     ///
     /// Returns where to go on, `None` when the end was reached. What is dropped makes the map incomplete.
-    pub fn evict_clean(&mut self, from: &[u8], leaves: usize) -> Option<Bytes> {
+    pub fn evict_clean(&mut self, from: &[u8], leaves: usize) -> Option<Key> {
         let mut sweep = Sweep { from: Some(from), leaves, change: Change::default() };
         let next = match &mut self.root {
             Root::Leaf(leaf) => {
@@ -351,7 +354,7 @@ impl Overlay {
 
 /// Of a key, whose length does not change: its length stands for its capacity.
 fn heap_of_key(key: &[u8]) -> usize {
-    if key.len() > Bytes::new().inline_size() { key.len() + ALLOCATION_BYTES } else { 0 }
+    if key.len() > Key::new().inline_size() { key.len() + ALLOCATION_BYTES } else { 0 }
 }
 
 impl Default for Overlay {

@@ -16,7 +16,7 @@
 use std::cell::Cell;
 
 use super::keys::{Keyed, Keys};
-use super::{Bytes, Element, Root, Sums, heap_of_key};
+use super::{Element, Key, Root, Sums, heap_of_key};
 
 /// Entries of a full leaf: as many as a mask has bits.
 pub(super) const LEAF_ENTRIES: usize = 64;
@@ -73,19 +73,19 @@ pub(super) struct Placed {
     /// How the node's sums changed, what it gave to the node split off included.
     sums: Sums,
     /// The node split off to the right, with its bound.
-    pub(super) split: Option<Box<(Bytes, Inner)>>,
+    pub(super) split: Option<Box<(Key, Inner)>>,
 }
 
 /// Key and element stand side by side: a look-up finds the element in the cache line after the key's.
 #[derive(Clone)]
 struct Entry {
-    key: Bytes,
+    key: Key,
     element: Element,
 }
 
 impl Entry {
     fn new(key: &[u8], element: Element) -> Entry {
-        Entry { key: Bytes::from_slice(key), element }
+        Entry { key: Key::from_slice(key), element }
     }
 
     fn heap_bytes(&self) -> usize {
@@ -224,7 +224,7 @@ impl Leaf {
         std::mem::replace(&mut self.entries.get_mut(at).element, element)
     }
 
-    pub(super) fn remove(&mut self, at: usize) -> (Bytes, Element) {
+    pub(super) fn remove(&mut self, at: usize) -> (Key, Element) {
         self.masks.remove(at);
         let Entry { key, element } = self.entries.remove(at);
         (key, element)
@@ -253,7 +253,7 @@ impl Leaf {
         Some((self.key(at), self.element(at)))
     }
 
-    pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Bytes>
+    pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Key>
     where
         F: FnMut(&[u8], &mut Element) -> usize,
     {
@@ -262,7 +262,7 @@ impl Leaf {
         while dirty != 0 {
             let at = dirty.trailing_zeros() as usize;
             if visit.most == 0 {
-                return Some(Bytes::from_slice(self.key(at)));
+                return Some(Key::from_slice(self.key(at)));
             }
             let (cost, change) = self.change(at, &mut visit.f);
             visit.most = visit.most.saturating_sub(cost);
@@ -340,7 +340,7 @@ impl Children {
     }
 
     /// Moves all of a child into the one before it.
-    fn merge_left(&mut self, at: usize, bound: Bytes) {
+    fn merge_left(&mut self, at: usize, bound: Key) {
         match self {
             Children::Leaves(leaves) => {
                 let right = leaves.remove(at);
@@ -358,7 +358,7 @@ impl Children {
 #[derive(Clone)]
 pub(super) struct Inner {
     /// Of all children but the first.
-    bounds: Keys<Bytes>,
+    bounds: Keys<Key>,
     sums: Vec<Sums>,
     children: Children,
 }
@@ -371,7 +371,7 @@ impl Inner {
     }
 
     /// Puts the node below a new one of the same place, beside what was split off it.
-    pub(super) fn grow(&mut self, bound: Bytes, right: Inner) {
+    pub(super) fn grow(&mut self, bound: Key, right: Inner) {
         let above = Inner { bounds: Keys::of(bound), sums: Vec::new(), children: Children::Leaves(Vec::new()) };
         let left = std::mem::replace(self, above);
         self.sums = vec![left.sums(), right.sums()];
@@ -501,17 +501,17 @@ impl Inner {
             // not make a leaf each.
             if leaves.get(at + 1).is_some_and(|next| next.len() < LEAF_ENTRIES) {
                 leaves[at + 1].insert(0, key, element);
-                self.bounds.replace(at, Bytes::from_slice(key));
+                self.bounds.replace(at, Key::from_slice(key));
                 self.sums[at + 1] += sums;
                 return None;
             }
             leaves.insert(at + 1, Leaf::of(key, element));
-            self.bounds.insert(at, Bytes::from_slice(key));
+            self.bounds.insert(at, Key::from_slice(key));
             self.sums.insert(at + 1, sums);
             return Some(at + 1);
         }
         if i == 0 {
-            let bound = Bytes::from_slice(leaves[at].key(0));
+            let bound = Key::from_slice(leaves[at].key(0));
             if at > 0 && leaves[at - 1].len() < LEAF_ENTRIES {
                 let end = leaves[at - 1].len();
                 leaves[at - 1].insert(end, key, element);
@@ -525,7 +525,7 @@ impl Inner {
             return Some(at);
         }
         let mut right = leaves[at].split_off(LEAF_ENTRIES / 2);
-        let bound = Bytes::from_slice(right.key(0));
+        let bound = Key::from_slice(right.key(0));
         if i <= LEAF_ENTRIES / 2 {
             leaves[at].insert(i, key, element);
         } else {
@@ -540,7 +540,7 @@ impl Inner {
 
     /// Splits a node that has one child too many, the one at `new_at` being new: at the ends of the tree beside that
     /// child, so that what grows in order stays full, otherwise in the middle.
-    fn split(&mut self, new_at: usize, first: bool, last: bool) -> Option<Box<(Bytes, Inner)>> {
+    fn split(&mut self, new_at: usize, first: bool, last: bool) -> Option<Box<(Key, Inner)>> {
         let len = self.len();
         if len <= FAN_OUT {
             return None;
@@ -555,14 +555,14 @@ impl Inner {
         Some(Box::new((bound, Inner { bounds, sums: self.sums.split_off(at), children: self.children.split_off(at) })))
     }
 
-    fn append(&mut self, bound: Bytes, mut right: Inner) {
+    fn append(&mut self, bound: Key, mut right: Inner) {
         self.bounds.insert(self.bounds.len(), bound);
         self.bounds.append(right.bounds);
         self.sums.append(&mut right.sums);
         self.children.append(right.children);
     }
 
-    pub(super) fn remove(&mut self, key: &[u8]) -> Option<(Bytes, Element)> {
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<(Key, Element)> {
         let at = self.route(key);
         let removed = match &mut self.children {
             Children::Leaves(leaves) => {
@@ -622,7 +622,7 @@ impl Inner {
         Some((answer, change))
     }
 
-    pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Bytes>
+    pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Key>
     where
         F: FnMut(&[u8], &mut Element) -> usize,
     {
@@ -644,14 +644,14 @@ impl Inner {
         None
     }
 
-    pub(super) fn evict_clean(&mut self, sweep: &mut Sweep<'_>) -> Option<Bytes> {
+    pub(super) fn evict_clean(&mut self, sweep: &mut Sweep<'_>) -> Option<Key> {
         let mut at = sweep.from.map_or(0, |from| self.route(from));
         while at < self.len() {
             match &mut self.children {
                 Children::Leaves(leaves) => {
                     let leaf = &leaves[at];
                     if sweep.leaves == 0 {
-                        return Some(Bytes::from_slice(leaf.key(0)));
+                        return Some(Key::from_slice(leaf.key(0)));
                     }
                     let evictable = leaf.is_evictable(sweep);
                     sweep.leaves -= 1;

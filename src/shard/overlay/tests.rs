@@ -355,7 +355,7 @@ fn a_sweep_spares_the_touched_once_and_the_unclean_always() {
     overlay.update(&7_000u32.to_be_bytes(), |e| e.state |= state::IN_FLIGHT);
     overlay.update(&9_000u32.to_be_bytes(), |e| e.state |= state::DIRTY);
     let sweep = |overlay: &mut Overlay| {
-        let mut from = Some(Bytes::new());
+        let mut from = Some(Key::new());
         while let Some(key) = from {
             from = overlay.evict_clean(&key, 5);
             check(overlay);

@@ -19,7 +19,7 @@ use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
 use crate::shard::core::{Core, storage};
 use crate::shard::object::{Body, Kind, Object};
-use crate::shard::overlay::{self, Bytes, Element};
+use crate::shard::overlay::{self, Bytes, Element, Key};
 use crate::store::StoreError;
 
 /// A collection of no more elements is read whole at its first touch.
@@ -251,7 +251,7 @@ impl Txn<'_, '_> {
             _ => core.dirty_bytes + key.len() + value.len() + crate::shard::object::ELEMENT_OVERHEAD,
         };
         let existed = old.as_ref().is_some_and(|old| old.value.is_some());
-        self.set.undo.push(Undo::Element { at, key: Bytes::from_slice(key), old });
+        self.set.undo.push(Undo::Element { at, key: Key::from_slice(key), old });
         self.touch(at);
         existed
     }
@@ -282,7 +282,7 @@ impl Txn<'_, '_> {
             core.dirty_bytes += key.len() + crate::shard::object::ELEMENT_OVERHEAD;
         }
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
-        self.set.undo.push(Undo::Element { at, key: Bytes::from_slice(key), old: Some(old) });
+        self.set.undo.push(Undo::Element { at, key: Key::from_slice(key), old: Some(old) });
         self.touch(at);
         Ok(true)
     }

@@ -5,7 +5,7 @@ use super::{Found, Txn, WriteSet, set_tail};
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::shard::object::{Body, Kind, state};
-use crate::shard::overlay::{self, Bytes, Element};
+use crate::shard::overlay::{self, Bytes, Element, Key};
 
 /// A string longer than this is stored in chunks.
 pub const BIG_STRING: usize = 64 << 10;
@@ -206,7 +206,7 @@ impl Txn<'_, '_> {
             let state = element.state;
             element.state |= overlay::state::DIRTY;
             let dirty = if state & overlay::state::DIRTY == 0 { value.len() } else { value.len() - old_len };
-            Some((Undo::ElementSplice { at, key: Bytes::from_slice(&key), offset, from, len, old_len, state }, dirty))
+            Some((Undo::ElementSplice { at, key: Key::from_slice(&key), offset, from, len, old_len, state }, dirty))
         });
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
         if let Some(Some((inverse, dirty))) = done {

@@ -10,7 +10,7 @@ use crate::codec::{Extra, NsId};
 use crate::shard::build::Staged;
 use crate::shard::names::Names;
 use crate::shard::object::{Body, Kind, state};
-use crate::shard::overlay::{self, Bytes, Element};
+use crate::shard::overlay::{self, Element, Key};
 use crate::shard::table::Index;
 
 /// The inverse of one change.
@@ -28,9 +28,9 @@ pub(super) enum Undo {
     /// What a body's metadata says, before.
     Meta { at: Found, size: u64, extra: Extra, form: u8 },
     /// An element before.
-    Element { at: Found, key: Bytes, old: Option<Element> },
+    Element { at: Found, key: Key, old: Option<Element> },
     /// Bytes of an element that a splice covered, and its length before.
-    ElementSplice { at: Found, key: Bytes, offset: usize, from: usize, len: usize, old_len: usize, state: u8 },
+    ElementSplice { at: Found, key: Key, offset: usize, from: usize, len: usize, old_len: usize, state: u8 },
     /// The key was not in the table.
     Created { at: Found },
     /// Keys of a namespace before.
