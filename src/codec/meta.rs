@@ -126,9 +126,9 @@ impl Meta {
         }
     }
 
-    /// Whether the key has expired at `now_ms`.
+    /// Whether the key, or every field of it, has expired at `now_ms`.
     pub const fn expired(&self, now_ms: u64) -> bool {
-        self.expire_ms != 0 && self.expire_ms <= now_ms
+        self.expire_ms != 0 && self.expire_ms <= now_ms || self.extra.fields_are_past(now_ms)
     }
 
     /// Appends header and value. `long_key` is the user's key if [`super::is_long`] says so.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`key`] | whole keys of a shard's partition, by record group; ranges over them |
 //! | [`element`] | the tail of an element key: field, member, index, score … so that bytes sort as Redis orders |
+//! | [`field`] | the value of a hash's field, what metadata knows of the fields' times |
 //! | [`order`] | scalars whose bytes sort like their values: scores, list indexes, stream ids |
 //! | [`meta`] | the value of a metadata record |
 //! | [`redo`] | the operations inside one log record |
@@ -41,6 +42,7 @@
 
 pub mod cursor;
 pub mod element;
+pub mod field;
 pub mod key;
 pub mod meta;
 pub mod namespaces;

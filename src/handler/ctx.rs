@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::{Error, Found, Result, Server, Session};
 use crate::codec::NsId;
+use crate::config::settings::Settings;
 use crate::shard::object::{Kind, Object};
 use crate::shard::txn::Txn;
 
@@ -64,6 +65,17 @@ impl Ctx<'_, '_> {
     #[inline]
     pub fn lookup_string(&mut self, key: &[u8]) -> Result<Option<Found>> {
         self.lookup_kind(key, Kind::String)
+    }
+
+    /// The directives, without a lock as long as none has changed.
+    #[inline]
+    pub fn settings(&mut self) -> &Settings {
+        let config = &self.server.config;
+        let generation = config.generation();
+        if self.session.settings.as_ref().is_none_or(|(of, _)| *of != generation) {
+            self.session.settings = None;
+        }
+        &self.session.settings.get_or_insert_with(|| (generation, config.settings())).1
     }
 
     /// The whole value of a live string, copied only if it is stored in chunks.

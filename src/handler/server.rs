@@ -156,6 +156,8 @@ pub struct Server {
     pub last_save_s: AtomicU64,
     /// Cursors of SCAN.
     pub cursors: crate::shard::cursor::Cursors,
+    /// Cursors of HSCAN, SSCAN and ZSCAN.
+    pub element_cursors: crate::shard::cursor::Cursors,
     /// Rates of the last seconds and the peak of memory.
     pub rates: parking_lot::Mutex<Rates>,
     /// What the counters stood at when CONFIG RESETSTAT was last called.
@@ -185,6 +187,7 @@ impl Server {
             shutdown: watch::channel(None).0,
             last_save_s: (now_ms / 1000).into(),
             cursors: Default::default(),
+            element_cursors: Default::default(),
             rates: Default::default(),
             baseline: Default::default(),
             replication_id: parking_lot::Mutex::new(random_hex()),

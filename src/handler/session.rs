@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Command, OwnedArgs};
 use crate::codec::NsId;
+use crate::config::settings::Settings;
 use crate::shard::names::Names;
 
 /// Commands queued since MULTI.
@@ -67,6 +68,8 @@ pub struct Session {
     pub no_evict: bool,
     /// To do after the reply.
     pub after: After,
+    /// The directives as last read, and the generation that they are of.
+    pub settings: Option<(u64, Arc<Settings>)>,
     /// What CLIENT LIST shows of it.
     pub client: Arc<Client>,
 }
@@ -150,6 +153,7 @@ impl Session {
             no_touch: false,
             no_evict: false,
             after: After::Nothing,
+            settings: None,
             client,
         }
     }

@@ -91,6 +91,7 @@ impl Shards {
         sum.keyspace_hits += stats.keyspace_hits;
         sum.keyspace_misses += stats.keyspace_misses;
         sum.expired_keys += stats.expired_keys;
+        sum.expired_fields += stats.expired_fields;
         sum.evicted_objects += stats.evicted_objects;
         sum.cold_reads += stats.cold_reads;
         sum.stored_reads += stats.stored_reads;

@@ -17,15 +17,11 @@ use crate::shard::core::ShardId;
 use crate::shard::draw::draw;
 use crate::shard::engine::Router;
 use crate::shard::walk::{Met, Span, must_wait, walk};
+use crate::types::scan::{IN_PLACE, parse_cursor};
 use crate::util::glob;
-use crate::util::num::parse_u64;
 
 /// Keys looked at if COUNT does not say.
 const COUNT: usize = 10;
-/// Keys that a network thread may look at in one call.
-const IN_PLACE: u64 = 10_000;
-
-const INVALID_CURSOR: Error = Error::err("ERR invalid cursor");
 
 /// Which keys of a walk are answered.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +48,8 @@ impl<'a> Query<'a> {
                 query.kind = Some(options.arg()?);
             } else if options.next_is(b"NOVALUES") {
                 return Err(Error::err("ERR NOVALUES option can only be used in HSCAN"));
+            } else if options.next_is(b"NOSCORES") {
+                return Err(Error::err("ERR NOSCORES option can only be used in ZSCAN"));
             } else {
                 return Err(Error::Syntax);
             }
@@ -76,16 +74,6 @@ impl<'a> Query<'a> {
 fn home(router: &Router, pattern: &[u8]) -> Option<ShardId> {
     let prefix = glob::literal_prefix(pattern);
     if glob::is_literal(pattern) { Some(router.shard_of(&prefix)) } else { router.shard_of_prefix(&prefix) }
-}
-
-/// A cursor as Redis reads it: signs but `-`, blanks and zeros in front are passed over.
-fn parse_cursor(text: &[u8]) -> Result<u64> {
-    let blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
-    let text = &text[text.iter().take_while(|byte| blank(byte)).count()..];
-    let text = text.strip_prefix(b"+").unwrap_or(text);
-    let zeros = text.iter().take_while(|byte| **byte == b'0').count();
-    let digits = if zeros == text.len() { &text[zeros.saturating_sub(1)..] } else { &text[zeros..] };
-    parse_u64(digits).ok_or(INVALID_CURSOR)
 }
 
 fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

@@ -5,6 +5,7 @@
 //! | `table` | objects that are hot, dirty or in flight |
 //! | `expiry` | (time, index) of every object in the table that has a time |
 //! | `stored_ttl` | the time under which fjall's expiry index lists an object of the table |
+//! | `fields` | the same two for the fields of hashes |
 //! | `raw` | records without an object that the next flush brings: garbage queue, dead namespaces, tombstones |
 //! | `counts` | keys per namespace |
 //! | `order` | keys that fjall does not show yet, sorted; kept only while somebody walks the key space |
@@ -36,6 +37,7 @@ pub struct CoreStats {
     pub keyspace_hits: u64,
     pub keyspace_misses: u64,
     pub expired_keys: u64,
+    pub expired_fields: u64,
     pub evicted_objects: u64,
     pub cold_reads: u64,
     pub stored_reads: u64,
@@ -62,6 +64,8 @@ pub struct Core {
     pub expiry: BTreeSet<(u64, Index)>,
     /// Times under which fjall's expiry index lists objects of the table.
     pub stored_ttl: HashMap<Index, u64, foldhash::fast::RandomState>,
+    /// Hashes of the table whose fields expire.
+    pub fields: super::fields::Fields,
     /// Records without an object, for the next flush.
     pub raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// Keys per namespace.
@@ -194,6 +198,11 @@ impl Core {
             self.expiry.insert((meta.expire_ms, index));
             self.stored_ttl.insert(index, meta.expire_ms);
         }
+        let due_ms = meta.extra.fields_due_ms();
+        if due_ms != 0 {
+            self.fields.set_due(index, due_ms);
+            self.fields.set_stored(index, due_ms);
+        }
         self.admitted += 1;
         Ok(index)
     }
@@ -269,6 +278,7 @@ impl Core {
         if !self.stored_ttl.is_empty() {
             self.stored_ttl.remove(&index);
         }
+        self.fields.forget(index);
         object
     }
 
@@ -314,6 +324,10 @@ impl Core {
     }
 
     fn evict(&mut self, index: Index) {
+        // A hash that the sweep has found on disk may leave before its fields are looked at: it is to be found again.
+        if let due_ms @ 1.. = self.table.at(index).fields_due_ms() {
+            self.sweep_from_ms = self.sweep_from_ms.min(due_ms);
+        }
         let mut object = self.discard(index);
         self.stats.evicted_objects += 1;
         if let Some(meta) = object.meta() {

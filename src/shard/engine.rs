@@ -648,6 +648,7 @@ fn open_core(
         table: Default::default(),
         expiry: Default::default(),
         stored_ttl: Default::default(),
+        fields: Default::default(),
         raw: Default::default(),
         counts: Default::default(),
         dirty_counts: Default::default(),

@@ -246,27 +246,38 @@ impl Gather {
             }
         }
         self.flight.entries.push(Entry { index, put: meta.is_some() });
-        self.expiry_record(core, index);
+        self.expiry_records(core, index);
     }
 
     /// Brings fjall's expiry index in line with the object.
-    fn expiry_record(&mut self, core: &mut Core, index: Index) {
+    fn expiry_records(&mut self, core: &mut Core, index: Index) {
         let object = core.table.at(index);
         let now = if object.kind == Kind::Absent { 0 } else { object.expire_ms };
         let old = core.stored_ttl.get(&index).copied().unwrap_or(0);
+        self.expiry_record(object, ExpiryKind::Key, old, now);
+        let (due, listed) = (object.fields_due_ms(), core.fields.stored_ms(index));
+        self.expiry_record(object, ExpiryKind::Field, listed, due);
+        core.fields.set_stored(index, due);
+        if now != 0 {
+            core.stored_ttl.insert(index, now);
+        } else if old != 0 {
+            core.stored_ttl.remove(&index);
+        }
+    }
+
+    /// Replaces a record of the expiry index; 0: none.
+    fn expiry_record(&mut self, object: &Object, kind: ExpiryKind, old: u64, now: u64) {
         if old != now && old != 0 {
             self.key.clear();
-            codec::key::expiry_key(old, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
+            codec::key::expiry_key(old, kind, object.ns, object.key(), &mut self.key);
             self.flight.push(&self.key, None);
             // Nothing else would remove it if this flush fails.
             self.flight.raw.push((self.key.clone(), None));
-            core.stored_ttl.remove(&index);
         }
         if now != 0 {
             self.key.clear();
-            codec::key::expiry_key(now, ExpiryKind::Key, object.ns, object.key(), &mut self.key);
+            codec::key::expiry_key(now, kind, object.ns, object.key(), &mut self.key);
             self.flight.push(&self.key, Some(b""));
-            core.stored_ttl.insert(index, now);
             self.flight.earliest_ms = Some(self.flight.earliest_ms.map_or(now, |earliest| earliest.min(now)));
         }
     }

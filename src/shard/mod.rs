@@ -27,6 +27,7 @@ pub mod core;
 pub mod cursor;
 pub mod draw;
 pub mod engine;
+pub mod fields;
 pub mod flush;
 pub mod garbage;
 pub mod membership;

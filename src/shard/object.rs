@@ -216,10 +216,20 @@ impl Object {
         self.kind != Kind::Absent && !self.is_expired(now_ms)
     }
 
-    /// Whether its time is past.
+    /// Whether its time is past, or that of the last of its fields.
     #[inline]
     pub fn is_expired(&self, now_ms: u64) -> bool {
         self.expire_ms != 0 && self.expire_ms <= now_ms
+            || self.kind == Kind::Hash && self.body.as_ref().is_some_and(|body| body.extra.fields_are_past(now_ms))
+    }
+
+    /// When the sweep is to look at its fields, ms; 0 for never.
+    #[inline]
+    pub fn fields_due_ms(&self) -> u64 {
+        match (&self.body, self.kind) {
+            (Some(body), Kind::Hash) => body.extra.fields_due_ms(),
+            _ => 0,
+        }
     }
 
     /// Whether it may leave memory.

@@ -354,6 +354,7 @@ fn bury(core: &mut Core, ns: NsId, key: &[u8], version: u64) -> Result {
 fn stamp(core: &mut Core, index: Index, lsn: Lsn) {
     core.touch_dirty(index);
     core.table.at_mut(index).lsn = lsn;
+    core.note_fields(index);
 }
 
 fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Meta, value: &[u8]) -> Result {

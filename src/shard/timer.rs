@@ -4,6 +4,7 @@
 //! |---|---|
 //! | after a start: the filter of keys is filled from fjall | 8,192 keys a turn, a turn every 5 ms |
 //! | expiry: keys of the table whose time is past, then fjall's expiry index | 128 keys per hold of the lock |
+//! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
 //! | garbage: elements of dropped bodies get tombstones | 1,024 elements a turn |
 //! | dead namespaces: their objects leave the table, then fjall compacts | 1,024 places a turn |
 //!
@@ -12,13 +13,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::codec::{self, DiskKey};
+use crate::codec::{self, DiskKey, ExpiryKind};
 use crate::error::Result;
 use crate::store::Partition;
 
 use super::actor::{Job, Lease, ShardSet};
 use super::core::{Core, ShardId, unreadable};
 use super::engine::Engine;
+use super::fields::FieldSweep;
 use super::garbage::{self, DeadStage, Stage};
 use super::object::{Kind, state};
 use super::table::table_hash;
@@ -30,6 +32,10 @@ pub const TURN: Duration = Duration::from_millis(100);
 const FILL_TURN: Duration = Duration::from_millis(5);
 const FILL_SLICE: usize = 8192;
 const SWEEP_SLICE: usize = 128;
+/// Time that a turn spends on fields at most: the thread has other work.
+const FIELDS_TURN: Duration = Duration::from_millis(50);
+/// Hashes whose fields are swept per hold of the lock at most.
+const FIELDS_HASHES: usize = 32;
 const GARBAGE_SLICE: usize = 1024;
 /// The order index goes when nobody has walked for this long, ms.
 const ORDER_IDLE_MS: u64 = 10_000;
@@ -56,12 +62,14 @@ pub struct Timer<'a> {
     engine: &'a Engine,
     id: ShardId,
     set: WriteSet,
+    /// The hash whose fields are being swept.
+    fields: Option<FieldSweep>,
 }
 
 impl<'a> Timer<'a> {
     /// A timer for a shard.
     pub fn new(engine: &'a Engine, id: ShardId) -> Self {
-        Timer { engine, id, set: WriteSet::default() }
+        Timer { engine, id, set: WriteSet::default(), fields: None }
     }
 
     /// One turn at this time.
@@ -75,6 +83,7 @@ impl<'a> Timer<'a> {
             Self::collect_staged,
             Self::expire_table,
             Self::expire_stored,
+            Self::expire_fields,
             Self::collect_garbage,
             Self::reap_namespaces,
         ];
@@ -225,6 +234,19 @@ impl<'a> Timer<'a> {
             range.lower = codec::key::successor(last);
             self.transact(now_ms, |txn| due.iter().try_for_each(|key| expire_record(txn, key)))?;
         }
+    }
+
+    /// Fields of the table's hashes that are due.
+    fn expire_fields(&mut self, now_ms: u64) -> Result {
+        let started = Instant::now();
+        let mut more = true;
+        while more && self.active() && started.elapsed() < FIELDS_TURN {
+            let mut sweep = self.fields.take();
+            let swept = self.transact(now_ms, |txn| sweep_hashes(txn, &mut sweep, now_ms));
+            more = swept?;
+            self.fields = sweep;
+        }
+        Ok(())
     }
 
     fn collect_garbage(&mut self, now_ms: u64) -> Result {
@@ -390,9 +412,26 @@ fn expire_slice(txn: &mut Txn<'_, '_>, now_ms: u64) -> bool {
     true
 }
 
-/// Removes a key that fjall's expiry index lists as due, if that is still so.
+/// Goes on with the sweep of a hash, or with the next ones. False once no hash is due.
+fn sweep_hashes(txn: &mut Txn<'_, '_>, sweep: &mut Option<FieldSweep>, now_ms: u64) -> Result<bool> {
+    for _ in 0..FIELDS_HASHES {
+        let Some(next) = sweep.take().or_else(|| FieldSweep::next(&mut txn.lease[0], now_ms)) else { return Ok(false) };
+        let next = sweep.insert(next);
+        let slice = txn.sweep_fields(next)?;
+        if slice.ended {
+            *sweep = None;
+        }
+        if slice.seen >= super::fields::SLICE / FIELDS_HASHES {
+            break;
+        }
+    }
+    Ok(true)
+}
+
+/// Removes a key that fjall's expiry index lists as due, if that is still so. A hash of which fields are due it brings
+/// to the table, where the sweep of fields finds it.
 fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
-    let Ok(DiskKey::Expiry { expire_ms, ns, key: stored_key, .. }) = codec::key::decode_key(record) else {
+    let Ok(DiskKey::Expiry { expire_ms, kind, ns, key: stored_key }) = codec::key::decode_key(record) else {
         return Ok(());
     };
     let core = &mut *txn.lease[0];
@@ -405,7 +444,11 @@ fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
         return Ok(());
     };
     let object = core.table.at(index);
-    if object.kind != Kind::Absent && object.expire_ms == expire_ms {
+    if kind == ExpiryKind::Field {
+        if object.fields_due_ms() != expire_ms && core.fields.stored_ms(index) != expire_ms {
+            core.raw.insert(record.to_vec(), None);
+        }
+    } else if object.kind != Kind::Absent && object.expire_ms == expire_ms {
         core.stats.expired_keys += 1;
         txn.delete(ns, &key)?;
     } else if core.stored_ttl.get(&index) != Some(&expire_ms) {

@@ -151,6 +151,12 @@ impl<'a, 'e> Txn<'a, 'e> {
         Ok((at, hash, index))
     }
 
+    /// A key, whether live or not.
+    pub(super) fn find_any(&mut self, ns: NsId, key: &[u8]) -> Result<Option<Found>> {
+        let (at, _, index) = self.raw_find(ns, key)?;
+        Ok(index.map(|index| Found { at, index }))
+    }
+
     /// A live key. Whether it is there or not, the reply will wait for what was seen here.
     #[inline]
     pub fn find(&mut self, ns: NsId, key: &[u8]) -> Result<Option<Found>> {
@@ -431,11 +437,11 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// Appends all writes as one log record. Returns the LSN that the reply must wait for.
     pub fn commit(&mut self, log: &Log) -> Lsn {
+        self.log_pending();
         if self.set.redo.is_empty() {
             debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
             return self.need;
         }
-        self.log_pending();
         for (at, ns) in self.set.counts.drain(..) {
             let core = &self.lease[at as usize];
             redo::encode_count(core.shard, ns, core.count(ns), &mut self.set.redo);
@@ -496,6 +502,8 @@ impl<'a, 'e> Txn<'a, 'e> {
         {
             body.version = lsn;
         }
+        core.note_fields(at.index);
+        let object = core.table.at(at.index);
         // A record that never was in fjall leaves no tombstone.
         if object.kind == Kind::Absent && object.state & TRACE == 0 {
             core.discard(at.index);

@@ -127,8 +127,7 @@ fn merge(
 struct StoredKey {
     key: Vec<u8>,
     stored_key: Vec<u8>,
-    kind: Kind,
-    expire_ms: u64,
+    meta: codec::Meta,
 }
 
 impl StoredKey {
@@ -139,7 +138,7 @@ impl StoredKey {
                 let object = core.table.at(index);
                 (object.kind, object.is_live(now_ms))
             }
-            None => (self.kind, self.expire_ms == 0 || self.expire_ms > now_ms),
+            None => (Kind::from(self.meta.kind), !self.meta.expired(now_ms)),
         };
         Met { key: self.key, stored_key: self.stored_key, kind: if live { kind } else { Kind::Absent } }
     }
@@ -177,7 +176,7 @@ impl Stored {
         };
         let stored_key = key.to_vec();
         let key = long_key.map_or_else(|| stored_key.clone(), <[u8]>::to_vec);
-        self.next = Some(StoredKey { key, stored_key, kind: Kind::from(meta.kind), expire_ms: meta.expire_ms });
+        self.next = Some(StoredKey { key, stored_key, meta });
         Ok(())
     }
 }

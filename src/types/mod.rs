@@ -4,4 +4,7 @@ pub mod bitmap;
 pub mod expire_options;
 pub mod geo;
 pub mod hyperloglog;
+pub mod random;
+pub mod scan;
+pub mod set;
 pub mod string;

@@ -268,7 +268,8 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.line("instantaneous_input_repl_kbps", "0.00");
     text.line("instantaneous_output_repl_kbps", "0.00");
     text.line("rejected_connections", totals.rejected);
-    zeros(text, &["sync_full", "sync_partial_ok", "sync_partial_err", "expired_subkeys"]);
+    zeros(text, &["sync_full", "sync_partial_ok", "sync_partial_err"]);
+    text.line("expired_subkeys", shards.expired_fields);
     text.line("expired_keys", shards.expired_keys);
     text.line("expired_stale_perc", "0.00");
     zeros(

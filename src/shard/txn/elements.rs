@@ -177,25 +177,38 @@ impl Txn<'_, '_> {
         if !self.body(at).overlay.complete {
             self.load_element(at, key)?;
         }
-        Ok(self.write_element(at, key, value, overlay::state::DIRTY))
+        Ok(self.write_element(at, key, value, overlay::state::DIRTY, true))
+    }
+
+    /// Adds an element unless it is there, whatever its value; whether it was there.
+    pub fn add_element(&mut self, at: Found, key: &[u8], value: &[u8]) -> Result<bool> {
+        if !self.body(at).overlay.complete {
+            self.load_element(at, key)?;
+        }
+        Ok(self.write_element(at, key, value, overlay::state::DIRTY, false))
     }
 
     /// Sets an element without a look at what was there (encode-version 1).
     pub fn put_element_blind(&mut self, at: Found, key: &[u8], value: &[u8]) {
         let partial = !self.body(at).overlay.complete;
         let stored = if partial { overlay::state::MAYBE_STORED } else { 0 };
-        self.write_element(at, key, value, overlay::state::DIRTY | stored);
+        self.write_element(at, key, value, overlay::state::DIRTY | stored, true);
     }
 
-    fn write_element(&mut self, at: Found, key: &[u8], value: &[u8], state: u8) -> bool {
+    fn write_element(&mut self, at: Found, key: &[u8], value: &[u8], state: u8, replace: bool) -> bool {
         let core = &mut *self.lease[at.at as usize];
         let object = core.table.at_mut(at.index);
         let key_len = object.key_len as usize;
         let Some(body) = &mut object.body else { return false };
-        let owner = &object.bytes[..key_len];
-        redo::encode_elem_put(object.ns, owner, body.version, key, value, &mut self.set.redo);
         let before = body.overlay.bytes();
         let old = body.overlay.insert(key, Element { value: Some(Bytes::from_slice(value)), state });
+        if !replace && old.as_ref().is_some_and(|old| old.value.is_some()) {
+            // One search for what is new, which is why it was not asked for first.
+            body.overlay.update(key, |element| old.into_iter().for_each(|old| *element = old));
+            return true;
+        }
+        let owner = &object.bytes[..key_len];
+        redo::encode_elem_put(object.ns, owner, body.version, key, value, &mut self.set.redo);
         let after = body.overlay.bytes();
         if let Some(old) = &old
             && old.state | state != state

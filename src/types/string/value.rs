@@ -27,7 +27,7 @@ pub fn reply_value(ctx: &mut Ctx, found: Found, out: &mut Reply) -> Result {
 /// Refuses to add another value to a reply that has become too long: one request can name the same value a million
 /// times.
 #[inline]
-fn may_reply(ctx: &Ctx, out: &Reply) -> Result {
+pub fn may_reply(ctx: &Ctx, out: &Reply) -> Result {
     /// Nobody asks what is configured below this.
     const ALWAYS_ALLOWED: usize = 1 << 20;
     if out.len() > ALWAYS_ALLOWED && out.len() as u64 > most_reply(ctx) { Err(Error::ReplyTooLong) } else { Ok(()) }

@@ -1,0 +1,256 @@
+//! Fields of hashes that expire: when the sweep has to look at which hash, and the sweep itself.
+//!
+//! | where a hash is | what leads the sweep to it |
+//! |---|---|
+//! | in the table | [`Fields`], which follows what its metadata says is `indexed` |
+//! | on disk only | the record of kind `Field` in fjall's expiry index, under that time |
+//!
+//! The sweep goes through a hash in slices, removes what has expired, and knows at the end the exact bounds of the times
+//! that are left. Between two slices the hash may change: whoever adds a time moves `indexed` to it if that is earlier,
+//! so the sweep first moves `indexed` far ahead and takes what it finds there at the end as another lower bound.
+//!
+//! A big hash costs much to go through, so the next look at it waits for a multiple of what this one took, or until its
+//! last field expires; meanwhile expired fields are filtered by whoever reads.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use super::core::{Core, storage};
+use super::object::Kind;
+use super::overlay::Bytes;
+use super::table::Index;
+use super::txn::elements::whole_group;
+use super::txn::{Found, Txn};
+use crate::codec::NsId;
+use crate::codec::element::Group;
+use crate::codec::field::{Field, FieldTimes};
+use crate::error::Result;
+
+/// Fields gone through per hold of the shard's lock.
+pub const SLICE: usize = if cfg!(test) { 4 } else { 1024 };
+/// A hash is looked at again at the latest so long after a sweep that did not come to its end, ms.
+const UNFINISHED_MS: u64 = 60_000;
+/// Of a big hash's sweeps, time between two in terms of the time that one takes.
+const REST: u32 = 16;
+
+/// When the sweep has to look at which hash of the table.
+#[derive(Debug, Default)]
+pub struct Fields {
+    order: BTreeSet<(u64, Index)>,
+    times: HashMap<Index, Times, foldhash::fast::RandomState>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Times {
+    /// As [`Fields::order`] has it; 0: not there.
+    due_ms: u64,
+    /// As fjall's expiry index has it; 0: not there.
+    stored_ms: u64,
+}
+
+impl Fields {
+    /// Whether no hash of the table has fields that expire.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.times.is_empty()
+    }
+
+    fn change(&mut self, index: Index, change: impl FnOnce(&mut Times)) {
+        let times = self.times.entry(index).or_default();
+        let before = times.due_ms;
+        change(times);
+        let after = *times;
+        if after.due_ms == 0 && after.stored_ms == 0 {
+            self.times.remove(&index);
+        }
+        if before != after.due_ms {
+            self.order.remove(&(before, index));
+            if after.due_ms != 0 {
+                self.order.insert((after.due_ms, index));
+            }
+        }
+    }
+
+    /// The hash at this place is to be looked at then; 0: not at all.
+    pub fn set_due(&mut self, index: Index, due_ms: u64) {
+        if due_ms != 0 || !self.is_empty() {
+            self.change(index, |times| times.due_ms = due_ms);
+        }
+    }
+
+    /// fjall's expiry index lists the hash at this place under this time; 0: not at all.
+    pub fn set_stored(&mut self, index: Index, stored_ms: u64) {
+        if stored_ms != 0 || !self.is_empty() {
+            self.change(index, |times| times.stored_ms = stored_ms);
+        }
+    }
+
+    /// The time under which fjall's expiry index lists the hash at this place; 0: none.
+    pub fn stored_ms(&self, index: Index) -> u64 {
+        self.times.get(&index).map_or(0, |times| times.stored_ms)
+    }
+
+    /// The object at this place leaves the table. The time at which the sweep was to look at it; 0: none.
+    pub fn forget(&mut self, index: Index) -> u64 {
+        let due_ms = self.times.get(&index).map_or(0, |times| times.due_ms);
+        if !self.is_empty() {
+            self.change(index, |times| *times = Times::default());
+        }
+        due_ms
+    }
+
+    /// The hash that was to be looked at first, if that time has come.
+    pub fn first_due(&self, now_ms: u64) -> Option<Index> {
+        self.order.first().filter(|(due_ms, _)| *due_ms <= now_ms).map(|&(_, index)| index)
+    }
+}
+
+impl Core {
+    /// Follows a change of an object's metadata.
+    #[inline]
+    pub fn note_fields(&mut self, index: Index) {
+        let object = self.table.at(index);
+        if object.kind == Kind::Hash || !self.fields.is_empty() {
+            self.fields.set_due(index, object.fields_due_ms());
+        }
+    }
+}
+
+/// A sweep of one hash under way.
+#[derive(Debug)]
+pub struct FieldSweep {
+    ns: NsId,
+    key: Vec<u8>,
+    version: u64,
+    /// The last element gone through; the group's tag alone before the first.
+    last: Bytes,
+    /// Bounds of the times met that are still to come; `u64::MAX` and 0 for none.
+    lower: u64,
+    upper: u64,
+    /// What `indexed` was moved to.
+    parked_ms: u64,
+    took: Duration,
+}
+
+impl FieldSweep {
+    /// The sweep of the hash that is due first; what stands in the index without reason leaves it.
+    pub fn next(core: &mut Core, now_ms: u64) -> Option<Self> {
+        loop {
+            let index = core.fields.first_due(now_ms)?;
+            let object = core.table.at(index);
+            if !core.names.is_live(object.ns) || object.fields_due_ms() == 0 {
+                core.fields.set_due(index, 0);
+                continue;
+            }
+            return Some(FieldSweep {
+                ns: object.ns,
+                key: object.key().to_vec(),
+                version: object.body.as_ref().map_or(0, |body| body.version),
+                last: Bytes::from_slice(&whole_group(Group::HashField).0),
+                lower: u64::MAX,
+                upper: 0,
+                parked_ms: now_ms + UNFINISHED_MS,
+                took: Duration::ZERO,
+            });
+        }
+    }
+}
+
+/// A slice of a hash that a sweep has gone through.
+#[derive(Debug, Default)]
+pub struct Slice {
+    /// Elements to be removed.
+    expired: Vec<Bytes>,
+    /// Fields gone through.
+    pub seen: usize,
+    /// Nothing is left to be gone through.
+    pub ended: bool,
+}
+
+impl Slice {
+    /// Nothing to be done.
+    fn none() -> Self {
+        Slice { ended: true, ..Slice::default() }
+    }
+}
+
+impl Txn<'_, '_> {
+    /// Goes through the next fields of a hash.
+    pub fn sweep_fields(&mut self, sweep: &mut FieldSweep) -> Result<Slice> {
+        let started = Instant::now();
+        let Some(at) = self.find_any(sweep.ns, &sweep.key)? else { return Ok(Slice::none()) };
+        let object = self.object(at);
+        let body = object.body.as_ref().filter(|body| object.kind == Kind::Hash && body.version == sweep.version);
+        let Some(times) = body.and_then(|body| FieldTimes::of(&body.extra)) else { return Ok(Slice::none()) };
+        if times.are_past(self.now_ms) || object.is_expired(self.now_ms) {
+            self.core(at).stats.expired_fields += self.size(at);
+            self.delete_found(at);
+            return Ok(Slice::none());
+        }
+        let whole = sweep.last.len() == 1;
+        let slice = self.read_slice(at, sweep)?;
+        let size = self.remove_expired(at, &slice)?;
+        if size == 0 {
+            self.delete_found(at);
+            return Ok(Slice::none());
+        }
+        sweep.took += started.elapsed();
+        let mut times = times;
+        if !slice.ended {
+            if whole {
+                times.indexed = sweep.parked_ms;
+            }
+        } else if whole {
+            (times.lower, times.upper, times.indexed) = (sweep.lower, sweep.upper, sweep.lower);
+        } else {
+            // An earlier time than where it was moved to was added meanwhile; so may have been a later one.
+            let rest_ms = (sweep.took * REST).as_millis() as u64;
+            times.lower = sweep.lower.min(times.indexed);
+            times.upper = times.upper.max(sweep.upper);
+            times.indexed = times.lower.max(self.now_ms + rest_ms);
+        }
+        times.settle(size);
+        self.set_extra(at, times.extra());
+        Ok(slice)
+    }
+
+    /// Goes through at most [`SLICE`] fields.
+    fn read_slice(&self, at: Found, sweep: &mut FieldSweep) -> Result<Slice> {
+        let (_, upper) = whole_group(Group::HashField);
+        let lower = Bound::Excluded(&sweep.last[..]);
+        let mut slice = Slice::none();
+        let mut last = None;
+        for element in self.elements(at, lower, Bound::Excluded(&upper), false)? {
+            if slice.seen == SLICE {
+                slice.ended = false;
+                break;
+            }
+            slice.seen += 1;
+            let (stored, value) = element?;
+            let field = Field::split(&stored[1..], &value, true).map_err(|e| storage(&sweep.key, e))?;
+            if !field.is_live(self.now_ms) {
+                slice.expired.push(Bytes::from_slice(&stored));
+            } else if field.expire_ms != 0 {
+                sweep.lower = sweep.lower.min(field.expire_ms);
+                sweep.upper = sweep.upper.max(field.expire_ms);
+            }
+            last = Some(stored);
+        }
+        if let Some(last) = last {
+            sweep.last = Bytes::from_slice(&last);
+        }
+        Ok(slice)
+    }
+
+    /// Removes fields; how many are left.
+    fn remove_expired(&mut self, at: Found, slice: &Slice) -> Result<u64> {
+        for element in &slice.expired {
+            self.remove_element(at, element)?;
+        }
+        let gone = slice.expired.len();
+        self.core(at).stats.expired_fields += gone as u64;
+        self.add_size(at, -(gone as i64));
+        Ok(self.size(at))
+    }
+}

@@ -1,0 +1,158 @@
+//! HSCAN, SSCAN and ZSCAN: the elements of a collection, page by page.
+//!
+//! | collection | a page |
+//! |---|---|
+//! | kept compactly by Redis (listpack, intset) | all of it, whatever cursor and COUNT say |
+//! | any other | the next COUNT elements in their order, those that MATCH passes over included |
+//!
+//! A cursor stands for the last element of a page ([`crate::shard::cursor`]); one that is not known any more begins anew. So
+//! an element that is there all along is never missed, though it may come twice. What every match must begin with bounds
+//! the elements looked at, so that `MATCH user:*` costs what it finds.
+
+use std::ops::Bound;
+
+use crate::codec::element::{self, split_text};
+use crate::codec::{MAX_INLINE, key::prefix_upper};
+use crate::handler::{Ctx, Error, Found, Reply, Result};
+use crate::resp::args::Cursor;
+use crate::shard::object::Kind;
+use crate::util::glob;
+use crate::util::num::parse_u64;
+
+/// Elements looked at if COUNT does not say.
+const COUNT: usize = 10;
+/// Elements that a network thread may touch in one call.
+pub const IN_PLACE: u64 = 10_000;
+
+const INVALID_CURSOR: Error = Error::err("ERR invalid cursor");
+
+/// Asks for the shard's own thread where a command is to touch many elements.
+///
+/// # Errors
+/// `Cold`, at once, if the command is to be run again there.
+pub fn may_touch(ctx: &Ctx, elements: u64) -> Result {
+    if elements > IN_PLACE && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
+}
+
+/// A cursor as Redis reads it: signs but `-`, blanks and zeros in front are passed over.
+///
+/// # Errors
+/// `ERR invalid cursor`.
+pub fn parse_cursor(text: &[u8]) -> Result<u64> {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let text = &text[text.iter().take_while(|byte| blank(byte)).count()..];
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let zeros = text.iter().take_while(|byte| **byte == b'0').count();
+    let digits = if zeros == text.len() { &text[zeros.saturating_sub(1)..] } else { &text[zeros..] };
+    parse_u64(digits).ok_or(INVALID_CURSOR)
+}
+
+/// The options of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Options<'a> {
+    pattern: Option<&'a [u8]>,
+    count: usize,
+    /// NOVALUES or NOSCORES: the elements alone.
+    pub bare: bool,
+}
+
+impl<'a> Options<'a> {
+    /// Reads the options for a collection of this type.
+    ///
+    /// # Errors
+    /// As Redis.
+    pub fn parse(mut options: Cursor<'a>, kind: Kind) -> Result<Self> {
+        let mut read = Options { pattern: None, count: COUNT, bare: false };
+        while !options.is_empty() {
+            let has_value = options.remaining() >= 2;
+            if has_value && options.next_is(b"COUNT") {
+                read.count = usize::try_from(options.int()?).map_err(|_| Error::Syntax)?;
+                if read.count == 0 {
+                    return Err(Error::Syntax);
+                }
+            } else if has_value && options.next_is(b"MATCH") {
+                read.pattern = Some(options.arg()?).filter(|pattern| *pattern != b"*");
+            } else if options.next_is(b"NOVALUES") {
+                if kind != Kind::Hash {
+                    return Err(Error::err("ERR NOVALUES option can only be used in HSCAN"));
+                }
+                read.bare = true;
+            } else if options.next_is(b"NOSCORES") {
+                if kind != Kind::Zset {
+                    return Err(Error::err("ERR NOSCORES option can only be used in ZSCAN"));
+                }
+                read.bare = true;
+            } else {
+                return Err(Error::Syntax);
+            }
+        }
+        Ok(read)
+    }
+
+    fn accepts(&self, text: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, text))
+    }
+
+    /// What the elements of a group that may match lie between, in stored form: from the first, below the second.
+    fn bounds(&self, group: element::Group) -> (Vec<u8>, Vec<u8>) {
+        let prefix = self.pattern.map(glob::literal_prefix).unwrap_or_default();
+        let mut lower = vec![group.tag()];
+        lower.extend_from_slice(&prefix[..prefix.len().min(MAX_INLINE)]);
+        let upper = prefix_upper(&lower);
+        (lower, upper)
+    }
+}
+
+/// Replies with one page of a group of elements that are keyed by a text: fields, members. `whole` for a collection that
+/// Redis would keep compactly. `emit` gets text and value proper of each element that matches and answers how many
+/// entries it has replied with: none for one that is not to be shown.
+///
+/// # Errors
+/// `Cold` if the page is to be made on the shard's own thread; what reading the store brings.
+pub fn scan_group(
+    ctx: &mut Ctx,
+    (found, group): (Found, element::Group),
+    cursor: u64,
+    options: &Options<'_>,
+    whole: bool,
+    out: &mut Reply,
+    mut emit: impl FnMut(&[u8], &[u8], &mut Reply) -> Result<usize>,
+) -> Result {
+    let (first, upper) = options.bounds(group);
+    let most = if whole { usize::MAX } else { options.count };
+    may_touch(ctx, if whole { 0 } else { most as u64 })?;
+    let after = if whole { None } else { ctx.server.element_cursors.resolve(cursor).1 };
+    let lower = match &after {
+        Some(after) if after[..] >= first[..] => Bound::Excluded(&after[..]),
+        _ => Bound::Included(&first[..]),
+    };
+    let (mut last, mut entries) = (None, 0);
+    // The cursor stands in front of what it comes after.
+    let mut page = Reply::new(out.proto());
+    let mut ended = after.as_ref().is_some_and(|after| after[..] >= upper[..]);
+    if !ended {
+        let mut elements = ctx.txn.elements(found, lower, Bound::Excluded(&upper), false)?;
+        for _ in 0..most {
+            let Some(element) = elements.next() else {
+                ended = true;
+                break;
+            };
+            let (stored, value) = element?;
+            let (text, value) = split_text(&stored[1..], &value).map_err(crate::shard::core::unreadable)?;
+            if options.accepts(text) {
+                entries += emit(text, value, &mut page)?;
+            }
+            last = Some(stored);
+        }
+        ended = ended || elements.next().is_none();
+    }
+    let next = match last.filter(|_| !ended) {
+        Some(last) => ctx.server.element_cursors.issue(0, Some(&last)),
+        None => 0,
+    };
+    out.array(2);
+    out.bulk(itoa::Buffer::new().format(next).as_bytes());
+    out.array(entries);
+    out.raw(page.as_slice());
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Members by chance: SPOP, SRANDMEMBER.
+//!
+//! A member is drawn as a number below the cardinality, and found by its rank: every member is as likely as any other,
+//! and the set is not walked. Where a good part of a set is wanted it is walked once.
+//!
+//! | SPOP of n members | does |
+//! |---|---|
+//! | all | removes the key |
+//! | few | draws and removes one after the other |
+//! | most, or very many | writes the members that stay anew, so that neither log nor memory holds what goes |
+
+use super::member::{reply_all, shrink};
+use super::{BLIND, Key, cardinality, form, text};
+use crate::codec::element;
+use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::build::{Build, Shape};
+use crate::shard::core::storage;
+use crate::shard::object::Kind;
+use crate::shard::txn::elements::Piece;
+use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
+use crate::types::scan::may_touch;
+use crate::types::string::value::may_reply;
+use crate::util::num::parse_i64;
+
+/// Members that SPOP removes one by one at most.
+const ONE_BY_ONE: u64 = if cfg!(test) { 40 } else { 100_000 };
+
+/// The element and value of the n-th member.
+fn nth<'c>(ctx: &'c Ctx, at: Found, n: u64) -> Result<(Piece<'c>, Piece<'c>)> {
+    let member = ctx.select(at, element::Group::SetMember, n)?;
+    member.ok_or_else(|| storage(ctx.object(at).key(), "a set has fewer members than its metadata says"))
+}
+
+/// Replies with a member of a set of this many and removes it; the caller accounts for that.
+fn pop(ctx: &mut Ctx, at: Found, size: u64, dice: &mut Dice, out: &mut Reply) -> Result {
+    let (element, value) = nth(ctx, at, dice.below(size))?;
+    out.bulk(text(&element, &value)?);
+    let key = Key::from_slice(&element);
+    ctx.txn.remove_element(at, &key)?;
+    Ok(())
+}
+
+fn spop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    match args.len() {
+        2 => {}
+        3 => return spop_count(ctx, args, out),
+        _ => return Err(Error::Syntax),
+    }
+    let Some(at) = ctx.lookup_kind(&args[1], Kind::Set)? else {
+        out.nil();
+        return Ok(());
+    };
+    let size = cardinality(ctx, at)?;
+    pop(ctx, at, size, &mut Dice::new(), out)?;
+    shrink(ctx, at, 1)
+}
+
+fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    /// Redis writes a set anew if so many times as many members go as stay.
+    const MOST: u64 = 5;
+    let count = parse_i64(&args[2]).and_then(|count| u64::try_from(count).ok());
+    let count = count.ok_or(Error::err("ERR value is out of range, must be positive"))?;
+    let found = ctx.lookup_kind(&args[1], Kind::Set)?;
+    let Some(at) = found.filter(|_| count > 0) else {
+        out.set(0);
+        return Ok(());
+    };
+    let size = cardinality(ctx, at)?;
+    if count >= size {
+        may_touch(ctx, size)?;
+        out.set(size as usize);
+        reply_all(ctx, at, out)?;
+        ctx.txn.delete_found(at);
+        return Ok(());
+    }
+    may_touch(ctx, count)?;
+    out.set(count as usize);
+    let most = (size - count) * MOST <= count;
+    if most || count > ONE_BY_ONE {
+        may_touch(ctx, size)?;
+        return keep_some(ctx, at, &args[1], Sampler::new(size, count), most, out);
+    }
+    let mut dice = Dice::new();
+    for left in (size - count + 1..=size).rev() {
+        pop(ctx, at, left, &mut dice, out)?;
+    }
+    shrink(ctx, at, count as i64)
+}
+
+/// Replies with the members that are taken and writes those that stay anew. If Redis did so too (`most`), they get the
+/// form that suits them.
+fn keep_some(ctx: &mut Ctx, at: Found, key: &[u8], mut taken: Sampler, most: bool, out: &mut Reply) -> Result {
+    let limits = ctx.settings().encodings;
+    let (before, encoding) = (ctx.body(at).form, ctx.body(at).encoding);
+    let mut form = if most { before.min(form::LISTPACK) } else { before };
+    let mut kept = 0;
+    let mut build = Build::new(&ctx.txn, ctx.ns(), key);
+    for member in ctx.group(at, element::Group::SetMember)? {
+        let (element, value) = member?;
+        let member = text(&element, &value)?;
+        if taken.takes() {
+            out.bulk(member);
+            continue;
+        }
+        build.put(&element, &value)?;
+        if most {
+            form = form::grown(form, kept, member, &limits);
+        }
+        kept += 1;
+    }
+    let (form, size) = if encoding == BLIND { (before, 0) } else { (form, kept) };
+    let expire_ms = ctx.object(at).expire_ms;
+    build.finish(&mut ctx.txn, Shape { encoding, form, expire_ms, ..Shape::new(Kind::Set, size) })?;
+    Ok(())
+}
+
+fn srandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    match args.len() {
+        2 => {}
+        3 => return srandmember_count(ctx, args, out),
+        _ => return Err(Error::Syntax),
+    }
+    let Some(at) = ctx.lookup_kind(&args[1], Kind::Set)? else {
+        out.nil();
+        return Ok(());
+    };
+    let size = cardinality(ctx, at)?;
+    reply_nth(ctx, at, Dice::new().below(size), out)
+}
+
+fn reply_nth(ctx: &Ctx, at: Found, n: u64, out: &mut Reply) -> Result {
+    let (element, value) = nth(ctx, at, n)?;
+    out.bulk(text(&element, &value)?);
+    Ok(())
+}
+
+fn srandmember_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let count = Count::parse(&args[2], false)?;
+    let Some(at) = ctx.lookup_kind(&args[1], Kind::Set)? else {
+        out.array(0);
+        return Ok(());
+    };
+    let size = cardinality(ctx, at)?;
+    match count {
+        Count::Repeated(count) => {
+            may_touch(ctx, count)?;
+            out.array(count as usize);
+            let mut dice = Dice::new();
+            for _ in 0..count {
+                may_reply(ctx, out)?;
+                reply_nth(ctx, at, dice.below(size), out)?;
+            }
+            Ok(())
+        }
+        Count::Distinct(count) => reply_distinct(ctx, at, size, count.min(size), out),
+    }
+}
+
+fn reply_distinct(ctx: &Ctx, at: Found, size: u64, count: u64, out: &mut Reply) -> Result {
+    out.array(count as usize);
+    if !goes_through(size, count) {
+        may_touch(ctx, count)?;
+        let picks = distinct(size, count, &mut Dice::new());
+        return picks.into_iter().try_for_each(|n| reply_nth(ctx, at, n, out));
+    }
+    if count == 0 {
+        return Ok(());
+    }
+    may_touch(ctx, size)?;
+    let mut taken = Sampler::new(size, count);
+    for member in ctx.group(at, element::Group::SetMember)? {
+        let (element, value) = member?;
+        if taken.takes() {
+            out.bulk(text(&element, &value)?);
+        }
+    }
+    Ok(())
+}
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[
+    Command::new("spop", spop, -2, flags::WRITE | flags::FAST, Group::Set)
+        .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)])
+        .help("1.0.0", "Takes members out of a set by chance.")
+        .syntax("key [count]", "O(log(M)) for each member, where M is the number of members of the set."),
+    Command::new("srandmember", srandmember, -2, flags::READONLY, Group::Set)
+        .keys(&[KeySpec::one(1, key::RO | key::ACCESS)])
+        .help("1.0.0", "Picks members of a set by chance.")
+        .syntax("key [count]", "O(log(M)) for each member, where M is the number of members of the set."),
+];
