@@ -1,0 +1,95 @@
+//! What a key holds, whole in memory, as RDB has it.
+
+use crate::codec::CodecError;
+use crate::codec::element::{Element, Group, split_text};
+use crate::codec::field::{Field, FieldTimes};
+use crate::handler::{Ctx, Error, Found, Result};
+use crate::rdb::{self, Value};
+use crate::shard::core::unreadable;
+use crate::shard::object::{ELEMENT_OVERHEAD, Kind};
+use crate::types::scan::may_touch;
+use crate::types::string::value::{may_go_through, max_len};
+
+/// What a live key holds; `None` of a hash whose fields have all expired.
+///
+/// # Errors
+/// `ReplyTooLong` for what no request could bring back, besides failed reads.
+pub fn gather(ctx: &mut Ctx, at: Found) -> Result<Option<Value>> {
+    let kind = ctx.object(at).kind;
+    if kind == Kind::String {
+        may_go_through(ctx, ctx.string_len(at))?;
+        return Ok(Some(Value::String(ctx.string_value(at)?.into_owned())));
+    }
+    may_touch(ctx, ctx.size(at))?;
+    Ok(Some(match kind {
+        Kind::List => Value::List(texts(ctx, at, Group::ListElement, |_, value| Ok(value))?),
+        Kind::Set => Value::Set(texts(ctx, at, Group::SetMember, |element, value| {
+            Ok(split_text(element.get(1..).unwrap_or_default(), value)?.0)
+        })?),
+        Kind::Zset => Value::Zset(scored(ctx, at)?),
+        Kind::Hash => {
+            let fields = fields(ctx, at)?;
+            if fields.is_empty() {
+                return Ok(None);
+            }
+            Value::Hash(fields)
+        }
+        kind => unreachable!("{} is no collection that is gathered here", kind.name()),
+    }))
+}
+
+/// Visits all elements of a group, unless they are too many for a payload.
+fn each(
+    ctx: &Ctx,
+    at: Found,
+    group: Group,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), CodecError>,
+) -> Result {
+    let mut room = max_len(ctx);
+    for element in ctx.group(at, group)? {
+        let (element, value) = element?;
+        let bytes = (element.len() + value.len() + ELEMENT_OVERHEAD) as u64;
+        room = room.checked_sub(bytes).ok_or(Error::ReplyTooLong)?;
+        visit(&element, &value).map_err(unreadable)?;
+    }
+    Ok(())
+}
+
+fn texts(
+    ctx: &Ctx,
+    at: Found,
+    group: Group,
+    text: for<'a> fn(&'a [u8], &'a [u8]) -> Result<&'a [u8], CodecError>,
+) -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    each(ctx, at, group, |element, value| {
+        all.push(text(element, value)?.to_vec());
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+fn scored(ctx: &Ctx, at: Found) -> Result<Vec<(Vec<u8>, f64)>> {
+    let mut all = Vec::new();
+    each(ctx, at, Group::ZsetSort, |element, value| {
+        if let Element::ZsetSort(score, stored) = Element::decode(element)? {
+            all.push((split_text(stored, value)?.0.to_vec(), score.get()));
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+fn fields(ctx: &Ctx, at: Found) -> Result<Vec<rdb::Field>> {
+    let timed = FieldTimes::of(&ctx.body(at).extra).is_some();
+    let mut all = Vec::new();
+    each(ctx, at, Group::HashField, |element, value| {
+        let field = Field::split(element.get(1..).unwrap_or_default(), value, timed)?;
+        if field.is_live(ctx.now_ms) {
+            let (name, value) = (field.name.to_vec(), field.value.to_vec());
+            all.push(rdb::Field { name, value, expire_ms: field.expire_ms });
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
