@@ -158,7 +158,7 @@ fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 pub(super) fn encoding(object: &Object) -> &'static str {
     match object.kind {
         Kind::String => string_encoding(object),
-        Kind::Hash => "hashtable",
+        Kind::Hash => crate::types::hash::encoding(object),
         Kind::Set => crate::types::set::form::encoding(object),
         Kind::List => "quicklist",
         Kind::Zset => "skiplist",

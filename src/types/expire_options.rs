@@ -26,7 +26,8 @@ pub enum Word {
 }
 
 impl Word {
-    const fn text(self) -> &'static [u8] {
+    /// The word itself.
+    pub const fn text(self) -> &'static [u8] {
         match self {
             Word::Ex => b"EX",
             Word::Px => b"PX",
@@ -35,6 +36,16 @@ impl Word {
             Word::KeepTtl => b"KEEPTTL",
             Word::Persist => b"PERSIST",
         }
+    }
+
+    /// Whether its time counts from now, not from 1970.
+    pub const fn is_relative(self) -> bool {
+        matches!(self, Word::Ex | Word::Px)
+    }
+
+    /// Milliseconds of one of its unit.
+    pub const fn unit_ms(self) -> u64 {
+        if matches!(self, Word::Ex | Word::ExAt) { 1000 } else { 1 }
     }
 
     const fn has_time(self) -> bool {

@@ -3,6 +3,7 @@
 pub mod bitmap;
 pub mod expire_options;
 pub mod geo;
+pub mod hash;
 pub mod hyperloglog;
 pub mod random;
 pub mod scan;

@@ -41,6 +41,11 @@ impl LongDouble {
         }
     }
 
+    /// Whether it is infinite.
+    pub const fn is_infinite(&self) -> bool {
+        matches!(self.magnitude, Rounded::Infinity)
+    }
+
     /// The sum; `None` if it is infinite or no number.
     pub fn checked_add(self, other: LongDouble) -> Option<LongDouble> {
         let (Rounded::Finite(a, a_exponent), Rounded::Finite(b, b_exponent)) = (self.magnitude, other.magnitude) else {
