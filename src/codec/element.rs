@@ -7,7 +7,7 @@
 //! | hash field | 1 | `field text` |
 //! | set member | 2 | `member text` |
 //! | list element | 3 | `index:8` |
-//! | zset score | 4 | `member text` |
+//! | zset score | 4 | `member text`; or, in encode-version 1, of the members that it stores once, `digest:16` |
 //! | zset sort | 5 | `score:8` `member text` |
 //! | stream element | 6 | `id:16` |
 //! | stream group | 7 | `group text` |
@@ -23,6 +23,7 @@
 use super::cursor::{Cursor, push_slice};
 use super::order::{Score, StreamId, index_from_bytes, index_to_bytes};
 use super::{Buf, CodecError, check_stored, is_long, is_long_form, push_stored, stored_len};
+use sha2::{Digest, Sha256};
 
 /// What an element record is part of, with its persisted tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,6 +109,14 @@ pub fn list_element(index: i64, out: &mut impl Buf) {
 pub fn zset_score(member: &[u8], out: &mut impl Buf) {
     out.push(Group::ZsetScore.tag());
     push_stored(member, out);
+}
+
+/// Appends the element that holds the score of a member whose text stands in its [`zset_sort`] alone: the first bytes of
+/// the member's SHA-256.
+pub fn zset_digest(member: &[u8], out: &mut impl Buf) {
+    const DIGEST: usize = 16;
+    out.push(Group::ZsetScore.tag());
+    out.extend_from_slice(&Sha256::digest(member)[..DIGEST]);
 }
 
 /// Appends the element that sorts a member by its score, equal scores by member.
@@ -305,6 +314,10 @@ mod tests {
         assert_eq!(made(|out| set_member(b"m", out)), b"\x02m");
         assert_eq!(made(|out| list_element(1, out)), b"\x03\x80\0\0\0\0\0\0\x01");
         assert_eq!(made(|out| zset_score(b"m", out)), b"\x04m");
+        assert_eq!(
+            made(|out| zset_digest(b"a member of 23 bytes...", out)),
+            b"\x04\x2f\x74\xcc\x65\xba\xb8\x34\x75\xf1\x43\xe4\xe8\xbc\x05\x51\xa7"
+        );
         assert_eq!(made(|out| zset_sort(one, b"m", out)), b"\x05\xbf\xf0\0\0\0\0\0\0m");
         assert_eq!(made(|out| stream_element(id, out)), [b"\x06".as_slice(), id_bytes].concat());
         assert_eq!(made(|out| stream_group(b"g", out)), b"\x07g");

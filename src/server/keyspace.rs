@@ -161,7 +161,7 @@ pub(super) fn encoding(object: &Object) -> &'static str {
         Kind::Hash => crate::types::hash::encoding(object),
         Kind::Set => crate::types::set::form::encoding(object),
         Kind::List => "quicklist",
-        Kind::Zset => "skiplist",
+        Kind::Zset => crate::types::zset::value::encoding(object),
         Kind::Stream => "stream",
         Kind::Absent => unreachable!("a found key is there"),
     }

@@ -9,3 +9,4 @@ pub mod random;
 pub mod scan;
 pub mod set;
 pub mod string;
+pub mod zset;

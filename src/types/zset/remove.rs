@@ -1,0 +1,289 @@
+//! Members that go by their place: ZREMRANGEBYRANK, …BYSCORE, …BYLEX, ZPOPMIN, ZPOPMAX, ZMPOP.
+//!
+//! | how many go | how |
+//! |---|---|
+//! | all | the key |
+//! | few | one by one, in portions |
+//! | more than stay, or very many | those that stay are written anew, of any number, and the old ones are garbage |
+
+use smallvec::SmallVec;
+
+use super::bounds::{Keys, Lex};
+use super::range::clamp;
+use super::span::{Held, Span, end};
+use super::store::Builder;
+use super::value::{may_touch, score_key, shrunk};
+use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::object::Kind;
+use crate::types::string::value::may_reply;
+use crate::util::num::parse_i64;
+
+/// Members removed one by one whatever the size.
+const FEW: u64 = 1000;
+/// Members from which on those that stay are written anew.
+const MANY: u64 = 100_000;
+/// Members held in memory at a time.
+const PORTION: usize = 1000;
+
+/// The lowest or the highest scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The lowest.
+    Min,
+    /// The highest.
+    Max,
+}
+
+/// Removes one member of which a copy is at hand.
+fn take_held(ctx: &mut Ctx, at: Found, held: &Held) -> Result {
+    let (_, member) = held.get()?;
+    let key = score_key(ctx.body(at).encoding, member);
+    ctx.txn.remove_element(at, &key)?;
+    ctx.txn.remove_element(at, held.key())?;
+    Ok(())
+}
+
+/// Removes all members of a span; how many there were.
+pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
+    let (count, size) = (span.count(ctx, at)?, ctx.size(at));
+    may_touch(ctx, count.min(size - count))?;
+    if count == 0 {
+        return Ok(0);
+    }
+    if count == size {
+        ctx.txn.delete_found(at);
+    } else if span.is_exact() && (count > MANY || (count > FEW && count > size - count)) {
+        may_touch(ctx, count)?;
+        keep_others(ctx, at, &span.keys)?;
+    } else {
+        let mut rest = span.clone();
+        loop {
+            let held: Vec<Held> = rest
+                .entries(&ctx.txn, at, false)?
+                .take(PORTION)
+                .map(|entry| Ok(entry?.held()))
+                .collect::<Result<_>>()?;
+            held.iter().try_for_each(|held| take_held(ctx, at, held))?;
+            match held.last() {
+                Some(last) if held.len() == PORTION => rest.keys.lower = last.key().clone(),
+                _ => break,
+            }
+        }
+        shrunk(ctx, at, count);
+    }
+    Ok(count)
+}
+
+/// Writes what is not in a range of keys anew.
+fn keep_others(ctx: &mut Ctx, at: Found, gone: &Keys) -> Result {
+    let (object, body, whole) = (ctx.object(at), ctx.body(at), Keys::whole());
+    let (expire_ms, form, key) = (object.expire_ms, body.form, object.key().to_vec());
+    let mut kept = Builder::with_encoding(ctx, &key, body.encoding);
+    let before = Keys { lower: whole.lower, upper: gone.lower.clone() };
+    let behind = Keys { lower: gone.upper.clone(), upper: whole.upper };
+    for keys in [before, behind] {
+        for entry in Span::from(keys).entries(&ctx.txn, at, false)? {
+            let entry = entry?;
+            let (score, member) = entry.get()?;
+            kept.put(member, score)?;
+        }
+    }
+    kept.finish_as(ctx, form, expire_ms)?;
+    Ok(())
+}
+
+/// Replies with a member and its score, as an array of their own if `nested`.
+fn reply_pair(out: &mut Reply, held: &Held, nested: bool) -> Result {
+    let (score, member) = held.get()?;
+    if nested {
+        out.array(2);
+    }
+    out.bulk(member);
+    out.double(score.get());
+    Ok(())
+}
+
+/// Removes members at one end and replies with them, each with its score; at most `count`. The header is the caller's.
+pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &mut Reply) -> Result {
+    let reverse = from == End::Max;
+    let size = ctx.size(at);
+    let count = count.min(size);
+    if count == 1 {
+        let Some(held) = end(&ctx.txn, at, reverse)?.map(|entry| entry.held()) else { return Ok(()) };
+        reply_pair(out, &held, nested)?;
+        take_held(ctx, at, &held)?;
+        shrunk(ctx, at, 1);
+        return Ok(());
+    }
+    may_touch(ctx, count)?;
+    if count > FEW {
+        for entry in Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize) {
+            may_reply(ctx, out)?;
+            reply_pair(out, &entry?.held(), nested)?;
+        }
+        let (first, behind) = if reverse { (size - count, size) } else { (0, count) };
+        let span = Span::of_ranks(&ctx.txn, at, first, behind)?;
+        remove(ctx, at, &span)?;
+        return Ok(());
+    }
+    let entries = Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize);
+    let held: SmallVec<[Held; 4]> = entries.map(|entry| Ok(entry?.held())).collect::<Result<_>>()?;
+    for held in &held {
+        may_reply(ctx, out)?;
+        reply_pair(out, held, nested)?;
+        if count < size {
+            take_held(ctx, at, held)?;
+        }
+    }
+    if count < size {
+        shrunk(ctx, at, count);
+    } else {
+        ctx.txn.delete_found(at);
+    }
+    Ok(())
+}
+
+fn zpopmin(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    pop_one_key(ctx, args, End::Min, out)
+}
+
+fn zpopmax(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    pop_one_key(ctx, args, End::Max, out)
+}
+
+fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, from: End, out: &mut Reply) -> Result {
+    if args.len() > 3 {
+        return Err(Error::Syntax);
+    }
+    let count = match args.get(2) {
+        None => None,
+        Some(count) => {
+            let count = parse_i64(count).and_then(|count| u64::try_from(count).ok());
+            Some(count.ok_or(Error::err("ERR value is out of range, must be positive"))?)
+        }
+    };
+    let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
+    let popped = count.unwrap_or(1).min(found.map_or(0, |at| ctx.size(at)));
+    // In RESP3 a count makes each member and its score a pair.
+    let nested = count.is_some() && out.proto() == 3;
+    out.array(popped as usize * if nested { 1 } else { 2 });
+    match found {
+        Some(at) if popped > 0 => pop(ctx, at, from, popped, nested, out),
+        _ => Ok(()),
+    }
+}
+
+/// Numbers above zero.
+fn positive(text: &[u8], error: &'static str) -> Result<u64> {
+    let number = parse_i64(text).and_then(|number| u64::try_from(number).ok());
+    number.filter(|&number| number > 0).ok_or(Error::err(error))
+}
+
+fn zmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let keys = positive(&args[1], "ERR numkeys should be greater than 0")?;
+    let (from, count) = mpop_options(args, 2, keys)?;
+    for key in args.slice(2).take(keys as usize).iter() {
+        if let Some(at) = ctx.lookup_kind(key, Kind::Zset)? {
+            return pop_from(ctx, key, at, from, count, out);
+        }
+    }
+    out.nil_array();
+    Ok(())
+}
+
+/// Reads `<MIN | MAX> [COUNT count]` behind `keys` keys, the first of which is argument `first`.
+pub fn mpop_options(args: Args<'_>, first: usize, keys: u64) -> Result<(End, u64)> {
+    let behind = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(first)).ok_or(Error::Syntax)?;
+    let mut options = args.cursor(behind);
+    let from = match () {
+        () if options.next_is(b"MIN") => End::Min,
+        () if options.next_is(b"MAX") => End::Max,
+        () => return Err(Error::Syntax),
+    };
+    let mut count = None;
+    while !options.is_empty() {
+        if count.is_some() || options.remaining() < 2 || !options.next_is(b"COUNT") {
+            return Err(Error::Syntax);
+        }
+        count = Some(positive(options.arg()?, "ERR count should be greater than 0")?);
+    }
+    Ok((from, count.unwrap_or(1)))
+}
+
+/// Pops from the key at hand and replies as ZMPOP does: the key, then pairs of member and score.
+pub fn pop_from(ctx: &mut Ctx, key: &[u8], at: Found, from: End, count: u64, out: &mut Reply) -> Result {
+    let popped = count.min(ctx.size(at));
+    out.array(2);
+    out.bulk(key);
+    out.array(popped as usize);
+    pop(ctx, at, from, popped, true, out)
+}
+
+fn zremrangebyrank(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let start = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
+    let stop = parse_i64(&args[3]).ok_or(Error::NotInteger)?;
+    remove_span(ctx, args, out, |ctx, at| {
+        let (first, count) = clamp(start, stop, ctx.size(at));
+        Span::of_ranks(&ctx.txn, at, first, first + count)
+    })
+}
+
+fn zremrangebyscore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let keys = Keys::of_scores(&args[2], &args[3])?;
+    remove_span(ctx, args, out, |_, _| Ok(keys.into()))
+}
+
+fn zremrangebylex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let lex = Lex::parse(&args[2], &args[3])?;
+    remove_span(ctx, args, out, |ctx, at| Span::of_members(ctx, at, lex))
+}
+
+fn remove_span<'a>(
+    ctx: &mut Ctx,
+    args: Args<'a>,
+    out: &mut Reply,
+    span: impl FnOnce(&Ctx, Found) -> Result<Span<'a>>,
+) -> Result {
+    let removed = match ctx.lookup_kind(&args[1], Kind::Zset)? {
+        Some(at) => {
+            let span = span(ctx, at)?;
+            remove(ctx, at, &span)?
+        }
+        None => 0,
+    };
+    out.int(removed as i64);
+    Ok(())
+}
+
+const POPPED: &[KeySpec] = &[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)];
+const REMOVED: &[KeySpec] = &[KeySpec::one(1, key::RW | key::DELETE)];
+const POP_COST: &str = "O(log(N)*M) where N is the size of the sorted set and M the number of members popped.";
+const COST: &str = "O(log(N)+M) where N is the size of the sorted set and M the number of members removed.";
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[
+    Command::new("zpopmin", zpopmin, -2, flags::WRITE | flags::FAST, Group::SortedSet)
+        .keys(POPPED)
+        .help("5.0.0", "Removes and returns the members with the lowest scores.")
+        .syntax("key [count]", POP_COST),
+    Command::new("zpopmax", zpopmax, -2, flags::WRITE | flags::FAST, Group::SortedSet)
+        .keys(POPPED)
+        .help("5.0.0", "Removes and returns the members with the highest scores.")
+        .syntax("key [count]", POP_COST),
+    Command::new("zmpop", zmpop, -4, flags::WRITE | flags::MOVABLEKEYS, Group::SortedSet)
+        .keys(&[KeySpec::counted(1, 1, key::RW | key::ACCESS | key::DELETE)])
+        .help("7.0.0", "Removes and returns members at one end of the first sorted set that is there.")
+        .syntax("numkeys key [key ...] <MIN | MAX> [COUNT count]", POP_COST),
+    Command::new("zremrangebyrank", zremrangebyrank, 4, flags::WRITE, Group::SortedSet)
+        .keys(REMOVED)
+        .help("2.0.0", "Removes the members in a range of ranks.")
+        .syntax("key start stop", COST),
+    Command::new("zremrangebyscore", zremrangebyscore, 4, flags::WRITE, Group::SortedSet)
+        .keys(REMOVED)
+        .help("1.2.0", "Removes the members whose scores lie in a range.")
+        .syntax("key min max", COST),
+    Command::new("zremrangebylex", zremrangebylex, 4, flags::WRITE, Group::SortedSet)
+        .keys(REMOVED)
+        .help("2.8.9", "Removes the members that lie in a range, all scores being equal.")
+        .syntax("key min max", COST),
+];

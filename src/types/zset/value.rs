@@ -1,0 +1,249 @@
+//! The records of a member.
+
+use smallvec::SmallVec;
+
+use crate::codec::{CodecError, Score, element};
+use crate::handler::{Ctx, Error, Found, Reply, Result};
+use crate::shard::object::{Kind, Object};
+use crate::shard::txn::Txn;
+
+/// The bytes of an element's key; most fit without an allocation.
+pub type Key = SmallVec<[u8; 64]>;
+
+/// Elements that a command may touch on a network thread.
+pub const IN_PLACE: u64 = 10_000;
+
+/// Encode-version in which long members are stored once.
+const INDEX: u8 = 1;
+/// Length from which encode-version 1 keys a member's score by digest.
+const DIGEST_FROM: usize = 15;
+
+/// Forms that OBJECT ENCODING tells apart.
+pub mod form {
+    /// Few and short members, ever since the key was made.
+    pub const LISTPACK: u8 = 0;
+    /// Everything else.
+    pub const SKIPLIST: u8 = 1;
+}
+
+/// What a sum of infinities of both signs is answered with.
+pub const NOT_A_NUMBER: Error = Error::err("ERR resulting score is not a number (NaN)");
+
+/// The name that OBJECT ENCODING has for a sorted set.
+pub fn encoding(object: &Object) -> &'static str {
+    match &object.body {
+        Some(body) if body.form == form::LISTPACK => "listpack",
+        _ => "skiplist",
+    }
+}
+
+/// The key of a member's score.
+#[inline]
+pub fn score_key(encoding: u8, member: &[u8]) -> Key {
+    let mut key = Key::new();
+    if is_digested(encoding, member) {
+        element::zset_digest(member, &mut key);
+    } else {
+        element::zset_score(member, &mut key);
+    }
+    key
+}
+
+#[inline]
+const fn is_digested(encoding: u8, member: &[u8]) -> bool {
+    encoding == INDEX && member.len() >= DIGEST_FROM
+}
+
+/// The key that sorts a member by its score.
+#[inline]
+pub fn sort_key(score: Score, member: &[u8]) -> Key {
+    let mut key = Key::new();
+    element::zset_sort(score, member, &mut key);
+    key
+}
+
+/// The value of a member's score record, handed to `put`.
+#[inline]
+pub fn with_score<R>(encoding: u8, member: &[u8], score: Score, put: impl FnOnce(&[u8]) -> R) -> R {
+    let bytes = score.to_bytes();
+    if is_digested(encoding, member) { put(&bytes) } else { put(&element::with_text(member, &bytes)) }
+}
+
+/// The score in a record of the score group.
+#[inline]
+pub fn read_score(key: &[u8], value: &[u8]) -> Result<Score> {
+    let stored = key.get(1..).ok_or(CodecError::Truncated)?;
+    let (_, score) = element::split_text(stored, value)?;
+    Ok(Score::from_bytes(score.try_into().map_err(|_| CodecError::Truncated)?)?)
+}
+
+/// Score and member in a record of the sort group.
+#[inline]
+pub fn read_sort<'a>(key: &'a [u8], value: &'a [u8]) -> Result<(Score, &'a [u8])> {
+    let (&[_, score @ ..], stored) = key.split_first_chunk::<9>().ok_or(CodecError::Truncated)?;
+    let (member, _) = element::split_text(stored, value)?;
+    Ok((Score::from_bytes(score)?, member))
+}
+
+/// The score of a member.
+#[inline]
+pub fn score(txn: &mut Txn<'_, '_>, at: Found, member: &[u8]) -> Result<Option<Score>> {
+    let key = score_key(txn.body(at).encoding, member);
+    txn.element(at, &key)?.map(|value| read_score(&key, value)).transpose()
+}
+
+/// The score of a member, read without taking it into memory: iterators over other keys may be alive.
+pub fn peek_score(txn: &Txn<'_, '_>, at: Found, member: &[u8]) -> Result<Option<Score>> {
+    use std::ops::Bound::Included;
+    let key = score_key(txn.body(at).encoding, member);
+    let record = txn.elements(at, Included(&key), Included(&key), false)?.next().transpose()?;
+    record.map(|(key, value)| read_score(&key, &value)).transpose()
+}
+
+/// When a member takes the score it is given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Only if it is not there.
+    pub nx: bool,
+    /// Only if it is there.
+    pub xx: bool,
+    /// Only if its score grows; does not keep a new one from coming.
+    pub gt: bool,
+    /// Only if its score falls; does not keep a new one from coming.
+    pub lt: bool,
+    /// The number is added to the score it has.
+    pub incr: bool,
+}
+
+/// What became of a member; with the score it now has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Put {
+    /// The rule kept it as it was.
+    Kept,
+    /// It was not there.
+    Added(Score),
+    /// It had another score.
+    Changed(Score),
+    /// It had this score.
+    Same(Score),
+}
+
+/// Gives a member a score if the rule lets it. The size is the caller's to change: see [`grown`].
+///
+/// # Errors
+/// [`NOT_A_NUMBER`], besides failed reads.
+pub fn put(txn: &mut Txn<'_, '_>, at: Found, member: &[u8], number: f64, rule: Rule) -> Result<Put> {
+    let encoding = txn.body(at).encoding;
+    let key = score_key(encoding, member);
+    let old = txn.element(at, &key)?.map(|value| read_score(&key, value)).transpose()?;
+    let Some(old) = old else {
+        if rule.xx {
+            return Ok(Put::Kept);
+        }
+        let score = Score::new(number).map_err(|_| NOT_A_NUMBER)?;
+        with_score(encoding, member, score, |value| txn.put_element(at, &key, value))?;
+        txn.put_element(at, &sort_key(score, member), &element::with_text(member, b""))?;
+        return Ok(Put::Added(score));
+    };
+    if rule.nx {
+        return Ok(Put::Kept);
+    }
+    let number = if rule.incr { old.get() + number } else { number };
+    let score = Score::new(number).map_err(|_| NOT_A_NUMBER)?;
+    if (rule.gt && score <= old) || (rule.lt && score >= old) {
+        return Ok(Put::Kept);
+    }
+    if score == old {
+        return Ok(Put::Same(score));
+    }
+    with_score(encoding, member, score, |value| txn.put_element(at, &key, value))?;
+    txn.remove_element(at, &sort_key(old, member))?;
+    txn.put_element(at, &sort_key(score, member), &element::with_text(member, b""))?;
+    Ok(Put::Changed(score))
+}
+
+/// Removes a member; whether it was there. The size is the caller's to change.
+pub fn take(txn: &mut Txn<'_, '_>, at: Found, member: &[u8]) -> Result<bool> {
+    let key = score_key(txn.body(at).encoding, member);
+    let Some(score) = txn.element(at, &key)?.map(|value| read_score(&key, value)).transpose()? else {
+        return Ok(false);
+    };
+    txn.remove_element(at, &key)?;
+    txn.remove_element(at, &sort_key(score, member))?;
+    Ok(true)
+}
+
+/// A sorted set to add to, made if it is not there. `members` are about to be given, the first of `len` bytes: Redis judges
+/// by that whether it begins as a listpack.
+pub fn open(ctx: &mut Ctx, key: &[u8], found: Option<Found>, members: usize, len: usize) -> Result<Found> {
+    if let Some(at) = found {
+        if ctx.body(at).form == form::LISTPACK
+            && members > 1
+            && members > ctx.server.config.settings().encodings.zset_max_listpack_entries
+        {
+            ctx.txn.set_form(at, form::SKIPLIST);
+        }
+        return Ok(at);
+    }
+    let settings = ctx.server.config.settings();
+    let ns = ctx.ns();
+    let at = ctx.txn.create(ns, key, Kind::Zset, settings.zset_encode_version)?;
+    let limits = &settings.encodings;
+    if members > limits.zset_max_listpack_entries || len > limits.zset_max_listpack_value {
+        ctx.txn.set_form(at, form::SKIPLIST);
+    }
+    Ok(at)
+}
+
+/// Counts members that came, the longest of so many bytes.
+pub fn grown(ctx: &mut Ctx, at: Found, added: u64, longest: usize) {
+    if added == 0 {
+        return;
+    }
+    ctx.txn.add_size(at, added as i64);
+    if ctx.body(at).form == form::LISTPACK {
+        let form = form_of(ctx, ctx.size(at), longest);
+        ctx.txn.set_form(at, form);
+    }
+}
+
+/// The form of a sorted set of this size, whose longest member has so many bytes.
+pub fn form_of(ctx: &Ctx, size: u64, longest: usize) -> u8 {
+    let limits = &ctx.server.config.settings().encodings;
+    let fits = size <= limits.zset_max_listpack_entries as u64 && longest <= limits.zset_max_listpack_value;
+    if fits { form::LISTPACK } else { form::SKIPLIST }
+}
+
+/// Counts members that went; a sorted set left empty goes too.
+pub fn shrunk(ctx: &mut Ctx, at: Found, removed: u64) {
+    if removed > 0 {
+        ctx.txn.add_size(at, -(removed as i64));
+        ctx.txn.remove_if_empty(at);
+    }
+}
+
+/// Leaves work on so many elements to the shard's own thread.
+///
+/// # Errors
+/// `Cold` on a network thread.
+#[inline]
+pub fn may_touch(ctx: &Ctx, elements: u64) -> Result {
+    if elements > IN_PLACE && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
+}
+
+/// Replies with a member and, if asked for, its score: a pair of its own in RESP3.
+#[inline]
+pub fn reply_member(out: &mut Reply, member: &[u8], score: Score, with_score: bool) {
+    if with_score && out.proto() == 3 {
+        out.array(2);
+    }
+    out.bulk(member);
+    if with_score {
+        out.double(score.get());
+    }
+}
+
+/// The header of `members` answers of [`reply_member`].
+pub fn reply_header(out: &mut Reply, members: usize, with_score: bool) {
+    out.array(if with_score && out.proto() == 2 { 2 * members } else { members });
+}
