@@ -17,6 +17,8 @@ const FACTS: &str = include_str!("data/commands.tsv");
 const NEWER: &[[&str; 8]] = &[
     ["delex", "-2", "fast,write", "write,string,fast", "1", "1", "1", "index:1;range:0:1:0;RW,delete,variable_flags"],
     ["digest", "2", "fast,readonly", "read,string,fast", "1", "1", "1", "index:1;range:0:1:0;RO,access"],
+    ["sdiffcard", "-3", "movablekeys,readonly", "read,set,slow", "0", "0", "0", "index:1;keynum:0:1:1;RO,access"],
+    ["sunioncard", "-3", "movablekeys,readonly", "read,set,slow", "0", "0", "0", "index:1;keynum:0:1:1;RO,access"],
 ];
 
 /// Commands and the fact in which Tarn differs from the row on purpose.

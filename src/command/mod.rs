@@ -27,6 +27,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::bitmap::count::COMMANDS,
     crate::types::bitmap::op::COMMANDS,
     crate::types::bitmap::field::COMMANDS,
+    crate::types::dump::command::COMMANDS,
     crate::types::hash::basic::COMMANDS,
     crate::types::hash::number::COMMANDS,
     crate::types::hash::pick::COMMANDS,

@@ -1,6 +1,7 @@
 //! Data types: one file or folder each, with the commands' functions and their rows.
 
 pub mod bitmap;
+pub mod dump;
 pub mod expire_options;
 pub mod geo;
 pub mod hash;

@@ -81,12 +81,12 @@ fn store(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, operation: Operation) -
     Ok(())
 }
 
-/// The form in which Redis begins a result: an intersection's is the smallest set's; a difference that is got by
-/// removing from a copy of the first set keeps the copy's.
+/// The form in which Redis begins a result: an intersection's is that of the smallest set, though never a hash table; a
+/// difference that is got by removing from a copy of the first set keeps the copy's.
 fn first_form(ctx: &Ctx, operation: Operation, sets: &[Found], limits: &Encodings) -> Result<u8> {
     let smallest = sets.iter().min_by_key(|&&at| weight(ctx, at));
     match (operation, smallest) {
-        (Operation::Inter, Some(&smallest)) => return Ok(ctx.body(smallest).form),
+        (Operation::Inter, Some(&smallest)) => return Ok(ctx.body(smallest).form.min(form::LISTPACK)),
         (Operation::Diff, Some(_)) if removes_from_copy(ctx, sets) => {}
         _ => return Ok(form::INTSET),
     }
