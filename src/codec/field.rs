@@ -205,9 +205,11 @@ mod tests {
             push_stored(&name, &mut stored);
             push_timed(time, &value, &mut timed);
             let field = Field { name: &name, expire_ms: time, value: &value };
-            prop_assert_eq!(Field::split(&stored, &with_text(&name, &timed), true).unwrap(), field);
+            let whole = with_text(&name, &timed);
+            prop_assert_eq!(Field::split(&stored, &whole, true).unwrap(), field);
             let plain = Field { expire_ms: 0, ..field };
-            prop_assert_eq!(Field::split(&stored, &with_text(&name, &value), false).unwrap(), plain);
+            let whole = with_text(&name, &value);
+            prop_assert_eq!(Field::split(&stored, &whole, false).unwrap(), plain);
         }
     }
 }
