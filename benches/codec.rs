@@ -41,7 +41,7 @@ fn keys(c: &mut Criterion) {
 fn metadata(c: &mut Criterion) {
     let string = Meta::new(Kind::String);
     let expiring = Meta { expire_ms: 1_700_000_000_000, ..string };
-    let extra = Extra::List { head: -5, tail: 5 };
+    let extra = Extra::List { head: -5, tail: 5, bytes: 60 };
     let list = Meta { version: VERSION, size: 10, extra, ..Meta::new(Kind::List) };
     for (name, meta, value) in [("string", string, VALUE), ("expiring string", expiring, VALUE), ("list", list, b"")] {
         encode(c, &format!("meta/encode {name}"), |out| black_box(&meta).encode(None, black_box(value), out));

@@ -14,7 +14,7 @@
 //!
 //! | type | adds |
 //! |---|---|
-//! | list | head, tail: 8 bytes each, little-endian |
+//! | list | head, tail: 8 bytes each, little-endian; bytes: varint |
 //! | hash | mode: 1 byte; persist, lower, upper, indexed: varints |
 //! | stream | first, last, max deleted id: 16 bytes each, big-endian; entries added: varint |
 //!
@@ -45,6 +45,8 @@ pub enum Extra {
         head: i64,
         /// Index behind the last element.
         tail: i64,
+        /// Bytes that the elements would take as entries of one listpack, for `OBJECT ENCODING`.
+        bytes: u64,
     },
     /// A hash with expiring fields.
     Hash {
@@ -189,9 +191,10 @@ impl Meta {
         }
         match self.extra {
             Extra::None => {}
-            Extra::List { head, tail } => {
+            Extra::List { head, tail, bytes } => {
                 out.extend_from_slice(&head.to_le_bytes());
                 out.extend_from_slice(&tail.to_le_bytes());
+                push_varint(bytes, out);
             }
             Extra::Hash { mode, persist, lower, upper, indexed } => {
                 out.push(mode);
@@ -251,9 +254,11 @@ impl Meta {
 
 fn decode_extra(kind: Kind, flags: u8, cursor: &mut Cursor<'_>) -> Result<Extra, CodecError> {
     Ok(match kind {
-        Kind::List => {
-            Extra::List { head: i64::from_le_bytes(cursor.array()?), tail: i64::from_le_bytes(cursor.array()?) }
-        }
+        Kind::List => Extra::List {
+            head: i64::from_le_bytes(cursor.array()?),
+            tail: i64::from_le_bytes(cursor.array()?),
+            bytes: cursor.varint()?,
+        },
         Kind::Hash => Extra::Hash {
             mode: cursor.u8()?,
             persist: cursor.varint()?,
@@ -294,10 +299,11 @@ mod tests {
         assert_eq!(encoded(string, Some(b"key"), b"v"), b"\x01\x04\x03keyv");
         let set = Meta { version: 7, size: 300, encoding: 1, ..Meta::new(Kind::Set) };
         assert_eq!(encoded(set, None, b""), b"\x04\x0a\x01\x07\0\0\0\0\0\0\0\xac\x02");
-        let list = Meta { version: 7, size: 1, extra: Extra::List { head: -1, tail: 2 }, ..Meta::new(Kind::List) };
+        let list =
+            Meta { version: 7, size: 1, extra: Extra::List { head: -1, tail: 2, bytes: 300 }, ..Meta::new(Kind::List) };
         assert_eq!(
             encoded(list, None, b""),
-            b"\x03\x12\x07\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\0\0\0"
+            b"\x03\x12\x07\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\0\0\0\xac\x02"
         );
         let extra = Extra::Hash { mode: 1, persist: 2, lower: 3, upper: 4, indexed: 5 };
         let hash = Meta { version: 7, size: 1, extra, ..Meta::new(Kind::Hash) };
@@ -345,7 +351,9 @@ mod tests {
     fn extra(kind: Kind) -> BoxedStrategy<Extra> {
         let id = || any::<(u64, u64)>().prop_map(|(ms, seq)| StreamId { ms, seq });
         match kind {
-            Kind::List => any::<(i64, i64)>().prop_map(|(head, tail)| Extra::List { head, tail }).boxed(),
+            Kind::List => {
+                any::<(i64, i64, u64)>().prop_map(|(head, tail, bytes)| Extra::List { head, tail, bytes }).boxed()
+            }
             Kind::Hash => any::<(u8, u64, u64, u64, u64)>()
                 .prop_map(|(mode, persist, lower, upper, indexed)| Extra::Hash { mode, persist, lower, upper, indexed })
                 .boxed(),

@@ -160,7 +160,7 @@ pub(super) fn encoding(object: &Object) -> &'static str {
         Kind::String => string_encoding(object),
         Kind::Hash => crate::types::hash::encoding(object),
         Kind::Set => crate::types::set::form::encoding(object),
-        Kind::List => "quicklist",
+        Kind::List => crate::types::list::form::encoding(object),
         Kind::Zset => crate::types::zset::value::encoding(object),
         Kind::Stream => "stream",
         Kind::Absent => unreachable!("a found key is there"),

@@ -6,6 +6,7 @@ pub mod expire_options;
 pub mod geo;
 pub mod hash;
 pub mod hyperloglog;
+pub mod list;
 pub mod random;
 pub mod scan;
 pub mod set;

@@ -105,6 +105,12 @@ impl Txn<'_, '_> {
         }
     }
 
+    /// Sets size, form and extra at once.
+    #[inline]
+    pub fn set_shape(&mut self, at: Found, size: u64, form: u8, extra: Extra) {
+        self.change_body(at, |body| (body.size, body.form, body.extra) = (size, form, extra));
+    }
+
     /// Whether a read of the store may go on here.
     pub(super) fn may_read(&self, core: &Core) -> Result {
         if core.store_is_cold && !self.may_block { Err(Error::Cold) } else { Ok(()) }

@@ -1,0 +1,234 @@
+//! What happens at the ends: LPUSH, RPUSH, LPUSHX, RPUSHX, LPOP, RPOP, LMPOP, LMOVE, RPOPLPUSH.
+
+use smallvec::SmallVec;
+
+use super::read::reply_part;
+use super::{End, List};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::types::scan::may_touch;
+use crate::util::num::parse_i64;
+
+fn push(ctx: &mut Ctx, args: Args<'_>, end: End, create: bool, out: &mut Reply) -> Result {
+    let values = args.slice(2).iter();
+    let len = match List::find(ctx, &args[1])? {
+        Some(mut list) => {
+            list.push(ctx, end, values)?;
+            list.len()
+        }
+        None if create => List::create(ctx, &args[1], end, values)?.len(),
+        None => 0,
+    };
+    out.int(len as i64);
+    Ok(())
+}
+
+fn lpush(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    push(ctx, args, End::Left, true, out)
+}
+
+fn rpush(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    push(ctx, args, End::Right, true, out)
+}
+
+fn lpushx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    push(ctx, args, End::Left, false, out)
+}
+
+fn rpushx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    push(ctx, args, End::Right, false, out)
+}
+
+/// Takes so many elements at an end out, or all there are, and replies with them in the order in which they come.
+pub fn pop_many(ctx: &mut Ctx, key: &[u8], list: List, end: End, count: u64, out: &mut Reply) -> Result {
+    let count = count.min(list.len());
+    may_touch(ctx, count)?;
+    list.warm(ctx)?;
+    let popped = list.part(end, count);
+    reply_part(ctx, &list, popped.clone(), end == End::Right, out)?;
+    let keep = if end == End::Left { popped.end..list.tail } else { list.head..popped.start };
+    list.cut(ctx, key, keep)
+}
+
+fn pop(ctx: &mut Ctx, args: Args<'_>, end: End, name: &'static str, out: &mut Reply) -> Result {
+    if args.len() == 2 {
+        match List::find(ctx, &args[1])? {
+            Some(mut list) => list.pop(ctx, end, |value| out.bulk(value))?,
+            None => out.nil(),
+        }
+        return Ok(());
+    }
+    if args.len() > 3 {
+        return Err(Error::Arity(name.into()));
+    }
+    let count = parse_i64(&args[2]).and_then(|count| u64::try_from(count).ok());
+    let count = count.ok_or(Error::err("ERR value is out of range, must be positive"))?;
+    match List::find(ctx, &args[1])? {
+        Some(list) => pop_many(ctx, &args[1], list, end, count, out)?,
+        None => out.nil_array(),
+    }
+    Ok(())
+}
+
+fn lpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    pop(ctx, args, End::Left, "lpop", out)
+}
+
+fn rpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    pop(ctx, args, End::Right, "rpop", out)
+}
+
+/// Reads LEFT or RIGHT.
+fn parse_end(word: &[u8]) -> Result<End> {
+    if word.eq_ignore_ascii_case(b"LEFT") {
+        Ok(End::Left)
+    } else if word.eq_ignore_ascii_case(b"RIGHT") {
+        Ok(End::Right)
+    } else {
+        Err(Error::Syntax)
+    }
+}
+
+/// Takes an element from an end of one list to an end of another, or of the same, and replies with it. False, and
+/// nothing happens, if there is none.
+pub fn move_element(
+    ctx: &mut Ctx,
+    (from, take): (&[u8], End),
+    (to, put): (&[u8], End),
+    out: &mut Reply,
+) -> Result<bool> {
+    let Some(mut source) = List::find(ctx, from)? else { return Ok(false) };
+    let mut value = SmallVec::<[u8; 128]>::new();
+    let mut keep = |bytes: &[u8]| value.extend_from_slice(bytes);
+    if from == to {
+        source.take(ctx, take, &mut keep)?;
+        source.push(ctx, put, std::iter::once(&value[..]))?;
+    } else {
+        let target = List::find(ctx, to)?;
+        source.pop(ctx, take, &mut keep)?;
+        let values = std::iter::once(&value[..]);
+        match target {
+            Some(mut list) => list.push(ctx, put, values)?,
+            None => drop(List::create(ctx, to, put, values)?),
+        }
+    }
+    out.bulk(&value);
+    Ok(true)
+}
+
+fn lmove(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let (take, put) = (parse_end(&args[3])?, parse_end(&args[4])?);
+    if !move_element(ctx, (&args[1], take), (&args[2], put), out)? {
+        out.nil();
+    }
+    Ok(())
+}
+
+fn rpoplpush(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if !move_element(ctx, (&args[1], End::Right), (&args[2], End::Left), out)? {
+        out.nil();
+    }
+    Ok(())
+}
+
+/// What LMPOP takes from: an end, so many elements, of the first of these lists that is there.
+#[derive(Debug, Clone, Copy)]
+pub struct MultiPop<'a> {
+    /// The keys.
+    pub keys: Args<'a>,
+    /// The end.
+    pub end: End,
+    /// Elements at most.
+    pub count: u64,
+}
+
+impl<'a> MultiPop<'a> {
+    /// Reads the arguments from the number of keys on.
+    pub fn parse(args: Args<'a>) -> Result<Self> {
+        let positive = |text: &[u8]| parse_i64(text).filter(|&number| number > 0).map(|number| number as u64);
+        let number = args.get(0).and_then(positive).ok_or(Error::err("ERR numkeys should be greater than 0"))?;
+        let number = usize::try_from(number).ok().filter(|&number| number < args.len()).ok_or(Error::Syntax)?;
+        let mut options = args.cursor(1 + number);
+        let end = parse_end(options.arg()?)?;
+        let mut count = None;
+        while !options.is_empty() {
+            if count.is_some() || options.remaining() < 2 || !options.next_is(b"COUNT") {
+                return Err(Error::Syntax);
+            }
+            let number = positive(options.arg()?);
+            count = Some(number.ok_or(Error::err("ERR count should be greater than 0"))?);
+        }
+        Ok(MultiPop { keys: args.slice(1).take(number), end, count: count.unwrap_or(1) })
+    }
+
+    /// Replies with the key and its elements. False, and nothing happens, if none of the lists is there.
+    pub fn run(self, ctx: &mut Ctx, out: &mut Reply) -> Result<bool> {
+        for key in self.keys.iter() {
+            if let Some(list) = List::find(ctx, key)? {
+                out.array(2);
+                out.bulk(key);
+                pop_many(ctx, key, list, self.end, self.count, out)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn lmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if !MultiPop::parse(args.slice(1))?.run(ctx, out)? {
+        out.nil_array();
+    }
+    Ok(())
+}
+
+const PUSH: u32 = flags::WRITE | flags::DENYOOM | flags::FAST;
+const POP: u32 = flags::WRITE | flags::FAST;
+const INSERTS: &[KeySpec] = &[KeySpec::one(1, key::RW | key::INSERT)];
+const DELETES: &[KeySpec] = &[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)];
+const MOVES: &[KeySpec] =
+    &[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE), KeySpec::one(2, key::RW | key::INSERT)];
+const PER_ELEMENT: &str = "O(N), where N is the number of elements given.";
+const PER_POPPED: &str = "O(N), where N is the number of elements returned.";
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[
+    Command::new("lpush", lpush, -3, PUSH, Group::List)
+        .keys(INSERTS)
+        .help("1.0.0", "Puts elements in front of a list, each before the last; creates the list if it is not there.")
+        .syntax("key element [element ...]", PER_ELEMENT),
+    Command::new("rpush", rpush, -3, PUSH, Group::List)
+        .keys(INSERTS)
+        .help("1.0.0", "Puts elements at the end of a list; creates the list if it is not there.")
+        .syntax("key element [element ...]", PER_ELEMENT),
+    Command::new("lpushx", lpushx, -3, PUSH, Group::List)
+        .keys(INSERTS)
+        .help("2.2.0", "Puts elements in front of a list, each before the last, if the list is there.")
+        .syntax("key element [element ...]", PER_ELEMENT),
+    Command::new("rpushx", rpushx, -3, PUSH, Group::List)
+        .keys(INSERTS)
+        .help("2.2.0", "Puts elements at the end of a list if the list is there.")
+        .syntax("key element [element ...]", PER_ELEMENT),
+    Command::new("lpop", lpop, -2, POP, Group::List)
+        .keys(DELETES)
+        .help("1.0.0", "Removes the first element of a list, or the first so many, and returns what it removed.")
+        .syntax("key [count]", PER_POPPED),
+    Command::new("rpop", rpop, -2, POP, Group::List)
+        .keys(DELETES)
+        .help("1.0.0", "Removes the last element of a list, or the last so many, and returns what it removed.")
+        .syntax("key [count]", PER_POPPED),
+    Command::new("lmove", lmove, 5, flags::WRITE | flags::DENYOOM, Group::List)
+        .keys(MOVES)
+        .help("6.2.0", "Moves an element from an end of one list to an end of another, or of the same, and returns it.")
+        .syntax("source destination <LEFT | RIGHT> <LEFT | RIGHT>", "O(1)"),
+    Command::new("rpoplpush", rpoplpush, 3, flags::WRITE | flags::DENYOOM, Group::List)
+        .keys(MOVES)
+        .help("1.2.0", "Moves the last element of a list to the front of another, or of the same, and returns it.")
+        .syntax("source destination", "O(1)"),
+    Command::new("lmpop", lmpop, -4, flags::WRITE | flags::MOVABLEKEYS, Group::List)
+        .keys(&[KeySpec::counted(1, 1, key::RW | key::ACCESS | key::DELETE)])
+        .help("7.0.0", "Removes elements at an end of the first list that is there, and returns its key and them.")
+        .syntax(
+            "numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
+            "O(N+M), where N is the number of keys and M that of elements returned.",
+        ),
+];

@@ -1,0 +1,190 @@
+//! Elements moved to make or close a gap, and lists that are cut or written anew.
+//!
+//! | change | within [`MOST`] elements and [`MOST_BYTES`] | beyond |
+//! |---|---|---|
+//! | a gap made or closed | the shorter side moves | the list is written anew, under another version |
+//! | ends cut off | they are removed one by one | what is kept is written anew |
+//!
+//! So memory stays bounded whatever the list's size.
+
+use std::ops::{ControlFlow, Range};
+
+use super::{List, form, key_of};
+use crate::handler::{Ctx, Result};
+use crate::shard::build::{Build, Shape};
+use crate::shard::object::Kind;
+use crate::types::scan::may_touch;
+
+/// Elements that move or go one by one.
+const MOST: u64 = 100_000;
+/// Bytes that do, about.
+const MOST_BYTES: u64 = 16 << 20;
+/// Fewer go one by one even if they are more than what is kept.
+const FEW: u64 = 1000;
+/// Elements, and bytes, that are read before they are written elsewhere.
+const BATCH: (usize, usize) = (256, 1 << 20);
+
+/// A list of the same key that is written anew, element by element.
+pub(super) struct Copy {
+    build: Build,
+    next: i64,
+    bytes: u64,
+}
+
+impl Copy {
+    /// Begins with nothing.
+    pub(super) fn new(ctx: &Ctx, key: &[u8]) -> Self {
+        Copy { build: Build::new(&ctx.txn, ctx.ns(), key), next: 0, bytes: 0 }
+    }
+
+    /// Adds an element at the end.
+    pub(super) fn push(&mut self, value: &[u8]) -> Result {
+        self.build.put(&key_of(self.next), value)?;
+        self.next += 1;
+        self.bytes += form::entry_bytes(value);
+        Ok(())
+    }
+
+    /// Makes the key hold it in place of `list`; `taken` if that had more.
+    pub(super) fn finish(self, ctx: &mut Ctx, list: &List, taken: bool) -> Result {
+        let expire_ms = ctx.object(list.at).expire_ms;
+        let mut list = List { head: 0, tail: self.next, bytes: self.bytes, ..*list };
+        if taken {
+            list.shrink(ctx);
+        }
+        let shape = Shape { form: list.form, extra: list.extra(), expire_ms, ..Shape::new(Kind::List, list.len()) };
+        self.build.finish(&mut ctx.txn, shape)?;
+        Ok(())
+    }
+}
+
+impl List {
+    /// Whether so many elements may move or go one by one.
+    pub(super) fn is_light(&self, elements: u64) -> bool {
+        let bytes = u128::from(elements) * u128::from(self.bytes) / u128::from(self.len().max(1));
+        elements <= MOST && bytes <= u128::from(MOST_BYTES)
+    }
+
+    /// Moves a part of the list by so many places. What it comes upon is overwritten, what it leaves stays as it is.
+    pub(super) fn shift(&self, ctx: &mut Ctx, part: Range<i64>, by: i64) -> Result {
+        let mut rest = part;
+        let mut values: Vec<Box<[u8]>> = Vec::new();
+        while !rest.is_empty() {
+            let (reverse, mut bytes) = (by > 0, 0);
+            self.each(ctx, rest.clone(), reverse, |_, value| {
+                values.push(value.into());
+                bytes += value.len();
+                let full = values.len() == BATCH.0 || bytes >= BATCH.1;
+                Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+            for value in values.drain(..) {
+                let index = if reverse { rest.end - 1 } else { rest.start };
+                self.put(ctx, index + by, &value);
+                if reverse {
+                    rest.end = index;
+                } else {
+                    rest.start = index + 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the elements of these indexes, which nothing names any more.
+    pub(super) fn clear(&self, ctx: &mut Ctx, part: Range<i64>) -> Result {
+        for index in part {
+            ctx.txn.remove_element(self.at, &key_of(index))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps only a part of the list, and the key only if that is not empty.
+    pub(super) fn cut(mut self, ctx: &mut Ctx, key: &[u8], keep: Range<i64>) -> Result {
+        if keep.is_empty() {
+            ctx.txn.delete_found(self.at);
+            return Ok(());
+        }
+        let kept = keep.end.abs_diff(keep.start);
+        let removed = self.len() - kept;
+        if removed == 0 {
+            return Ok(());
+        }
+        if removed > kept.max(FEW) || removed > MOST {
+            may_touch(ctx, kept)?;
+            let mut copy = Copy::new(ctx, key);
+            self.each(ctx, keep, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
+            return copy.finish(ctx, &self, true);
+        }
+        may_touch(ctx, removed)?;
+        self.warm(ctx)?;
+        let mut bytes = 0;
+        for part in [self.head..keep.start, keep.end..self.tail] {
+            self.each(ctx, part.clone(), false, |_, value| {
+                bytes += form::entry_bytes(value);
+                Ok(ControlFlow::Continue(()))
+            })?;
+            self.clear(ctx, part)?;
+        }
+        (self.head, self.tail) = (keep.start, keep.end);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.shrink(ctx);
+        self.store(ctx);
+        Ok(())
+    }
+
+    /// Puts an element in front of the one at an index, or behind the last.
+    pub(super) fn insert(mut self, ctx: &mut Ctx, key: &[u8], index: i64, value: &[u8]) -> Result {
+        let (left, right) = (index.abs_diff(self.head), self.tail.abs_diff(index));
+        self.grow(ctx, value.len() as u64, 1);
+        may_touch(ctx, left.min(right))?;
+        if !self.is_light(left.min(right)) {
+            let mut copy = Copy::new(ctx, key);
+            self.each(ctx, self.head..index, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
+            copy.push(value)?;
+            self.each(ctx, index..self.tail, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
+            return copy.finish(ctx, &self, false);
+        }
+        if left < right {
+            self.shift(ctx, self.head..index, -1)?;
+            self.put(ctx, index - 1, value);
+            self.head -= 1;
+        } else {
+            self.shift(ctx, index..self.tail, 1)?;
+            self.put(ctx, index, value);
+            self.tail += 1;
+        }
+        self.bytes += form::entry_bytes(value);
+        self.store(ctx);
+        Ok(())
+    }
+
+    /// Takes out the elements of these ascending indexes, all of which are as many bytes as listpack entries; the
+    /// longest run between them stays where it is. Nothing is done if that would move too much: false.
+    pub(super) fn remove(&mut self, ctx: &mut Ctx, holes: &[i64], entry_bytes: u64) -> Result<bool> {
+        let run = |n: usize| {
+            let start = if n == 0 { self.head } else { holes[n - 1] + 1 };
+            start..holes.get(n).copied().unwrap_or(self.tail)
+        };
+        let len = |n: &usize| run(*n).end.abs_diff(run(*n).start);
+        let still = (0..=holes.len()).max_by_key(len).unwrap_or(0);
+        let moves = self.len() - len(&still);
+        may_touch(ctx, moves)?;
+        if !self.is_light(moves) {
+            return Ok(false);
+        }
+        for n in (0..still).rev() {
+            self.shift(ctx, run(n), (still - n) as i64)?;
+        }
+        for n in still + 1..=holes.len() {
+            self.shift(ctx, run(n), -((n - still) as i64))?;
+        }
+        let (head, tail) = (self.head + still as i64, self.tail - (holes.len() - still) as i64);
+        self.clear(ctx, self.head..head)?;
+        self.clear(ctx, tail..self.tail)?;
+        (self.head, self.tail) = (head, tail);
+        self.bytes = self.bytes.saturating_sub(entry_bytes * holes.len() as u64);
+        self.shrink(ctx);
+        self.store(ctx);
+        Ok(true)
+    }
+}
