@@ -11,11 +11,7 @@ use crate::util::num::parse_i64;
 const LIGHT: u64 = 1 << 20;
 
 fn dump(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let value = match ctx.lookup(&args[1])? {
-        Some(at) => gather(ctx, at)?,
-        None => None,
-    };
-    let Some(value) = value else {
+    let Some(value) = gather(ctx, &args[1])? else {
         out.nil();
         return Ok(());
     };

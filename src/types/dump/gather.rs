@@ -1,5 +1,7 @@
 //! What a key holds, whole in memory, as RDB has it.
 
+use std::ops::ControlFlow;
+
 use crate::codec::CodecError;
 use crate::codec::element::{Element, Group, split_text};
 use crate::codec::field::{Field, FieldTimes};
@@ -7,14 +9,16 @@ use crate::handler::{Ctx, Error, Found, Result};
 use crate::rdb::{self, Value};
 use crate::shard::core::unreadable;
 use crate::shard::object::{ELEMENT_OVERHEAD, Kind};
+use crate::types::list::{End, List};
 use crate::types::scan::may_touch;
 use crate::types::string::value::{may_go_through, max_len};
 
-/// What a live key holds; `None` of a hash whose fields have all expired.
+/// What a key holds; `None` if it is not there, or is a hash whose fields have all expired.
 ///
 /// # Errors
 /// `ReplyTooLong` for what no request could bring back, besides failed reads.
-pub fn gather(ctx: &mut Ctx, at: Found) -> Result<Option<Value>> {
+pub fn gather(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Value>> {
+    let Some(at) = ctx.lookup(key)? else { return Ok(None) };
     let kind = ctx.object(at).kind;
     if kind == Kind::String {
         may_go_through(ctx, ctx.string_len(at))?;
@@ -22,7 +26,7 @@ pub fn gather(ctx: &mut Ctx, at: Found) -> Result<Option<Value>> {
     }
     may_touch(ctx, ctx.size(at))?;
     Ok(Some(match kind {
-        Kind::List => Value::List(texts(ctx, at, Group::ListElement, |_, value| Ok(value))?),
+        Kind::List => Value::List(elements(ctx, key)?),
         Kind::Set => Value::Set(texts(ctx, at, Group::SetMember, |element, value| {
             Ok(split_text(element.get(1..).unwrap_or_default(), value)?.0)
         })?),
@@ -53,6 +57,17 @@ fn each(
         visit(&element, &value).map_err(unreadable)?;
     }
     Ok(())
+}
+
+fn elements(ctx: &mut Ctx, key: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let Some(list) = List::find(ctx, key)? else { return Ok(Vec::new()) };
+    let (mut all, mut room) = (Vec::new(), max_len(ctx));
+    list.each(ctx, list.part(End::Left, u64::MAX), false, |_, element| {
+        room = room.checked_sub((element.len() + ELEMENT_OVERHEAD) as u64).ok_or(Error::ReplyTooLong)?;
+        all.push(element.to_vec());
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(all)
 }
 
 fn texts(

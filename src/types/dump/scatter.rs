@@ -14,6 +14,7 @@ use crate::shard::build::{Build, Shape};
 use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::types::hash::fields::form_of as hash_form;
+use crate::types::list;
 use crate::types::set::form as set_form;
 use crate::types::zset::store::Builder;
 use crate::types::zset::value::form_of;
@@ -34,15 +35,11 @@ pub fn scatter(ctx: &mut Ctx, key: &[u8], value: Value, expire_ms: u64) -> Resul
 }
 
 fn list(ctx: &mut Ctx, key: &[u8], elements: Vec<Vec<u8>>, expire_ms: u64) -> Result<Option<Found>> {
-    let len = elements.len() as u64;
-    let mut build = Build::new(&ctx.txn, ctx.ns(), key);
-    for (element, index) in elements.into_iter().zip(0..) {
-        let mut key = Key::new();
-        element::list_element(index, &mut key);
-        build.put(&key, &element)?;
+    let mut list = list::Builder::new(ctx, key);
+    for element in elements {
+        list.push(&element)?;
     }
-    let extra = Extra::List { head: 0, tail: len as i64 };
-    build.finish(&mut ctx.txn, Shape { extra, expire_ms, ..Shape::new(Kind::List, len) })
+    list.finish_new(ctx, expire_ms)
 }
 
 fn set(ctx: &mut Ctx, key: &[u8], members: Vec<Vec<u8>>, expire_ms: u64) -> Result<Option<Found>> {
