@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`row`] | a command's row: arity, flags, key specs, help |
 //! | [`ctx`] | what a function gets: transaction, session, server |
+//! | [`container`] | what all containers of subcommands answer alike |
 //! | [`session`] | what a connection carries from command to command |
 //! | [`server`] | what all connections share |
 //!
@@ -11,6 +12,7 @@
 //! of its file. It runs with the shards of its keys under lease; it may be run again from the start, so it changes
 //! nothing but through `Ctx`. On `Err` everything it wrote is taken back and its reply replaced by the error.
 
+pub mod container;
 pub mod ctx;
 pub mod row;
 pub mod server;

@@ -13,6 +13,7 @@ use crate::util::num::parse_i64;
 
 use super::database::other_namespace;
 use super::{help, unknown_subcommand};
+use crate::types::timeout::timeout_ms;
 
 const SAME_OBJECT: Error = Error::err("ERR source and destination objects are the same");
 
@@ -229,16 +230,6 @@ fn object_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// A timeout in milliseconds, 0 for ever; it must not lead beyond the end of time.
-fn timeout_ms(ctx: &Ctx, arg: &[u8]) -> Result<u64> {
-    let timeout = parse_i64(arg).ok_or(Error::err("ERR timeout is not an integer or out of range"))?;
-    let timeout = u64::try_from(timeout).map_err(|_| Error::err("ERR timeout is negative"))?;
-    if timeout > i64::MAX as u64 - ctx.now_ms {
-        return Err(Error::err("ERR timeout is out of range"));
-    }
-    Ok(timeout)
-}
-
 /// Has the reply wait for replicas that will not come. Within a transaction nothing waits. Without a timeout Redis
 /// would wait for ever; as no replica can appear, the answer is told at once instead.
 fn wait_in_vain(ctx: &mut Ctx, replicas: i64, timeout_ms: u64) {
@@ -249,7 +240,7 @@ fn wait_in_vain(ctx: &mut Ctx, replicas: i64, timeout_ms: u64) {
 
 fn wait(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let replicas = parse_i64(&args[1]).ok_or(Error::NotInteger)?;
-    let timeout_ms = timeout_ms(ctx, &args[2])?;
+    let timeout_ms = timeout_ms(ctx.now_ms, &args[2])?;
     wait_in_vain(ctx, replicas, timeout_ms);
     out.int(0);
     Ok(())
@@ -264,7 +255,7 @@ fn waitaof(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if replicas < 0 {
         return Err(Error::err("ERR value is out of range, must be positive"));
     }
-    let timeout_ms = timeout_ms(ctx, &args[3])?;
+    let timeout_ms = timeout_ms(ctx.now_ms, &args[3])?;
     let log = &ctx.server.engine.log;
     let last = log.last();
     if local > 0 && ctx.session.multi.is_none() {

@@ -424,7 +424,8 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// Whether anything was written.
     pub fn has_writes(&self) -> bool {
-        !self.set.redo.is_empty()
+        // Changed metadata is logged by the commit only.
+        !self.set.redo.is_empty() || !self.set.undo.is_empty()
     }
 
     /// Takes back everything since a mark.

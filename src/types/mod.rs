@@ -10,5 +10,7 @@ pub mod list;
 pub mod random;
 pub mod scan;
 pub mod set;
+pub mod stream;
 pub mod string;
+pub mod timeout;
 pub mod zset;
