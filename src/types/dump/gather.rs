@@ -13,6 +13,22 @@ use crate::types::list::{End, List};
 use crate::types::scan::may_touch;
 use crate::types::string::value::{may_go_through, max_len};
 
+/// Memory that may still be taken: what RESTORE would refuse is not worth a payload.
+pub(super) struct Room(u64);
+
+impl Room {
+    pub(super) fn new(ctx: &Ctx) -> Self {
+        Room(max_len(ctx))
+    }
+
+    /// Takes room for so many bytes in so many elements.
+    pub(super) fn take(&mut self, bytes: usize, elements: usize) -> Result {
+        let bytes = bytes + elements * ELEMENT_OVERHEAD;
+        self.0 = self.0.checked_sub(bytes as u64).ok_or(Error::ReplyTooLong)?;
+        Ok(())
+    }
+}
+
 /// What a key holds; `None` if it is not there, or is a hash whose fields have all expired.
 ///
 /// # Errors
@@ -38,7 +54,8 @@ pub fn gather(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Value>> {
             }
             Value::Hash(fields)
         }
-        kind => unreachable!("{} is no collection that is gathered here", kind.name()),
+        Kind::Stream => Value::Stream(Box::new(super::stream::gather(ctx, key, &mut Room::new(ctx))?)),
+        Kind::String | Kind::Absent => unreachable!("a found key is there"),
     }))
 }
 
@@ -49,11 +66,10 @@ fn each(
     group: Group,
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), CodecError>,
 ) -> Result {
-    let mut room = max_len(ctx);
+    let mut room = Room::new(ctx);
     for element in ctx.group(at, group)? {
         let (element, value) = element?;
-        let bytes = (element.len() + value.len() + ELEMENT_OVERHEAD) as u64;
-        room = room.checked_sub(bytes).ok_or(Error::ReplyTooLong)?;
+        room.take(element.len() + value.len(), 1)?;
         visit(&element, &value).map_err(unreadable)?;
     }
     Ok(())
@@ -61,9 +77,9 @@ fn each(
 
 fn elements(ctx: &mut Ctx, key: &[u8]) -> Result<Vec<Vec<u8>>> {
     let Some(list) = List::find(ctx, key)? else { return Ok(Vec::new()) };
-    let (mut all, mut room) = (Vec::new(), max_len(ctx));
+    let (mut all, mut room) = (Vec::new(), Room::new(ctx));
     list.each(ctx, list.part(End::Left, u64::MAX), false, |_, element| {
-        room = room.checked_sub((element.len() + ELEMENT_OVERHEAD) as u64).ok_or(Error::ReplyTooLong)?;
+        room.take(element.len(), 1)?;
         all.push(element.to_vec());
         Ok(ControlFlow::Continue(()))
     })?;

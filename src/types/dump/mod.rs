@@ -5,6 +5,7 @@
 //! | [`command`] | DUMP, RESTORE |
 //! | [`gather`] | the elements of a key → [`crate::rdb::Value`] |
 //! | [`scatter`] | [`crate::rdb::Value`] → the elements of a key |
+//! | `stream` | the same two for streams |
 //!
 //! A payload says nothing of how a value is kept: OBJECT ENCODING of what RESTORE made follows from size and content.
 //!
@@ -14,3 +15,4 @@
 pub mod command;
 pub mod gather;
 pub mod scatter;
+mod stream;

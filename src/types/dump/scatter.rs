@@ -30,7 +30,7 @@ pub fn scatter(ctx: &mut Ctx, key: &[u8], value: Value, expire_ms: u64) -> Resul
         Value::Set(members) => set(ctx, key, members, expire_ms),
         Value::Zset(members) => zset(ctx, key, members, expire_ms),
         Value::Hash(fields) => hash(ctx, key, fields, expire_ms),
-        Value::Stream(_) => Err(crate::handler::Error::Syntax),
+        Value::Stream(stream) => super::stream::scatter(ctx, key, *stream, expire_ms),
     }
 }
 
