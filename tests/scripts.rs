@@ -49,7 +49,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    bitmap bitfield bitop connection dump expiry hyperloglog keys protocol scan server string_numbers string_options string_ranges strings
+    bitmap bitfield bitop connection dump expiry hyperloglog keys protocol scan server sort string_numbers string_options string_ranges strings
     table transaction
 }
 

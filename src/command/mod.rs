@@ -28,6 +28,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::bitmap::op::COMMANDS,
     crate::types::bitmap::field::COMMANDS,
     crate::types::dump::command::COMMANDS,
+    crate::types::sort::COMMANDS,
     crate::types::hash::basic::COMMANDS,
     crate::types::hash::number::COMMANDS,
     crate::types::hash::pick::COMMANDS,

@@ -10,6 +10,7 @@ pub mod list;
 pub mod random;
 pub mod scan;
 pub mod set;
+pub mod sort;
 pub mod stream;
 pub mod string;
 pub mod timeout;
