@@ -49,8 +49,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    bitmap bitfield bitop connection dump expiry hyperloglog keys protocol scan server sort string_numbers string_options string_ranges strings
-    table transaction
+    bitfield bitmap bitop connection dump expiry hyperloglog keys protocol scan server sort string_numbers
+    string_options string_ranges strings table transaction zset zset_combine zset_ranges
 }
 
 #[test]

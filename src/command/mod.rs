@@ -55,6 +55,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::list::ends::COMMANDS,
     crate::types::list::read::COMMANDS,
     crate::types::list::edit::COMMANDS,
+    crate::types::zset::pick::COMMANDS,
     crate::server::keyspace::COMMANDS,
     crate::server::expire::COMMANDS,
     crate::server::scan::COMMANDS,

@@ -51,7 +51,8 @@ pub fn parse_cursor(text: &[u8]) -> Result<u64> {
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
     pattern: Option<&'a [u8]>,
-    count: usize,
+    /// Elements that a page looks at.
+    pub count: usize,
     /// NOVALUES or NOSCORES: the elements alone.
     pub bare: bool,
 }
@@ -89,7 +90,8 @@ impl<'a> Options<'a> {
         Ok(read)
     }
 
-    fn accepts(&self, text: &[u8]) -> bool {
+    /// Whether an element is to be shown.
+    pub fn accepts(&self, text: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, text))
     }
 

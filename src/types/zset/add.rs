@@ -45,7 +45,7 @@ impl Options {
         if rule.nx && rule.xx {
             return Err(Error::err("ERR XX and NX options at the same time are not compatible"));
         }
-        if (rule.gt && rule.nx) || (rule.lt && rule.nx) || (rule.gt && rule.lt) {
+        if (rule.nx && (rule.gt || rule.lt)) || (rule.gt && rule.lt) {
             return Err(Error::err("ERR GT, LT, and/or NX options at the same time are not compatible"));
         }
         if rule.incr && left > 2 {
@@ -73,7 +73,11 @@ fn add(ctx: &mut Ctx, args: Args<'_>, incr: bool, out: &mut Reply) -> Result {
     }
     let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
     if found.is_none() && rule.xx {
-        if rule.incr { out.nil() } else { out.int(0) }
+        if rule.incr {
+            out.nil()
+        } else {
+            out.int(0)
+        }
         return Ok(());
     }
     let at = open(ctx, &args[1], found, numbers.len(), pairs[1].len())?;

@@ -29,6 +29,11 @@ impl Keys {
         Keys { upper: whole.lower.clone(), lower: whole.lower }
     }
 
+    /// The scores from one on, below another.
+    pub fn between(min: Score, below: Score) -> Self {
+        Keys { lower: beginning(min, false), upper: beginning(below, false) }
+    }
+
     /// Whether no key can lie in it.
     pub fn is_empty(&self) -> bool {
         self.lower >= self.upper
@@ -206,6 +211,8 @@ mod tests {
             inside.iter().for_each(|&score| assert!(contains(&keys, score, b"m"), "{score} in {min} {max}"));
             outside.iter().for_each(|&score| assert!(!contains(&keys, score, b"m"), "{score} not in {min} {max}"));
         }
+        let keys = Keys::between(Score::new(1.0).unwrap(), Score::new(2.0).unwrap());
+        assert!(contains(&keys, 1.0, b"") && contains(&keys, 1.9, b"m") && !contains(&keys, 2.0, b""));
         for bad in ["a", "((1", "nan", "(", "1 "] {
             assert_eq!(Keys::of_scores(bad.as_bytes(), b"1").is_err(), bad != "(", "{bad}");
         }

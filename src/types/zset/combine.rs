@@ -18,13 +18,14 @@ use std::ops::ControlFlow;
 use smallvec::SmallVec;
 
 use super::store::Builder;
-use super::value::{Key, may_touch, peek_score, read_score, read_sort, reply_header, reply_member};
+use super::value::{Key, peek_score, read_score, read_sort, reply_header, reply_member};
 use crate::codec::element::{self, Group as Elements};
 use crate::codec::{CodecError, Score};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::resp::args::Cursor;
 use crate::shard::object::Kind;
 use crate::shard::txn::elements::{Elements as Walk, Piece};
+use crate::types::scan::may_touch;
 use crate::util::num::{parse_double, parse_i64};
 
 /// A look-up costs about as much as this many steps of a merge.
@@ -122,6 +123,9 @@ fn text<'a>(key: &'a [u8], value: &'a [u8]) -> Result<&'a [u8]> {
 
 /// A member's scores, with the places of the sources that they come from, ascending.
 type Scores = SmallVec<[(usize, f64); 8]>;
+
+/// What is done with each member of a result and its score; whether to go on.
+type Emit<'f> = &'f mut dyn FnMut(&[u8], f64) -> Result<ControlFlow<()>>;
 
 /// A call, read.
 struct Query {
@@ -221,8 +225,8 @@ impl Query {
         scores.iter().skip(1).fold(number(first), |sum, score| self.aggregate.join(sum, other(score)))
     }
 
-    /// Hands out the members of the result with their scores, in any order; `emit` says whether to go on.
-    fn run(&self, ctx: &Ctx, emit: &mut dyn FnMut(&[u8], f64) -> Result<ControlFlow<()>>) -> Result {
+    /// Hands out the members of the result with their scores, in any order.
+    fn run(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
         if self.is_void {
             return Ok(());
         }
@@ -238,7 +242,7 @@ impl Query {
         self.merge(ctx, emit)
     }
 
-    fn probe(&self, ctx: &Ctx, emit: &mut dyn FnMut(&[u8], f64) -> Result<ControlFlow<()>>) -> Result {
+    fn probe(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
         let bases = if self.operation == Operation::Union { self.sources.len() } else { 1 };
         for (place, base) in self.sources.iter().enumerate().take(bases) {
             for record in base.walk(ctx)? {
@@ -269,7 +273,7 @@ impl Query {
         Ok(Some(scores))
     }
 
-    fn merge(&self, ctx: &Ctx, emit: &mut dyn FnMut(&[u8], f64) -> Result<ControlFlow<()>>) -> Result {
+    fn merge(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
         let walks: Result<Vec<_>> = self.sources.iter().map(|source| source.in_order(ctx)).collect();
         let (mut walks, mut heads) = (walks?, BinaryHeap::with_capacity(self.sources.len()));
         for place in 0..self.sources.len() {
@@ -449,7 +453,8 @@ const STORED: &[KeySpec] = &[KeySpec::one(1, key::OW | key::UPDATE), KeySpec::co
 const UNION_COST: &str = "O(N)+O(M*log(M)) where N is the size of all sources and M that of the result.";
 const INTER_COST: &str = "O(N*K)+O(M*log(M)) where N is the size of the smallest source, K the number of sources and M the size of \
                           the result.";
-const DIFF_COST: &str = "O(N)+O(M*log(M)) where N is the size of all sources and M that of the result; less if the first is small.";
+const DIFF_COST: &str =
+    "O(N)+O(M*log(M)) where N is the size of all sources and M that of the result; less if the first is small.";
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
@@ -492,5 +497,8 @@ pub const COMMANDS: &[Command] = &[
     Command::new("zintercard", zintercard, -3, READS, Group::SortedSet)
         .keys(SOURCES)
         .help("7.0.0", "Counts what all of several sorted sets have.")
-        .syntax("numkeys key [key ...] [LIMIT limit]", "O(N*K) where N is the size of the smallest source and K the number of sources."),
+        .syntax(
+            "numkeys key [key ...] [LIMIT limit]",
+            "O(N*K) where N is the size of the smallest source and K the number of sources.",
+        ),
 ];

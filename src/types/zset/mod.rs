@@ -11,6 +11,7 @@
 //! | [`range`] | ZRANGE and its kin |
 //! | [`remove`] | ZREMRANGEBY…, pops |
 //! | [`combine`] | unions, intersections, differences |
+//! | [`pick`] | ZRANDMEMBER, ZSCAN |
 //!
 //! # Records
 //! Each member has one record in each of two groups:
@@ -31,6 +32,7 @@
 pub mod add;
 pub mod bounds;
 pub mod combine;
+pub mod pick;
 pub mod range;
 pub mod read;
 pub mod remove;

@@ -3,10 +3,11 @@
 use super::bounds::{Keys, Lex};
 use super::span::Span;
 use super::store::Builder;
-use super::value::{IN_PLACE, may_touch, reply_header, reply_member};
+use super::value::{reply_header, reply_member};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::resp::args::Cursor;
 use crate::shard::object::Kind;
+use crate::types::scan::{IN_PLACE, may_touch};
 use crate::types::string::value::may_reply;
 use crate::util::num::parse_i64;
 

@@ -54,7 +54,11 @@ fn rank(ctx: &mut Ctx, args: Args<'_>, name: &'static str, reverse: bool, out: &
     let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
     let score = found.map(|at| score(&mut ctx.txn, at, &args[2])).transpose()?.flatten();
     let (Some(at), Some(score)) = (found, score) else {
-        if with_score { out.nil_array() } else { out.nil() }
+        if with_score {
+            out.nil_array()
+        } else {
+            out.nil()
+        }
         return Ok(());
     };
     let before = ctx.txn.rank(at, element::Group::ZsetSort, &sort_key(score, &args[2]))?;

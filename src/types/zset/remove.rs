@@ -12,9 +12,10 @@ use super::bounds::{Keys, Lex};
 use super::range::clamp;
 use super::span::{Held, Span, end};
 use super::store::Builder;
-use super::value::{may_touch, score_key, shrunk};
+use super::value::{score_key, shrunk};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
+use crate::types::scan::may_touch;
 use crate::types::string::value::may_reply;
 use crate::util::num::parse_i64;
 

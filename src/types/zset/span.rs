@@ -12,9 +12,10 @@ use crate::codec::element::Group;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::txn::Txn;
 use crate::shard::txn::elements::{Elements, Piece};
+use crate::types::scan::may_touch;
 
 use super::bounds::{Keys, Lex};
-use super::value::{Key, may_touch, read_sort};
+use super::value::{Key, read_sort};
 
 /// Members passed over one by one rather than by their rank.
 const STEPS: u64 = 8;

@@ -10,11 +10,8 @@ use crate::shard::txn::Txn;
 /// The bytes of an element's key; most fit without an allocation.
 pub type Key = SmallVec<[u8; 64]>;
 
-/// Elements that a command may touch on a network thread.
-pub const IN_PLACE: u64 = 10_000;
-
 /// Encode-version in which long members are stored once.
-const INDEX: u8 = 1;
+pub const INDEX: u8 = 1;
 /// Length from which encode-version 1 keys a member's score by digest.
 const DIGEST_FROM: usize = 15;
 
@@ -72,8 +69,7 @@ pub fn with_score<R>(encoding: u8, member: &[u8], score: Score, put: impl FnOnce
 /// The score in a record of the score group.
 #[inline]
 pub fn read_score(key: &[u8], value: &[u8]) -> Result<Score> {
-    let stored = key.get(1..).ok_or(CodecError::Truncated)?;
-    let (_, score) = element::split_text(stored, value)?;
+    let (_, score) = element::split_text(key.get(1..).unwrap_or_default(), value)?;
     Ok(Score::from_bytes(score.try_into().map_err(|_| CodecError::Truncated)?)?)
 }
 
@@ -179,19 +175,17 @@ pub fn open(ctx: &mut Ctx, key: &[u8], found: Option<Found>, members: usize, len
     if let Some(at) = found {
         if ctx.body(at).form == form::LISTPACK
             && members > 1
-            && members > ctx.server.config.settings().encodings.zset_max_listpack_entries
+            && members > ctx.settings().encodings.zset_max_listpack_entries
         {
             ctx.txn.set_form(at, form::SKIPLIST);
         }
         return Ok(at);
     }
-    let settings = ctx.server.config.settings();
     let ns = ctx.ns();
-    let at = ctx.txn.create(ns, key, Kind::Zset, settings.zset_encode_version)?;
-    let limits = &settings.encodings;
-    if members > limits.zset_max_listpack_entries || len > limits.zset_max_listpack_value {
-        ctx.txn.set_form(at, form::SKIPLIST);
-    }
+    let encoding = ctx.settings().zset_encode_version;
+    let at = ctx.txn.create(ns, key, Kind::Zset, encoding)?;
+    let form = form_of(ctx, members as u64, len);
+    ctx.txn.set_form(at, form);
     Ok(at)
 }
 
@@ -208,8 +202,8 @@ pub fn grown(ctx: &mut Ctx, at: Found, added: u64, longest: usize) {
 }
 
 /// The form of a sorted set of this size, whose longest member has so many bytes.
-pub fn form_of(ctx: &Ctx, size: u64, longest: usize) -> u8 {
-    let limits = &ctx.server.config.settings().encodings;
+pub fn form_of(ctx: &mut Ctx, size: u64, longest: usize) -> u8 {
+    let limits = &ctx.settings().encodings;
     let fits = size <= limits.zset_max_listpack_entries as u64 && longest <= limits.zset_max_listpack_value;
     if fits { form::LISTPACK } else { form::SKIPLIST }
 }
@@ -220,15 +214,6 @@ pub fn shrunk(ctx: &mut Ctx, at: Found, removed: u64) {
         ctx.txn.add_size(at, -(removed as i64));
         ctx.txn.remove_if_empty(at);
     }
-}
-
-/// Leaves work on so many elements to the shard's own thread.
-///
-/// # Errors
-/// `Cold` on a network thread.
-#[inline]
-pub fn may_touch(ctx: &Ctx, elements: u64) -> Result {
-    if elements > IN_PLACE && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// Replies with a member and, if asked for, its score: a pair of its own in RESP3.

@@ -1,0 +1,171 @@
+//! Members by chance and page by page: ZRANDMEMBER, ZSCAN.
+
+use std::ops::Bound;
+
+use super::bounds::Keys;
+use super::span::Span;
+use super::value::{INDEX, form, read_score, read_sort, reply_header, reply_member};
+use crate::codec::Score;
+use crate::codec::element::Group as Elements;
+use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::object::Kind;
+use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
+use crate::types::scan::{Options, may_touch, parse_cursor, scan_group};
+use crate::types::string::value::may_reply;
+
+fn zrandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if args.len() == 2 {
+        return one_member(ctx, &args[1], out);
+    }
+    Count::parse(&args[2], false)?;
+    let with_scores = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"WITHSCORES"));
+    if args.len() > 4 || args.len() == 4 && !with_scores {
+        return Err(Error::Syntax);
+    }
+    let count = Count::parse(&args[2], with_scores)?;
+    let Some(at) = ctx.lookup_kind(&args[1], Kind::Zset)? else {
+        out.array(0);
+        return Ok(());
+    };
+    let size = ctx.size(at);
+    let picks = match count {
+        Count::Distinct(count) => count.min(size),
+        Count::Repeated(count) => count,
+    };
+    may_touch(ctx, picks)?;
+    reply_header(out, picks as usize, with_scores);
+    match count {
+        Count::Distinct(_) if goes_through(size, picks) => {
+            let mut sampler = Sampler::new(size, picks);
+            may_touch(ctx, size)?;
+            for entry in Span::whole().entries(&ctx.txn, at, false)? {
+                let entry = entry?;
+                if sampler.takes() {
+                    let (score, member) = entry.get()?;
+                    may_reply(ctx, out)?;
+                    reply_member(out, member, score, with_scores);
+                }
+            }
+        }
+        Count::Distinct(_) => {
+            for rank in distinct(size, picks, &mut Dice::new()) {
+                reply_rank(ctx, at, rank, with_scores, out)?;
+            }
+        }
+        Count::Repeated(_) => {
+            let mut dice = Dice::new();
+            for _ in 0..picks {
+                reply_rank(ctx, at, dice.below(size), with_scores, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one_member(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result {
+    match ctx.lookup_kind(key, Kind::Zset)? {
+        Some(at) => reply_rank(ctx, at, Dice::new().below(ctx.size(at)), false, out),
+        None => {
+            out.nil();
+            Ok(())
+        }
+    }
+}
+
+fn reply_rank(ctx: &Ctx, at: Found, rank: u64, with_score: bool, out: &mut Reply) -> Result {
+    let Some((key, value)) = ctx.txn.select(at, Elements::ZsetSort, rank)? else {
+        unreachable!("a rank below the size has a member");
+    };
+    let (score, member) = read_sort(&key, &value)?;
+    may_reply(ctx, out)?;
+    reply_member(out, member, score, with_score);
+    Ok(())
+}
+
+fn zscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let cursor = parse_cursor(&args[2])?;
+    let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
+    let Some(at) = found else {
+        out.array(2);
+        out.bulk(b"0");
+        out.array(0);
+        return Ok(());
+    };
+    let options = Options::parse(args.cursor(3), Kind::Zset)?;
+    let whole = ctx.body(at).form == form::LISTPACK;
+    let emit = |member: &[u8], score: Score, out: &mut Reply| {
+        out.bulk(member);
+        if options.bare {
+            return 1;
+        }
+        // A text even in RESP3.
+        out.bulk(crate::util::num::format_double(score.get()).as_bytes());
+        2
+    };
+    if ctx.body(at).encoding == INDEX {
+        return scan_sorted(ctx, at, cursor, &options, whole, out, emit);
+    }
+    scan_group(ctx, (at, Elements::ZsetScore), cursor, &options, whole, out, |member, value, out| {
+        Ok(emit(member, read_score(b"", value)?, out))
+    })
+}
+
+/// Replies with one page in the order of the scores: in encode-version 1 only the sort group has the members' texts.
+fn scan_sorted(
+    ctx: &mut Ctx,
+    at: Found,
+    cursor: u64,
+    options: &Options<'_>,
+    whole: bool,
+    out: &mut Reply,
+    emit: impl Fn(&[u8], Score, &mut Reply) -> usize,
+) -> Result {
+    let most = if whole { usize::MAX } else { options.count };
+    may_touch(ctx, if whole { 0 } else { most as u64 })?;
+    let Keys { lower, upper } = Keys::whole();
+    let after = if whole { None } else { ctx.server.element_cursors.resolve(cursor).1 };
+    let lower = match &after {
+        Some(after) if after[..] >= lower[..] && after[..] < upper[..] => Bound::Excluded(&after[..]),
+        _ => Bound::Included(&lower[..]),
+    };
+    let mut page = Reply::new(out.proto());
+    let mut members = ctx.txn.elements(at, lower, Bound::Excluded(&upper), false)?;
+    let (mut last, mut entries) = (None, 0);
+    for _ in 0..most {
+        let Some((key, value)) = members.next().transpose()? else { break };
+        let (score, member) = read_sort(&key, &value)?;
+        if options.accepts(member) {
+            entries += emit(member, score, &mut page);
+        }
+        last = Some(key);
+    }
+    let next = match last.filter(|_| members.next().is_some()) {
+        Some(last) => ctx.server.element_cursors.issue(0, Some(&last)),
+        None => 0,
+    };
+    out.array(2);
+    out.bulk(itoa::Buffer::new().format(next).as_bytes());
+    out.array(entries);
+    out.raw(page.as_slice());
+    Ok(())
+}
+
+const ACCESS: &[KeySpec] = &[KeySpec::one(1, key::RO | key::ACCESS)];
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[
+    Command::new("zrandmember", zrandmember, -2, flags::READONLY, Group::SortedSet)
+        .keys(ACCESS)
+        .help("6.2.0", "Returns members picked by chance.")
+        .syntax(
+            "key [count [WITHSCORES]]",
+            "O(M*log(N)) where N is the size of the sorted set and M the number of members returned.",
+        ),
+    Command::new("zscan", zscan, -3, flags::READONLY, Group::SortedSet)
+        .keys(ACCESS)
+        .help("2.8.0", "Goes through members and scores page by page.")
+        .syntax(
+            "key cursor [MATCH pattern] [COUNT count] [NOSCORES]",
+            "O(1) for a call, O(N) for a whole scan, where N is the size of the sorted set",
+        ),
+];
