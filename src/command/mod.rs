@@ -29,6 +29,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::types::bitmap::field::COMMANDS,
     crate::types::dump::command::COMMANDS,
     crate::types::sort::COMMANDS,
+    crate::types::geo::command::COMMANDS,
+    crate::types::geo::find::COMMANDS,
     crate::types::hash::basic::COMMANDS,
     crate::types::hash::number::COMMANDS,
     crate::types::hash::pick::COMMANDS,

@@ -3,6 +3,7 @@
 pub mod bitmap;
 pub mod dump;
 pub mod expire_options;
+pub mod front;
 pub mod geo;
 pub mod hash;
 pub mod hyperloglog;

@@ -21,15 +21,13 @@ use crate::handler::{
 use crate::shard::actor::ShardSet;
 use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
+use crate::types::front::Front;
 use crate::types::hash::fields::Hash;
 use crate::types::list::{Builder, End, List};
 use crate::types::scan::may_touch;
 use crate::types::set::cardinality;
 use crate::types::string::value::may_reply;
 use crate::util::num::parse_bound;
-
-/// Elements that are held before those behind the last one wanted are dropped.
-const HELD: usize = 4096;
 
 /// Where in another key what belongs to an element stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,8 +146,6 @@ enum Weight {
 struct Item {
     element: Vec<u8>,
     weight: Weight,
-    /// Its place in the key, which decides where nothing else does.
-    place: usize,
 }
 
 impl Item {
@@ -161,8 +157,7 @@ impl Item {
             (Weight::Found(a), Weight::Found(b)) => a.cmp(b),
             _ => self.element.cmp(&other.element),
         };
-        let order = if descending { order.reverse() } else { order };
-        order.then(self.place.cmp(&other.place))
+        if descending { order.reverse() } else { order }
     }
 }
 
@@ -245,7 +240,8 @@ fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> 
         })?;
         return Ok(all);
     }
-    let mut heap = Front { items: Vec::new(), wanted: window.end, descending: options.descending, seen: 0 };
+    let descending = options.descending;
+    let mut front = Front::new(window.end, |a: &Item, b: &Item| a.compare(b, descending));
     match options.by {
         Some(by @ Pattern::Key { .. }) => {
             let mut all = Vec::new();
@@ -260,51 +256,24 @@ fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> 
                     Some(text) => number(&text)?,
                     None => Weight::Number(0.0),
                 };
-                heap.push(element, weight);
+                front.push(Item { element, weight });
             }
         }
         by => {
             let alpha = options.alpha || by.is_some();
             each(ctx, source, 0..len, false, |element| {
                 let weight = if alpha { Weight::Text } else { number(element)? };
-                heap.push(element.to_vec(), weight);
+                front.push(Item { element: element.to_vec(), weight });
                 Ok(ControlFlow::Continue(()))
             })?;
         }
     }
-    Ok(heap.into_sorted().skip(window.start).collect())
+    Ok(front.into_sorted().skip(window.start).map(|item| item.element).collect())
 }
 
 fn number(text: &[u8]) -> Result<Weight> {
     let number = parse_bound(text);
     number.map(Weight::Number).ok_or(Error::err("ERR One or more scores can't be converted into double"))
-}
-
-/// The first few of all items that come by.
-struct Front {
-    items: Vec<Item>,
-    wanted: usize,
-    descending: bool,
-    seen: usize,
-}
-
-impl Front {
-    fn push(&mut self, element: Vec<u8>, weight: Weight) {
-        self.items.push(Item { element, weight, place: self.seen });
-        self.seen += 1;
-        if self.wanted > 0 && self.items.len() >= HELD.max(self.wanted.saturating_mul(2)) {
-            let descending = self.descending;
-            self.items.select_nth_unstable_by(self.wanted - 1, |a, b| a.compare(b, descending));
-            self.items.truncate(self.wanted);
-        }
-    }
-
-    fn into_sorted(mut self) -> impl Iterator<Item = Vec<u8>> {
-        let descending = self.descending;
-        self.items.sort_unstable_by(|a, b| a.compare(b, descending));
-        self.items.truncate(self.wanted);
-        self.items.into_iter().map(|item| item.element)
-    }
 }
 
 fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> Result {
@@ -359,19 +328,13 @@ fn sort_ro(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     sort_by(ctx, args, out, false)
 }
 
-/// What stands behind these words.
-fn behind<'a>(args: Args<'a>, words: &'static [&'static [u8]]) -> impl Iterator<Item = &'a [u8]> {
-    let pairs = args.slice(2).iter().zip(args.slice(3).iter());
-    pairs.filter(|(word, _)| words.iter().any(|known| word.eq_ignore_ascii_case(known))).map(|(_, arg)| arg)
-}
-
 /// The shards of the keys that are named, or all where others may be looked at.
 fn shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
-    if behind(args, &[b"BY", b"GET"]).any(|pattern| pattern.contains(&b'*')) {
+    if args.behind(2, &[b"BY", b"GET"]).any(|pattern| pattern.contains(&b'*')) {
         return None;
     }
     let router = &server.engine.router;
-    let keys = args.get(1).into_iter().chain(behind(args, &[b"STORE"]));
+    let keys = args.get(1).into_iter().chain(args.behind(2, &[b"STORE"]));
     Some(keys.map(|key| router.shard(router.hash(key), key)).collect())
 }
 
