@@ -49,7 +49,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    bitfield bitmap bitop connection dump expiry hyperloglog keys protocol scan server sort string_numbers
+    bitfield bitmap bitop connection dump expiry geo hyperloglog keys protocol scan server sort string_numbers
     string_options string_ranges strings table transaction zset zset_combine zset_ranges
 }
 

@@ -14,18 +14,8 @@ pub fn keys_of(command: &Command, args: Args<'_>) -> Option<SmallVec<[KeyAt; 4]>
     for spec in command.keys {
         keys_of_spec(spec, args, &mut keys)?;
     }
-    match command.name {
-        "sort" => keys.extend(sort_destination(args)),
-        // Of several STORE and STOREDIST the last one counts, which no spec can say either.
-        "georadius" | "georadiusbymember" => {
-            let flags = keys.get(1).map(|&(_, flags)| flags);
-            keys.truncate(1);
-            let words = args.iter().enumerate().skip(5).take(args.len().saturating_sub(6));
-            let is_store = |word: &[u8]| word.eq_ignore_ascii_case(b"STORE") || word.eq_ignore_ascii_case(b"STOREDIST");
-            let last = words.filter(|(_, word)| is_store(word)).last();
-            keys.extend(last.zip(flags).map(|((at, _), flags)| (at + 1, flags)));
-        }
-        _ => {}
+    if command.name == "sort" {
+        keys.extend(sort_destination(args));
     }
     Some(keys)
 }
