@@ -265,7 +265,12 @@ fn dumps_go_everywhere() {
     }
 }
 
-fn send((value, dumped): (&Value, &[u8]), key: &str, (from, source): (Kind, &mut Client), (to, target): (Kind, &mut Client)) {
+fn send(
+    (value, dumped): (&Value, &[u8]),
+    key: &str,
+    (from, source): (Kind, &mut Client),
+    (to, target): (Kind, &mut Client),
+) {
     let dialect = if to == Kind::Valkey { Dialect::Valkey } else { Dialect::Redis };
     let mut payload = Vec::new();
     if to == Kind::Tarn {

@@ -28,7 +28,13 @@ fn sort_destination(args: Args<'_>) -> Option<KeyAt> {
         if is(&["STORE"]) && at + 1 < args.len() {
             found = Some((at + 1, key::OW | key::UPDATE));
         }
-        at += if is(&["LIMIT"]) { 3 } else if is(&["GET", "BY"]) { 2 } else { 1 };
+        at += if is(&["LIMIT"]) {
+            3
+        } else if is(&["GET", "BY"]) {
+            2
+        } else {
+            1
+        };
     }
     found
 }

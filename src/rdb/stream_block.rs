@@ -60,7 +60,13 @@ fn read_count(listpack: &mut Listpack<'_>) -> Result<u64, RdbError> {
     u64::try_from(listpack.int()?).map_err(|_| CORRUPT)
 }
 
-fn read_entry(flags: i64, key: StreamId, shared: &[Bytes], listpack: &mut Listpack<'_>, room: &mut Room) -> Result<Entry, RdbError> {
+fn read_entry(
+    flags: i64,
+    key: StreamId,
+    shared: &[Bytes],
+    listpack: &mut Listpack<'_>,
+    room: &mut Room,
+) -> Result<Entry, RdbError> {
     let ms = key.ms.wrapping_add(listpack.int()?.cast_unsigned());
     let seq = key.seq.wrapping_add(listpack.int()?.cast_unsigned());
     let mut fields = Vec::new();

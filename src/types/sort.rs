@@ -227,7 +227,6 @@ fn each(
     Ok(())
 }
 
-
 /// The elements that are wanted, in order.
 fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> Result<Vec<Vec<u8>>> {
     let window = options.window(len);

@@ -11,7 +11,7 @@ use crate::shard::core::unreadable;
 use crate::shard::object::{ELEMENT_OVERHEAD, Kind};
 use crate::types::list::{End, List};
 use crate::types::scan::may_touch;
-use crate::types::string::value::{may_go_through, max_len};
+use crate::types::string::value::{max_len, may_go_through};
 
 /// Memory that may still be taken: what RESTORE would refuse is not worth a payload.
 pub(super) struct Room(u64);
@@ -43,9 +43,7 @@ pub fn gather(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Value>> {
     may_touch(ctx, ctx.size(at))?;
     Ok(Some(match kind {
         Kind::List => Value::List(elements(ctx, key)?),
-        Kind::Set => Value::Set(texts(ctx, at, Group::SetMember, |element, value| {
-            Ok(split_text(element.get(1..).unwrap_or_default(), value)?.0)
-        })?),
+        Kind::Set => Value::Set(members(ctx, at)?),
         Kind::Zset => Value::Zset(scored(ctx, at)?),
         Kind::Hash => {
             let fields = fields(ctx, at)?;
@@ -60,12 +58,7 @@ pub fn gather(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Value>> {
 }
 
 /// Visits all elements of a group, unless they are too many for a payload.
-fn each(
-    ctx: &Ctx,
-    at: Found,
-    group: Group,
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), CodecError>,
-) -> Result {
+fn each(ctx: &Ctx, at: Found, group: Group, mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), CodecError>) -> Result {
     let mut room = Room::new(ctx);
     for element in ctx.group(at, group)? {
         let (element, value) = element?;
@@ -86,15 +79,10 @@ fn elements(ctx: &mut Ctx, key: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-fn texts(
-    ctx: &Ctx,
-    at: Found,
-    group: Group,
-    text: for<'a> fn(&'a [u8], &'a [u8]) -> Result<&'a [u8], CodecError>,
-) -> Result<Vec<Vec<u8>>> {
+fn members(ctx: &Ctx, at: Found) -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();
-    each(ctx, at, group, |element, value| {
-        all.push(text(element, value)?.to_vec());
+    each(ctx, at, Group::SetMember, |element, value| {
+        all.push(split_text(element.get(1..).unwrap_or_default(), value)?.0.to_vec());
         Ok(())
     })?;
     Ok(all)

@@ -21,7 +21,7 @@ fn geoadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             break;
         }
     }
-    if words.is_empty() || words.remaining() % 3 != 0 || (rule.nx && rule.xx) {
+    if words.is_empty() || !words.remaining().is_multiple_of(3) || (rule.nx && rule.xx) {
         return Err(Error::Syntax);
     }
     let mut members = Vec::with_capacity(words.remaining() / 3);
