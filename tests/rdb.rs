@@ -1,7 +1,7 @@
-//! DUMP payloads between Tarn's codec and the real servers, both ways.
+//! DUMP payloads between Tarn, its codec and the real servers, both ways.
 //!
-//! Every server makes values in all encodings it has; what its DUMP gives is decoded, encoded again and restored on every
-//! server that can hold it, where ordinary commands must show what they show of the original, and DUMP must decode to
+//! Every server, Tarn among them, makes values in all encodings it has; what its DUMP gives is decoded, encoded again and
+//! restored on every server that can hold it (on Tarn as it is), where ordinary commands must show what they show of the original, and DUMP must decode to
 //! the same value. Forms that no server writes any more are made by hand; the servers still read them, and show whether
 //! they find in them what Tarn does. A machine without those servers says so and passes.
 
@@ -16,6 +16,7 @@ use common::server::{Kind, Server, notice};
 use tarn::rdb::{Dialect, Form, Value, decode, encode_for};
 
 const REAL: [Kind; 3] = [Kind::Redis70, Kind::Redis82, Kind::Valkey];
+const ALL: [Kind; 4] = [Kind::Tarn, Kind::Redis70, Kind::Redis82, Kind::Valkey];
 
 /// Ahead of every field's time, behind every other.
 const NOW_MS: u64 = 1_800_000_000_000;
@@ -43,12 +44,15 @@ fn takes(kind: Kind, version: u16) -> bool {
         Kind::Redis70 => version <= 10,
         Kind::Redis82 => version <= 12,
         Kind::Valkey => version <= 11 || version == 80,
-        Kind::Tarn => false,
+        Kind::Tarn => true,
     }
 }
 
 /// The type bytes that `fill` makes the server write.
 fn types_written(kind: Kind) -> BTreeSet<u8> {
+    if kind == Kind::Tarn {
+        return [0, 1, 2, 4, 5, 15, 19, 21, 24].into_iter().collect();
+    }
     let of_all = [0, 2, 4, 5, 11, 16, 17, 18];
     let of_kind: &[u8] = match kind {
         Kind::Redis70 => &[19],
@@ -61,7 +65,9 @@ fn types_written(kind: Kind) -> BTreeSet<u8> {
 /// Makes values in every encoding.
 fn fill(client: &mut Client, kind: Kind) {
     must(client, "CONFIG SET list-compress-depth 1");
-    must(client, "DEBUG QUICKLIST-PACKED-THRESHOLD 3000b");
+    if kind != Kind::Tarn {
+        must(client, "DEBUG QUICKLIST-PACKED-THRESHOLD 3000b");
+    }
     fill_strings(client);
     fill_collections(client);
     fill_streams(client);
@@ -236,8 +242,8 @@ fn restore(client: &mut Client, key: &str, payload: &[u8]) -> Reply {
 }
 
 #[test]
-fn dumps_of_real_servers_go_everywhere() {
-    let servers: Vec<_> = REAL.into_iter().filter_map(|kind| Some((kind, start(kind)?))).collect();
+fn dumps_go_everywhere() {
+    let servers: Vec<_> = ALL.into_iter().filter_map(|kind| Some((kind, start(kind)?))).collect();
     let mut clients: Vec<_> = servers.iter().map(|(kind, server)| (*kind, server.client())).collect();
     for (kind, client) in &mut clients {
         fill(client, *kind);
@@ -252,17 +258,26 @@ fn dumps_of_real_servers_go_everywhere() {
             let value = decode(&payload, NOW_MS).unwrap_or_else(|e| panic!("{key} of {}: {e}", from.title()));
             let value = sorted(value);
             for (to, target) in &mut clients {
-                send(&value, &key, (*from, &mut source), (*to, target));
+                send((&value, &payload), &key, (*from, &mut source), (*to, target));
             }
         }
         assert_eq!(types, types_written(*from), "{}", from.title());
     }
 }
 
-fn send(value: &Value, key: &str, (from, source): (Kind, &mut Client), (to, target): (Kind, &mut Client)) {
+fn send(
+    (value, dumped): (&Value, &[u8]),
+    key: &str,
+    (from, source): (Kind, &mut Client),
+    (to, target): (Kind, &mut Client),
+) {
     let dialect = if to == Kind::Valkey { Dialect::Valkey } else { Dialect::Redis };
     let mut payload = Vec::new();
-    encode_for(value, dialect, &mut payload);
+    if to == Kind::Tarn {
+        payload.extend_from_slice(dumped);
+    } else {
+        encode_for(value, dialect, &mut payload);
+    }
     let (copy, what) = (format!("copy:{key}"), format!("{key} from {} to {}", from.title(), to.title()));
     let reply = restore(target, &copy, &payload);
     if !takes(to, Form::of(value, dialect).version()) {
@@ -360,4 +375,31 @@ fn forms_of_the_past_mean_the_same() {
             assert_eq!(content(&mut client, "new", false), content(&mut client, "old", false), "{what}");
         }
     }
+}
+
+/// Three bytes of LZF make 264 of text: payloads that take no more room than they may are restored, others refused.
+#[test]
+fn a_payload_cannot_fill_the_memory() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    must(&mut client, "CONFIG SET proto-max-bulk-len 1mb");
+    // A literal, then references back to it: 1 + 264 * n bytes.
+    let text = |references: u16| {
+        let lzf = [&b"\x00a"[..], &b"\xe0\xff\x00".repeat(references.into())].concat();
+        let mut out = vec![0xc3, 0x80];
+        out.extend_from_slice(&(lzf.len() as u32).to_be_bytes());
+        out.push(0x80);
+        out.extend_from_slice(&(1 + 264 * u32::from(references)).to_be_bytes());
+        out.extend_from_slice(&lzf);
+        out
+    };
+    let list = |len: u8, references| payload(1, &[&[len][..], &text(references).repeat(len.into())].concat(), 6);
+    assert_eq!(restore(&mut client, "list", &list(15, 255)).text(), "OK");
+    let refused = "ERR value in payload exceeds maximum allowed size (proto-max-bulk-len)";
+    assert_eq!(restore(&mut client, "list", &list(60, 255)).text(), refused);
+    assert_eq!(restore(&mut client, "string", &payload(0, &text(4000), 6)).text(), refused);
+    let empty = [&b"\x80\x00\x01\x00\x00"[..], &[0; 65_536]].concat();
+    assert_eq!(restore(&mut client, "list", &payload(1, &empty, 6)).text(), refused);
+    assert_eq!(client.call("LLEN list"), Reply::Int(15));
+    assert_eq!(client.call("DBSIZE"), Reply::Int(1));
 }

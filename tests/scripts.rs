@@ -53,7 +53,9 @@ scripts! {
     bitmap
     bitop
     connection
+    dump
     expiry
+    geo
     hash
     hash_expiry
     hash_scan
@@ -69,6 +71,7 @@ scripts! {
     set_algebra
     set_encodings
     sets
+    sort
     stream
     stream_claim
     stream_groups

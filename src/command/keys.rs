@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::handler::{Args, Begin, Command, Find, KeySpec};
+use crate::handler::{Args, Begin, Command, Find, KeySpec, key};
 use crate::util::num::parse_i64;
 
 /// A key's position among the arguments and the flags of its spec.
@@ -14,7 +14,29 @@ pub fn keys_of(command: &Command, args: Args<'_>) -> Option<SmallVec<[KeyAt; 4]>
     for spec in command.keys {
         keys_of_spec(spec, args, &mut keys)?;
     }
+    if command.name == "sort" {
+        keys.extend(sort_destination(args));
+    }
     Some(keys)
+}
+
+/// Where SORT stores: behind the last STORE that is no argument of another option, which no spec can say.
+fn sort_destination(args: Args<'_>) -> Option<KeyAt> {
+    let (mut at, mut found) = (2, None);
+    while let Some(word) = args.get(at) {
+        let is = |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
+        if is(&["STORE"]) && at + 1 < args.len() {
+            found = Some((at + 1, key::OW | key::UPDATE));
+        }
+        at += if is(&["LIMIT"]) {
+            3
+        } else if is(&["GET", "BY"]) {
+            2
+        } else {
+            1
+        };
+    }
+    found
 }
 
 fn keys_of_spec(spec: &KeySpec, args: Args<'_>, keys: &mut SmallVec<[KeyAt; 4]>) -> Option<()> {

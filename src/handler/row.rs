@@ -28,6 +28,8 @@ pub mod flags {
     pub const NO_MULTI: u32 = 1 << 16;
     pub const MOVABLEKEYS: u32 = 1 << 17;
     pub const ALLOW_BUSY: u32 = 1 << 18;
+    /// ACL categories `set`, `sortedset` and `list` without being of any of those groups.
+    pub const SORTS: u32 = 1 << 19;
     /// Needs the lease of all shards.
     pub const ALL_SHARDS: u32 = 1 << 24;
     /// Always runs on a shard's thread: it walks or waits.

@@ -1,5 +1,7 @@
 //! What listpacks and ziplists are made of.
 
+use super::RdbError;
+use super::length::Room;
 use crate::util::num;
 
 /// A string, or an integer that stands for its decimal text.
@@ -10,11 +12,11 @@ pub(super) enum Element<'a> {
 }
 
 impl Element<'_> {
-    /// As a string.
-    pub(super) fn into_string(self) -> Vec<u8> {
+    /// As a string, if there is room for it.
+    pub(super) fn into_string(self, room: &mut Room) -> Result<Vec<u8>, RdbError> {
         match self {
-            Element::Text(text) => text.to_vec(),
-            Element::Int(int) => itoa::Buffer::new().format(int).as_bytes().to_vec(),
+            Element::Text(text) => room.keep(text),
+            Element::Int(int) => room.keep(itoa::Buffer::new().format(int).as_bytes()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A DUMP payload: `type:1` `value` `version:2` (little-endian) `checksum:8` (little-endian, of all before it).
 
-use super::value::{Form, read, write};
+use super::value::{Form, read_within, write};
 use super::{Dialect, RdbError, Value, crc64};
 
 const VERSION_LEN: usize = 2;
@@ -13,6 +13,15 @@ const VERSION_VALKEY: u16 = 80;
 /// The value in a DUMP payload, at the time given in Unix milliseconds: fields of hashes that have ended by then are
 /// left out, so a hash may come without fields. Bytes behind the value are ignored, as Redis does.
 pub fn decode(payload: &[u8], now_ms: u64) -> Result<Value, RdbError> {
+    decode_within(payload, now_ms, usize::MAX)
+}
+
+/// The same, if the value takes no more than `room` bytes of memory, about. A payload can stand for thousands of times
+/// as much as it is long.
+///
+/// # Errors
+/// `TooLarge`, besides those of [`decode`].
+pub fn decode_within(payload: &[u8], now_ms: u64, room: usize) -> Result<Value, RdbError> {
     let (checked, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>().ok_or(RdbError::Frame)?;
     let (body, version) = checked.split_last_chunk::<VERSION_LEN>().ok_or(RdbError::Frame)?;
     let version = u16::from_le_bytes(*version);
@@ -23,7 +32,7 @@ pub fn decode(payload: &[u8], now_ms: u64) -> Result<Value, RdbError> {
         return Err(RdbError::Checksum);
     }
     let (&tag, body) = body.split_first().ok_or(RdbError::Corrupt("no type"))?;
-    let (mut value, _) = read(tag, version, body)?;
+    let (mut value, _) = read_within(tag, version, body, room)?;
     if let Value::Hash(fields) = &mut value {
         fields.retain(|field| field.expire_ms == 0 || field.expire_ms >= now_ms);
     }

@@ -12,11 +12,10 @@
 //!
 //! Eight bytes are little-endian. The times in 25 are absolute, whatever the least is.
 
-use super::length::{push_len, push_string, read_len, read_string};
+use super::length::{Room, Source, push_len, push_string, read_len, read_string, unpack};
 use super::listpack::{self, Listpack};
 use super::value::pairs;
 use super::{Field, RdbError, ziplist, zipmap};
-use crate::codec::cursor::Cursor;
 
 /// The highest time that Redis has room for.
 const EXPIRE_MAX: u64 = (1 << 48) - 1;
@@ -27,21 +26,21 @@ const BAD_TIME: RdbError = RdbError::Corrupt("time of a field");
 const VALKEY_NO_TIME: i64 = -1;
 
 /// Reads a hash of Redis's types.
-pub(super) fn read(tag: u8, cursor: &mut Cursor<'_>) -> Result<Vec<Field>, RdbError> {
+pub(super) fn read(tag: u8, source: &mut Source<'_>) -> Result<Vec<Field>, RdbError> {
     match tag {
-        4 => read_plain(cursor),
-        9 => fields(zipmap::strings(&read_string(cursor)?)?),
-        13 => fields(ziplist::strings(&read_string(cursor)?)?),
-        16 => fields(listpack::strings(&read_string(cursor)?)?),
-        22 => read_timed(cursor, None),
-        23 => read_timed_listpack(&read_string(cursor)?),
+        4 => read_plain(source),
+        9 => fields(unpack(source, zipmap::strings)?),
+        13 => fields(unpack(source, ziplist::strings)?),
+        16 => fields(unpack(source, listpack::strings)?),
+        22 => read_timed(source, None),
+        23 => unpack(source, read_timed_listpack),
         24 => {
-            let least_ms = cursor.u64_le()?;
-            read_timed(cursor, Some(least_ms))
+            let least_ms = source.u64_le()?;
+            read_timed(source, Some(least_ms))
         }
         25 => {
-            cursor.u64_le()?;
-            read_timed_listpack(&read_string(cursor)?)
+            source.u64_le()?;
+            unpack(source, read_timed_listpack)
         }
         _ => Err(RdbError::UnknownType(tag)),
     }
@@ -51,27 +50,27 @@ fn fields(strings: Vec<Vec<u8>>) -> Result<Vec<Field>, RdbError> {
     Ok(pairs(strings)?.map(|(name, value)| Field { name, value, expire_ms: 0 }).collect())
 }
 
-fn read_plain(cursor: &mut Cursor<'_>) -> Result<Vec<Field>, RdbError> {
-    let count = read_len(cursor)?;
+fn read_plain(source: &mut Source<'_>) -> Result<Vec<Field>, RdbError> {
+    let count = read_len(source)?;
     let mut fields = Vec::new();
     for _ in 0..count {
-        fields.push(Field { name: read_string(cursor)?, value: read_string(cursor)?, expire_ms: 0 });
+        fields.push(Field { name: read_string(source)?, value: read_string(source)?, expire_ms: 0 });
     }
     Ok(fields)
 }
 
 /// Times in front of names, absolute or from the least.
-fn read_timed(cursor: &mut Cursor<'_>, least_ms: Option<u64>) -> Result<Vec<Field>, RdbError> {
-    let count = read_len(cursor)?;
+fn read_timed(source: &mut Source<'_>, least_ms: Option<u64>) -> Result<Vec<Field>, RdbError> {
+    let count = read_len(source)?;
     let mut fields = Vec::new();
     for _ in 0..count {
-        let expire_ms = match (read_len(cursor)?, least_ms) {
+        let expire_ms = match (read_len(source)?, least_ms) {
             (0, _) => 0,
             (time, None) => time,
             (time, Some(least_ms)) => least_ms.checked_add(time - 1).ok_or(BAD_TIME)?,
         };
         let expire_ms = check_time(expire_ms)?;
-        fields.push(Field { name: read_string(cursor)?, value: read_string(cursor)?, expire_ms });
+        fields.push(Field { name: read_string(source)?, value: read_string(source)?, expire_ms });
     }
     Ok(fields)
 }
@@ -80,12 +79,12 @@ fn check_time(expire_ms: u64) -> Result<u64, RdbError> {
     if expire_ms > EXPIRE_MAX { Err(BAD_TIME) } else { Ok(expire_ms) }
 }
 
-fn read_timed_listpack(bytes: &[u8]) -> Result<Vec<Field>, RdbError> {
+fn read_timed_listpack(bytes: &[u8], room: &mut Room) -> Result<Vec<Field>, RdbError> {
     let mut listpack = Listpack::new(bytes)?;
     let mut fields = Vec::new();
     while let Some(name) = listpack.next()? {
-        let name = name.into_string();
-        let value = listpack.element()?.into_string();
+        let name = name.into_string(room)?;
+        let value = listpack.element()?.into_string(room)?;
         let expire_ms = check_time(u64::try_from(listpack.int()?).map_err(|_| BAD_TIME)?)?;
         fields.push(Field { name, value, expire_ms });
     }
@@ -93,12 +92,12 @@ fn read_timed_listpack(bytes: &[u8]) -> Result<Vec<Field>, RdbError> {
 }
 
 /// Reads a hash of Valkey's type.
-pub(super) fn read_valkey(cursor: &mut Cursor<'_>) -> Result<Vec<Field>, RdbError> {
-    let count = read_len(cursor)?;
+pub(super) fn read_valkey(source: &mut Source<'_>) -> Result<Vec<Field>, RdbError> {
+    let count = read_len(source)?;
     let mut fields = Vec::new();
     for _ in 0..count {
-        let (name, value) = (read_string(cursor)?, read_string(cursor)?);
-        let expire_ms = match i64::from_le_bytes(cursor.array()?) {
+        let (name, value) = (read_string(source)?, read_string(source)?);
+        let expire_ms = match i64::from_le_bytes(source.array()?) {
             VALKEY_NO_TIME => 0,
             time => check_time(u64::try_from(time).map_err(|_| BAD_TIME)?)?,
         };

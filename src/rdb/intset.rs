@@ -4,6 +4,7 @@
 //! little-endian, of that width.
 
 use super::RdbError;
+use super::length::Room;
 use crate::codec::cursor::Cursor;
 
 const CORRUPT: RdbError = RdbError::Corrupt("intset");
@@ -11,7 +12,7 @@ const CORRUPT: RdbError = RdbError::Corrupt("intset");
 const HEADER_LEN: u64 = 8;
 
 /// All members as strings.
-pub(super) fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
+pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, RdbError> {
     let mut rest = Cursor::new(bytes);
     let width = u32::from_le_bytes(rest.array()?);
     let count = u32::from_le_bytes(rest.array()?);
@@ -32,7 +33,7 @@ pub(super) fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
             return Err(CORRUPT);
         }
         last = Some(int);
-        all.push(buf.format(int).as_bytes().to_vec());
+        all.push(room.keep(buf.format(int).as_bytes())?);
     }
     Ok(all)
 }
@@ -41,6 +42,10 @@ pub(super) fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
+        super::strings(bytes, &mut Room(usize::MAX))
+    }
 
     #[test]
     fn every_width() {

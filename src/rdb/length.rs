@@ -17,6 +17,8 @@
 //!
 //! Invariant: no length is believed before it is compared with what is there.
 
+use std::ops::{Deref, DerefMut};
+
 use super::{RdbError, lzf};
 use crate::codec::cursor::Cursor;
 use crate::util::num;
@@ -30,6 +32,68 @@ const LEN_64: u8 = 0x81;
 
 /// The longest text that Redis looks at for an integer: that of `i32::MIN`.
 const INT_TEXT_MAX: usize = 11;
+
+/// Memory of a string besides its bytes: pointer, length, capacity, and what an allocation costs.
+const STRING_OVERHEAD: usize = 40;
+
+/// Memory that what is read may still take: a few bytes can stand for very many.
+#[derive(Debug)]
+pub(super) struct Room(pub usize);
+
+impl Room {
+    /// Takes room for a string of this length.
+    pub(super) fn take(&mut self, len: usize) -> Result<(), RdbError> {
+        self.0 = self.0.checked_sub(len.saturating_add(STRING_OVERHEAD)).ok_or(RdbError::TooLarge)?;
+        Ok(())
+    }
+
+    /// Keeps a string, if there is room for it.
+    pub(super) fn keep(&mut self, text: &[u8]) -> Result<Vec<u8>, RdbError> {
+        self.take(text.len())?;
+        Ok(text.to_vec())
+    }
+
+    fn give_back(&mut self, len: usize) {
+        self.0 = self.0.saturating_add(len + STRING_OVERHEAD);
+    }
+}
+
+/// What is read, and the room for it.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    cursor: Cursor<'a>,
+    pub(super) room: Room,
+}
+
+impl<'a> Source<'a> {
+    pub(super) const fn new(bytes: &'a [u8], room: usize) -> Self {
+        Source { cursor: Cursor::new(bytes), room: Room(room) }
+    }
+}
+
+impl<'a> Deref for Source<'a> {
+    type Target = Cursor<'a>;
+    fn deref(&self) -> &Self::Target {
+        &self.cursor
+    }
+}
+
+impl DerefMut for Source<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.cursor
+    }
+}
+
+/// Reads a string that holds bytes of another format, which do not stay.
+pub(super) fn unpack<T>(
+    source: &mut Source<'_>,
+    read: impl FnOnce(&[u8], &mut Room) -> Result<T, RdbError>,
+) -> Result<T, RdbError> {
+    let packed = read_string(source)?;
+    let unpacked = read(&packed, &mut source.room)?;
+    source.room.give_back(packed.len());
+    Ok(unpacked)
+}
 
 /// Reads a length, which also serves as an unsigned number.
 pub(super) fn read_len(cursor: &mut Cursor<'_>) -> Result<u64, RdbError> {
@@ -48,7 +112,8 @@ fn read_len_behind(first: u8, cursor: &mut Cursor<'_>) -> Result<u64, RdbError> 
 }
 
 /// Reads a string of any form.
-pub(super) fn read_string(cursor: &mut Cursor<'_>) -> Result<Vec<u8>, RdbError> {
+pub(super) fn read_string(source: &mut Source<'_>) -> Result<Vec<u8>, RdbError> {
+    let Source { cursor, room } = source;
     let int = match cursor.u8()? {
         INT8 => i32::from(cursor.u8()? as i8),
         INT16 => i32::from(i16::from_le_bytes(cursor.array()?)),
@@ -56,14 +121,17 @@ pub(super) fn read_string(cursor: &mut Cursor<'_>) -> Result<Vec<u8>, RdbError> 
         LZF => {
             let compressed_len = read_len(cursor)?;
             let len = read_len(cursor)?;
-            return lzf::decompress(take(compressed_len, cursor)?, usize::try_from(len).unwrap_or(usize::MAX));
+            let (compressed, len) = (take(compressed_len, cursor)?, usize::try_from(len).unwrap_or(usize::MAX));
+            lzf::check(compressed, len)?;
+            room.take(len)?;
+            return lzf::decompress(compressed, len);
         }
         first => {
             let len = read_len_behind(first, cursor)?;
-            return Ok(take(len, cursor)?.to_vec());
+            return room.keep(take(len, cursor)?);
         }
     };
-    Ok(itoa::Buffer::new().format(int).as_bytes().to_vec())
+    room.keep(itoa::Buffer::new().format(int).as_bytes())
 }
 
 fn take<'a>(len: u64, cursor: &mut Cursor<'a>) -> Result<&'a [u8], RdbError> {
@@ -123,7 +191,7 @@ mod tests {
     }
 
     fn string(bytes: &[u8]) -> Result<Vec<u8>, RdbError> {
-        read_string(&mut Cursor::new(bytes))
+        read_string(&mut Source::new(bytes, usize::MAX))
     }
 
     #[test]
@@ -180,6 +248,21 @@ mod tests {
             assert_eq!(string(&[first, 0, 0]), Err(RdbError::Corrupt("length")));
         }
         assert_eq!(len(&[INT8, 0]), Err(RdbError::Corrupt("length")));
+    }
+
+    #[test]
+    fn room_is_kept() {
+        let room = |bytes, room| read_string(&mut Source::new(bytes, room));
+        assert!(room(b"\x03abc", STRING_OVERHEAD + 3).is_ok());
+        assert_eq!(room(b"\x03abc", STRING_OVERHEAD + 2), Err(RdbError::TooLarge));
+        assert_eq!(room(b"\xc0\x05", STRING_OVERHEAD), Err(RdbError::TooLarge));
+        assert!(room(b"\xc3\x04\x08\x00a\xa0\x00", STRING_OVERHEAD + 8).is_ok());
+        assert_eq!(room(b"\xc3\x04\x08\x00a\xa0\x00", STRING_OVERHEAD + 7), Err(RdbError::TooLarge));
+        // Damage is damage, however much it claims to be.
+        assert!(room(b"\xc3\x01\x81\xff\xff\xff\xff\xff\xff\xff\xff\x00", 100).is_err_and(|e| e != RdbError::TooLarge));
+        let mut source = Source::new(b"\x03abc", STRING_OVERHEAD + 3);
+        assert_eq!(unpack(&mut source, |bytes, _| Ok(bytes.len())), Ok(3));
+        assert_eq!(source.room.0, STRING_OVERHEAD + 3);
     }
 
     proptest! {

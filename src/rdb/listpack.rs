@@ -18,6 +18,7 @@
 
 use super::RdbError;
 use super::element::Element;
+use super::length::Room;
 use crate::codec::cursor::Cursor;
 use crate::util::num;
 
@@ -90,11 +91,11 @@ impl<'a> Listpack<'a> {
 }
 
 /// All elements as strings.
-pub(super) fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
+pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, RdbError> {
     let mut listpack = Listpack::new(bytes)?;
     let mut all = Vec::new();
     while let Some(element) = listpack.next()? {
-        all.push(element.into_string());
+        all.push(element.into_string(room)?);
     }
     Ok(all)
 }
@@ -216,6 +217,10 @@ impl Builder {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
+        super::strings(bytes, &mut Room(usize::MAX))
+    }
     use proptest::prelude::*;
 
     fn build(texts: &[Vec<u8>]) -> Vec<u8> {

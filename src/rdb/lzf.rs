@@ -15,11 +15,14 @@ const CORRUPT: RdbError = RdbError::Corrupt("compressed string");
 /// The most that a byte of input can become.
 const EXPANSION_MAX: usize = 88;
 
+/// Refuses a length that no `input` like this can give.
+pub(super) const fn check(input: &[u8], len: usize) -> Result<(), RdbError> {
+    if len > input.len().saturating_mul(EXPANSION_MAX) { Err(CORRUPT) } else { Ok(()) }
+}
+
 /// Decompresses `input`, which must give `len` bytes exactly.
 pub(super) fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, RdbError> {
-    if len > input.len().saturating_mul(EXPANSION_MAX) {
-        return Err(CORRUPT);
-    }
+    check(input, len)?;
     let mut out = Vec::with_capacity(len);
     let mut input = input;
     while let [control, rest @ ..] = input {

@@ -44,6 +44,6 @@ mod value;
 mod ziplist;
 mod zipmap;
 
-pub use frame::{decode, encode, encode_for};
+pub use frame::{decode, decode_within, encode, encode_for};
 pub use model::{Consumer, Dialect, Entry, Field, Group, Pending, RdbError, Stream, Value};
 pub use value::{Form, read, write};

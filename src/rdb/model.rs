@@ -132,6 +132,9 @@ pub enum RdbError {
     /// A value that only a module reads, or that has parts which cannot be kept; what.
     #[error("{0} cannot be read")]
     Unsupported(&'static str),
+    /// A value that takes more memory than it may.
+    #[error("value is too large")]
+    TooLarge,
     /// Bytes that contradict the format; in what part.
     #[error("{0}")]
     Corrupt(&'static str),
@@ -145,7 +148,11 @@ impl RdbError {
 
     /// What RESTORE answers, code word included.
     pub const fn text(self) -> &'static str {
-        if self.is_of_frame() { "ERR DUMP payload version or checksum are wrong" } else { "ERR Bad data format" }
+        match self {
+            _ if self.is_of_frame() => "ERR DUMP payload version or checksum are wrong",
+            RdbError::TooLarge => "ERR value in payload exceeds maximum allowed size (proto-max-bulk-len)",
+            _ => "ERR Bad data format",
+        }
     }
 }
 

@@ -21,12 +21,11 @@
 //! Times are Unix milliseconds, signed, little-endian. Invariant: each pending entry of a group is that of exactly one
 //! of its consumers.
 
-use super::length::{push_len, push_raw, push_string, read_len, read_string};
+use super::length::{Source, push_len, push_raw, push_string, read_len, read_string, unpack};
 use super::stream_block;
 use super::value::distinct;
 use super::{Consumer, Group, Pending, RdbError, Stream};
 use crate::codec::StreamId;
-use crate::codec::cursor::Cursor;
 
 /// Which parts a stream has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,16 +69,17 @@ fn guess_entries_read(stream: &Stream, id: StreamId) -> i64 {
 }
 
 /// Reads a stream.
-pub(super) fn read(cursor: &mut Cursor<'_>, form: StreamForm) -> Result<Stream, RdbError> {
+pub(super) fn read(source: &mut Source<'_>, form: StreamForm) -> Result<Stream, RdbError> {
     let mut entries = Vec::new();
-    for _ in 0..read_len(cursor)? {
-        let first_id = read_string(cursor)?;
+    for _ in 0..read_len(source)? {
+        let first_id = read_string(source)?;
         let first_id = first_id.try_into().map_err(|_| RdbError::Corrupt("id of a stream's block"))?;
-        stream_block::read(StreamId::from_bytes(first_id), &read_string(cursor)?, &mut entries)?;
+        let first_id = StreamId::from_bytes(first_id);
+        unpack(source, |bytes, room| stream_block::read(first_id, bytes, &mut entries, room))?;
     }
-    let len = read_len(cursor)?;
+    let len = read_len(source)?;
     let mut stream = Stream {
-        last_id: read_id(cursor)?,
+        last_id: read_id(source)?,
         max_deleted: StreamId::default(),
         entries_added: len,
         groups: Vec::new(),
@@ -87,9 +87,9 @@ pub(super) fn read(cursor: &mut Cursor<'_>, form: StreamForm) -> Result<Stream, 
     };
     if form >= StreamForm::Listpacks2 {
         // Follows from the entries, which is why it is not kept.
-        read_id(cursor)?;
-        stream.max_deleted = read_id(cursor)?;
-        stream.entries_added = read_len(cursor)?;
+        read_id(source)?;
+        stream.max_deleted = read_id(source)?;
+        stream.entries_added = read_len(source)?;
     }
     let last = stream.entries.last().map_or(StreamId::default(), |entry| entry.id);
     if len != stream.entries.len() as u64
@@ -99,36 +99,36 @@ pub(super) fn read(cursor: &mut Cursor<'_>, form: StreamForm) -> Result<Stream, 
     {
         return Err(RdbError::Corrupt("counters of a stream"));
     }
-    for _ in 0..read_len(cursor)? {
-        let group = read_group(cursor, form, &stream)?;
+    for _ in 0..read_len(source)? {
+        let group = read_group(source, form, &stream)?;
         stream.groups.push(group);
     }
     distinct(stream.groups.iter().map(|group| group.name.as_slice()))?;
     Ok(stream)
 }
 
-fn read_id(cursor: &mut Cursor<'_>) -> Result<StreamId, RdbError> {
-    Ok(StreamId { ms: read_len(cursor)?, seq: read_len(cursor)? })
+fn read_id(source: &mut Source<'_>) -> Result<StreamId, RdbError> {
+    Ok(StreamId { ms: read_len(source)?, seq: read_len(source)? })
 }
 
-fn read_time(cursor: &mut Cursor<'_>) -> Result<u64, RdbError> {
-    let time = i64::from_le_bytes(cursor.array()?);
+fn read_time(source: &mut Source<'_>) -> Result<u64, RdbError> {
+    let time = i64::from_le_bytes(source.array()?);
     u64::try_from(time).map_err(|_| RdbError::Corrupt("time in a group"))
 }
 
-fn read_group(cursor: &mut Cursor<'_>, form: StreamForm, stream: &Stream) -> Result<Group, RdbError> {
-    let name = read_string(cursor)?;
-    let last_id = read_id(cursor)?;
+fn read_group(source: &mut Source<'_>, form: StreamForm, stream: &Stream) -> Result<Group, RdbError> {
+    let name = read_string(source)?;
+    let last_id = read_id(source)?;
     let entries_read = if form >= StreamForm::Listpacks2 {
-        read_len(cursor)?.cast_signed()
+        read_len(source)?.cast_signed()
     } else {
         guess_entries_read(stream, last_id)
     };
     if entries_read < -1 {
         return Err(RdbError::Corrupt("entries that a group has read"));
     }
-    let mut pending = read_pending(cursor)?;
-    let consumers = read_consumers(cursor, form, &mut pending)?;
+    let mut pending = read_pending(source)?;
+    let consumers = read_consumers(source, form, &mut pending)?;
     if pending.iter().any(|entry| entry.consumer == NOBODY) {
         return Err(RdbError::Corrupt("pending entry without consumer"));
     }
@@ -138,13 +138,13 @@ fn read_group(cursor: &mut Cursor<'_>, form: StreamForm, stream: &Stream) -> Res
 /// Stands for the consumer of an entry until it is found.
 const NOBODY: usize = usize::MAX;
 
-fn read_pending(cursor: &mut Cursor<'_>) -> Result<Vec<Pending>, RdbError> {
+fn read_pending(source: &mut Source<'_>) -> Result<Vec<Pending>, RdbError> {
     let mut pending = Vec::new();
-    for _ in 0..read_len(cursor)? {
+    for _ in 0..read_len(source)? {
         pending.push(Pending {
-            id: StreamId::from_bytes(cursor.array()?),
-            delivery_ms: read_time(cursor)?,
-            delivery_count: read_len(cursor)?,
+            id: StreamId::from_bytes(source.array()?),
+            delivery_ms: read_time(source)?,
+            delivery_count: read_len(source)?,
             consumer: NOBODY,
         });
     }
@@ -156,21 +156,21 @@ fn read_pending(cursor: &mut Cursor<'_>) -> Result<Vec<Pending>, RdbError> {
 }
 
 fn read_consumers(
-    cursor: &mut Cursor<'_>,
+    source: &mut Source<'_>,
     form: StreamForm,
     pending: &mut [Pending],
 ) -> Result<Vec<Consumer>, RdbError> {
     let mut consumers = Vec::new();
-    for _ in 0..read_len(cursor)? {
-        let name = read_string(cursor)?;
-        let seen_ms = read_time(cursor)?;
+    for _ in 0..read_len(source)? {
+        let name = read_string(source)?;
+        let seen_ms = read_time(source)?;
         let active_ms =
-            if form >= StreamForm::Listpacks3 { i64::from_le_bytes(cursor.array()?) } else { seen_ms.cast_signed() };
+            if form >= StreamForm::Listpacks3 { i64::from_le_bytes(source.array()?) } else { seen_ms.cast_signed() };
         if active_ms < -1 {
             return Err(RdbError::Corrupt("time in a group"));
         }
-        for _ in 0..read_len(cursor)? {
-            let id = StreamId::from_bytes(cursor.array()?);
+        for _ in 0..read_len(source)? {
+            let id = StreamId::from_bytes(source.array()?);
             let found = pending.binary_search_by_key(&id, |entry| entry.id).ok().and_then(|at| pending.get_mut(at));
             match found {
                 Some(entry) if entry.consumer == NOBODY => entry.consumer = consumers.len(),

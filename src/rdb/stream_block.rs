@@ -12,6 +12,7 @@
 
 use bytes::Bytes;
 
+use super::length::Room;
 use super::listpack::{Builder, Listpack};
 use super::{Entry, RdbError};
 use crate::codec::StreamId;
@@ -26,12 +27,12 @@ const ENTRIES_MAX: usize = 100;
 const BYTES_MAX: usize = 4096;
 
 /// Appends a block's entries to those before it.
-pub(super) fn read(key: StreamId, bytes: &[u8], entries: &mut Vec<Entry>) -> Result<(), RdbError> {
+pub(super) fn read(key: StreamId, bytes: &[u8], entries: &mut Vec<Entry>, room: &mut Room) -> Result<(), RdbError> {
     let mut listpack = Listpack::new(bytes)?;
     let (said_alive, said_deleted) = (listpack.int()?, listpack.int()?);
     let mut shared = Vec::new();
     for _ in 0..read_count(&mut listpack)? {
-        shared.push(Bytes::from(listpack.element()?.into_string()));
+        shared.push(Bytes::from(listpack.element()?.into_string(room)?));
     }
     if listpack.int()? != 0 {
         return Err(CORRUPT);
@@ -40,7 +41,7 @@ pub(super) fn read(key: StreamId, bytes: &[u8], entries: &mut Vec<Entry>) -> Res
     let mut last = entries.last().map(|entry| entry.id);
     while let Some(flags) = listpack.next()? {
         let flags = flags.as_int().ok_or(CORRUPT)?;
-        let entry = read_entry(flags, key, &shared, &mut listpack)?;
+        let entry = read_entry(flags, key, &shared, &mut listpack, room)?;
         if last.is_some_and(|last| last >= entry.id) || entry.id == StreamId::default() {
             return Err(CORRUPT);
         }
@@ -59,19 +60,27 @@ fn read_count(listpack: &mut Listpack<'_>) -> Result<u64, RdbError> {
     u64::try_from(listpack.int()?).map_err(|_| CORRUPT)
 }
 
-fn read_entry(flags: i64, key: StreamId, shared: &[Bytes], listpack: &mut Listpack<'_>) -> Result<Entry, RdbError> {
+fn read_entry(
+    flags: i64,
+    key: StreamId,
+    shared: &[Bytes],
+    listpack: &mut Listpack<'_>,
+    room: &mut Room,
+) -> Result<Entry, RdbError> {
     let ms = key.ms.wrapping_add(listpack.int()?.cast_unsigned());
     let seq = key.seq.wrapping_add(listpack.int()?.cast_unsigned());
     let mut fields = Vec::new();
     let elements = if flags & SAME_FIELDS == 0 {
         for _ in 0..read_count(listpack)? {
-            let name = Bytes::from(listpack.element()?.into_string());
-            fields.push((name, listpack.element()?.into_string()));
+            let name = Bytes::from(listpack.element()?.into_string(room)?);
+            fields.push((name, listpack.element()?.into_string(room)?));
         }
         4 + 2 * fields.len()
     } else {
         for name in shared {
-            fields.push((name.clone(), listpack.element()?.into_string()));
+            // The name is shared, but it is told of here too.
+            room.take(0)?;
+            fields.push((name.clone(), listpack.element()?.into_string(room)?));
         }
         3 + fields.len()
     };

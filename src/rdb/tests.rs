@@ -357,7 +357,7 @@ fn long_names_of_stream_fields_are_not_copied() {
     let entries = (1..=5000).map(|ms| Entry { id: id(ms, 0), fields: vec![(name.clone(), Vec::new())] });
     let listpack = stream_block::write(&entries.collect::<Vec<_>>());
     let mut back = Vec::new();
-    stream_block::read(id(1, 0), &listpack, &mut back).unwrap();
+    stream_block::read(id(1, 0), &listpack, &mut back, &mut length::Room(usize::MAX)).unwrap();
     let first = back[0].fields[0].0.as_ptr();
     assert!(back.len() == 5000 && back.iter().all(|entry| entry.fields[0].0.as_ptr() == first));
 }

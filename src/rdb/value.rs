@@ -20,10 +20,9 @@
 
 use hashbrown::HashSet;
 
-use super::length::{push_len, push_string, read_len, read_string};
+use super::length::{Source, push_len, push_string, read_len, read_string, unpack};
 use super::stream::StreamForm;
 use super::{Dialect, RdbError, Value, hash, intset, listpack, stream, ziplist};
-use crate::codec::cursor::Cursor;
 use crate::util::num;
 
 /// The first version of Valkey's own.
@@ -98,33 +97,38 @@ impl Form {
 /// Reads a value of a type byte and RDB version from the front of `bytes`, and answers what is left of them. Fields
 /// that have ended are among those of a hash.
 pub fn read(tag: u8, version: u16, bytes: &[u8]) -> Result<(Value, &[u8]), RdbError> {
-    let mut cursor = Cursor::new(bytes);
-    let cursor_ref = &mut cursor;
+    read_within(tag, version, bytes, usize::MAX)
+}
+
+/// The same, if the value takes no more than `room` bytes of memory, about.
+pub(super) fn read_within(tag: u8, version: u16, bytes: &[u8], room: usize) -> Result<(Value, &[u8]), RdbError> {
+    let mut source = Source::new(bytes, room);
+    let from = &mut source;
     let value = match tag {
-        0 => Value::String(read_string(cursor_ref)?),
-        1 => Value::List(read_strings(cursor_ref)?),
-        2 => Value::Set(read_strings(cursor_ref)?),
-        3 => Value::Zset(read_zset(cursor_ref, read_score_text)?),
-        5 => Value::Zset(read_zset(cursor_ref, read_score_binary)?),
+        0 => Value::String(read_string(from)?),
+        1 => Value::List(read_strings(from)?),
+        2 => Value::Set(read_strings(from)?),
+        3 => Value::Zset(read_zset(from, read_score_text)?),
+        5 => Value::Zset(read_zset(from, read_score_binary)?),
         6 | 7 => return Err(RdbError::Unsupported("value of a module")),
-        10 => Value::List(ziplist::strings(&read_string(cursor_ref)?)?),
-        11 => Value::Set(intset::strings(&read_string(cursor_ref)?)?),
-        12 => Value::Zset(scored(ziplist::strings(&read_string(cursor_ref)?)?)?),
-        14 => Value::List(read_quicklist(cursor_ref)?),
-        15 => Value::Stream(Box::new(stream::read(cursor_ref, StreamForm::Listpacks)?)),
-        17 => Value::Zset(scored(listpack::strings(&read_string(cursor_ref)?)?)?),
-        18 => Value::List(read_quicklist_2(cursor_ref)?),
-        19 => Value::Stream(Box::new(stream::read(cursor_ref, StreamForm::Listpacks2)?)),
-        20 => Value::Set(listpack::strings(&read_string(cursor_ref)?)?),
-        21 => Value::Stream(Box::new(stream::read(cursor_ref, StreamForm::Listpacks3)?)),
-        4 | 9 | 13 | 16 => Value::Hash(hash::read(tag, cursor_ref)?),
-        22 if version >= VERSION_VALKEY => Value::Hash(hash::read_valkey(cursor_ref)?),
-        22..=25 if version < VERSION_VALKEY => Value::Hash(hash::read(tag, cursor_ref)?),
+        10 => Value::List(unpack(from, ziplist::strings)?),
+        11 => Value::Set(unpack(from, intset::strings)?),
+        12 => Value::Zset(scored(unpack(from, ziplist::strings)?)?),
+        14 => Value::List(read_quicklist(from)?),
+        15 => Value::Stream(Box::new(stream::read(from, StreamForm::Listpacks)?)),
+        17 => Value::Zset(scored(unpack(from, listpack::strings)?)?),
+        18 => Value::List(read_quicklist_2(from)?),
+        19 => Value::Stream(Box::new(stream::read(from, StreamForm::Listpacks2)?)),
+        20 => Value::Set(unpack(from, listpack::strings)?),
+        21 => Value::Stream(Box::new(stream::read(from, StreamForm::Listpacks3)?)),
+        4 | 9 | 13 | 16 => Value::Hash(hash::read(tag, from)?),
+        22 if version >= VERSION_VALKEY => Value::Hash(hash::read_valkey(from)?),
+        22..=25 if version < VERSION_VALKEY => Value::Hash(hash::read(tag, from)?),
         26 | 27 if version < VERSION_VALKEY => return Err(RdbError::Unsupported("stream with idempotent producers")),
         _ => return Err(RdbError::UnknownType(tag)),
     };
     check(&value)?;
-    Ok((value, cursor.rest()))
+    Ok((value, source.rest()))
 }
 
 /// A collection without elements does not exist, and no element is in a set twice. Streams have checked themselves.
@@ -150,38 +154,38 @@ pub(super) fn distinct<'a>(all: impl Iterator<Item = &'a [u8]>) -> Result<usize,
     Ok(seen.len())
 }
 
-fn read_strings(cursor: &mut Cursor<'_>) -> Result<Vec<Vec<u8>>, RdbError> {
-    let count = read_len(cursor)?;
+fn read_strings(source: &mut Source<'_>) -> Result<Vec<Vec<u8>>, RdbError> {
+    let count = read_len(source)?;
     let mut all = Vec::new();
     for _ in 0..count {
-        all.push(read_string(cursor)?);
+        all.push(read_string(source)?);
     }
     Ok(all)
 }
 
 fn read_zset(
-    cursor: &mut Cursor<'_>,
-    read_score: fn(&mut Cursor<'_>) -> Result<f64, RdbError>,
+    source: &mut Source<'_>,
+    read_score: fn(&mut Source<'_>) -> Result<f64, RdbError>,
 ) -> Result<Vec<(Vec<u8>, f64)>, RdbError> {
-    let count = read_len(cursor)?;
+    let count = read_len(source)?;
     let mut all = Vec::new();
     for _ in 0..count {
-        all.push((read_string(cursor)?, read_score(cursor)?));
+        all.push((read_string(source)?, read_score(source)?));
     }
     Ok(all)
 }
 
-fn read_score_binary(cursor: &mut Cursor<'_>) -> Result<f64, RdbError> {
-    let score = f64::from_bits(cursor.u64_le()?);
+fn read_score_binary(source: &mut Source<'_>) -> Result<f64, RdbError> {
+    let score = f64::from_bits(source.u64_le()?);
     if score.is_nan() { Err(RdbError::Corrupt("score")) } else { Ok(score) }
 }
 
-fn read_score_text(cursor: &mut Cursor<'_>) -> Result<f64, RdbError> {
-    match cursor.u8()? {
+fn read_score_text(source: &mut Source<'_>) -> Result<f64, RdbError> {
+    match source.u8()? {
         SCORE_NAN => Err(RdbError::Corrupt("score")),
         SCORE_INFINITE => Ok(f64::INFINITY),
         SCORE_NEGATIVE_INFINITE => Ok(f64::NEG_INFINITY),
-        len => parse_score(cursor.bytes(usize::from(len))?),
+        len => parse_score(source.bytes(usize::from(len))?),
     }
 }
 
@@ -203,25 +207,30 @@ pub(super) fn pairs(strings: Vec<Vec<u8>>) -> Result<impl Iterator<Item = (Vec<u
     Ok(std::iter::from_fn(move || strings.next().zip(strings.next())))
 }
 
-fn read_quicklist(cursor: &mut Cursor<'_>) -> Result<Vec<Vec<u8>>, RdbError> {
-    let count = read_len(cursor)?;
+fn read_quicklist(source: &mut Source<'_>) -> Result<Vec<Vec<u8>>, RdbError> {
+    let count = read_len(source)?;
     let mut all = Vec::new();
     for _ in 0..count {
-        all.append(&mut ziplist::strings(&read_string(cursor)?)?);
+        all.append(&mut unpack(source, ziplist::strings)?);
     }
     Ok(all)
 }
 
-fn read_quicklist_2(cursor: &mut Cursor<'_>) -> Result<Vec<Vec<u8>>, RdbError> {
-    let count = read_len(cursor)?;
+fn read_quicklist_2(source: &mut Source<'_>) -> Result<Vec<Vec<u8>>, RdbError> {
+    let count = read_len(source)?;
     let mut all = Vec::new();
     for _ in 0..count {
-        let container = read_len(cursor)?;
-        let node = read_string(cursor)?;
+        let container = read_len(source)?;
         match container {
-            // Only long elements are on their own.
-            QUICKLIST_PLAIN if !node.is_empty() => all.push(node),
-            QUICKLIST_PACKED => all.append(&mut listpack::strings(&node)?),
+            QUICKLIST_PLAIN => {
+                let element = read_string(source)?;
+                // Only long elements are on their own.
+                if element.is_empty() {
+                    return Err(RdbError::Corrupt("quicklist"));
+                }
+                all.push(element);
+            }
+            QUICKLIST_PACKED => all.append(&mut unpack(source, listpack::strings)?),
             _ => return Err(RdbError::Corrupt("quicklist")),
         }
     }

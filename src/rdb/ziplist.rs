@@ -14,6 +14,7 @@
 
 use super::RdbError;
 use super::element::Element;
+use super::length::Room;
 use crate::codec::cursor::Cursor;
 
 const CORRUPT: RdbError = RdbError::Corrupt("ziplist");
@@ -24,7 +25,7 @@ const LONG_SIZE: u8 = 0xfe;
 const COUNT_UNKNOWN: u16 = u16::MAX;
 
 /// All elements as strings.
-pub(super) fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
+pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, RdbError> {
     let mut rest = Cursor::new(bytes);
     let size = u32::from_le_bytes(rest.array()?);
     let tail = u32::from_le_bytes(rest.array()?);
@@ -46,7 +47,7 @@ pub(super) fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
         if usize::try_from(said) != Ok(before_len) {
             return Err(CORRUPT);
         }
-        all.push(read_element(&mut rest)?.into_string());
+        all.push(read_element(&mut rest)?.into_string(room)?);
         before_len = start.rest().len() - rest.rest().len();
     }
     let counted = count == COUNT_UNKNOWN || usize::from(count) == all.len();
@@ -102,6 +103,10 @@ pub(super) fn of_elements(elements: &[&[u8]]) -> Vec<u8> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
+        super::strings(bytes, &mut Room(usize::MAX))
+    }
 
     #[test]
     fn every_encoding() {

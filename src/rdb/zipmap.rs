@@ -5,6 +5,7 @@
 //! `0xfe` and four bytes, little-endian.
 
 use super::RdbError;
+use super::length::Room;
 use crate::codec::cursor::Cursor;
 
 const CORRUPT: RdbError = RdbError::Corrupt("zipmap");
@@ -13,7 +14,7 @@ const LONG_LEN: u8 = 0xfe;
 const END: u8 = 0xff;
 
 /// Fields and values in turn.
-pub(super) fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
+pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, RdbError> {
     let mut rest = Cursor::new(bytes);
     let count = rest.u8()?;
     let mut all = Vec::new();
@@ -23,11 +24,11 @@ pub(super) fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
             break;
         }
         let name_len = read_len(first, &mut rest)?;
-        all.push(rest.bytes(name_len)?.to_vec());
+        all.push(room.keep(rest.bytes(name_len)?)?);
         let first = rest.u8()?;
         let value_len = read_len(first, &mut rest)?;
         let unused = rest.u8()?;
-        all.push(rest.bytes(value_len)?.to_vec());
+        all.push(room.keep(rest.bytes(value_len)?)?);
         rest.bytes(usize::from(unused))?;
     }
     let counted = count >= LONG_LEN || usize::from(count) == all.len() / 2;
@@ -46,6 +47,10 @@ fn read_len(first: u8, rest: &mut Cursor<'_>) -> Result<usize, RdbError> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    fn strings(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RdbError> {
+        super::strings(bytes, &mut Room(usize::MAX))
+    }
 
     #[test]
     fn fields_and_values() {

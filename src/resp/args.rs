@@ -71,6 +71,12 @@ impl<'a> Args<'a> {
         Cursor { args: self, next: from }
     }
 
+    /// What stands right behind any of these words, in either case, which are looked for from `from` on.
+    pub fn behind(self, from: usize, words: &'static [&'static [u8]]) -> impl Iterator<Item = &'a [u8]> {
+        let pairs = self.slice(from).iter().zip(self.slice(from + 1).iter());
+        pairs.filter(|(word, _)| words.iter().any(|known| word.eq_ignore_ascii_case(known))).map(|(_, arg)| arg)
+    }
+
     #[inline]
     fn at(self, (start, end): Span) -> &'a [u8] {
         &self.buf[start as usize..end as usize]

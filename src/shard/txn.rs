@@ -362,6 +362,13 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.touch(at);
     }
 
+    /// Has a live key appear to have been used so many seconds ago for the last time; 65,535 at most.
+    pub fn set_idle(&mut self, at: Found, idle_s: u64) {
+        let idle_s = idle_s.min(u16::MAX.into()) as u16;
+        let now_s = (self.now_ms / 1000) as u16;
+        self.object_mut(at).accessed_s = now_s.wrapping_sub(idle_s);
+    }
+
     /// A big result has its metadata: it is no longer pending.
     pub fn unstage(&mut self, at: Found, staged: super::build::Staged) {
         self.put_raw(at.at, staged.record_key(), None);

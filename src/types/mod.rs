@@ -1,7 +1,9 @@
 //! Data types: one file or folder each, with the commands' functions and their rows.
 
 pub mod bitmap;
+pub mod dump;
 pub mod expire_options;
+pub mod front;
 pub mod geo;
 pub mod hash;
 pub mod hyperloglog;
@@ -9,6 +11,7 @@ pub mod list;
 pub mod random;
 pub mod scan;
 pub mod set;
+pub mod sort;
 pub mod stream;
 pub mod string;
 pub mod timeout;

@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 use crate::codec::element::{self, Group, split_long_value, with_text};
 use crate::codec::field::{Field, FieldTimes, push_timed, split_timed};
 use crate::codec::is_long;
+use crate::config::settings::Encodings;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::build::{Build, Shape};
 use crate::shard::core::unreadable;
@@ -47,6 +48,16 @@ pub fn encoding(object: &Object) -> &'static str {
         Some(form::LISTPACK) => "listpack",
         Some(form::LISTPACKEX) => "listpackex",
         _ => "hashtable",
+    }
+}
+
+/// The form of a hash of so many fields, the longest name or value of so many bytes, that is written whole.
+pub fn form_of(size: u64, longest: usize, timed: bool, limits: &Encodings) -> u8 {
+    let fits = size <= limits.hash_max_listpack_entries as u64 && longest <= limits.hash_max_listpack_value;
+    match (fits, timed) {
+        (false, _) => form::HASHTABLE,
+        (true, false) => form::LISTPACK,
+        (true, true) => form::LISTPACKEX,
     }
 }
 

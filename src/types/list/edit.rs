@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::reshape::Copy;
+use super::reshape::Builder;
 use super::{List, form};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::scan::may_touch;
@@ -116,7 +116,7 @@ fn lrem(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if matches.count == matches.places.len() as u64 && list.remove(ctx, &matches.places, form::entry_bytes(wanted))? {
         return Ok(());
     }
-    let mut copy = Copy::new(ctx, &args[1]);
+    let mut copy = Builder::new(ctx, &args[1]);
     list.each(ctx, list.head..list.tail, false, |index, value| {
         let within = if reverse { index >= matches.last } else { index <= matches.last };
         if !within || value != wanted {

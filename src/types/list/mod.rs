@@ -24,6 +24,8 @@ pub mod form;
 pub mod read;
 mod reshape;
 
+pub use reshape::Builder;
+
 use std::ops::{Bound, ControlFlow, Range};
 
 use smallvec::SmallVec;
@@ -139,7 +141,7 @@ impl List {
     }
 
     /// The indexes of the first or last so many elements.
-    fn part(&self, end: End, len: u64) -> Range<i64> {
+    pub fn part(&self, end: End, len: u64) -> Range<i64> {
         let len = len.min(self.len());
         match end {
             End::Left => self.head..self.head.saturating_add_unsigned(len),
@@ -206,7 +208,7 @@ impl List {
 
     /// Visits the elements of a part of the list in order, or from the last to the first, each with its index.
     #[inline]
-    fn each(
+    pub fn each(
         &self,
         ctx: &Ctx,
         part: Range<i64>,

@@ -9,8 +9,9 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{List, form, key_of};
-use crate::handler::{Ctx, Result};
+use super::{List, form, key_of, max_listpack};
+use crate::codec::Extra;
+use crate::handler::{Ctx, Found, Result};
 use crate::shard::build::{Build, Shape};
 use crate::shard::object::Kind;
 use crate::types::scan::may_touch;
@@ -24,25 +25,34 @@ const FEW: u64 = 1000;
 /// Elements, and bytes, that are read before they are written elsewhere.
 const BATCH: (usize, usize) = (256, 1 << 20);
 
-/// A list of the same key that is written anew, element by element.
-pub(super) struct Copy {
+/// A list that is written whole, element by element: of any size, as memory stays bounded.
+pub struct Builder {
     build: Build,
     next: i64,
     bytes: u64,
 }
 
-impl Copy {
-    /// Begins with nothing.
-    pub(super) fn new(ctx: &Ctx, key: &[u8]) -> Self {
-        Copy { build: Build::new(&ctx.txn, ctx.ns(), key), next: 0, bytes: 0 }
+impl Builder {
+    /// Begins with nothing; the key keeps what it holds until the end.
+    pub fn new(ctx: &Ctx, key: &[u8]) -> Self {
+        Builder { build: Build::new(&ctx.txn, ctx.ns(), key), next: 0, bytes: 0 }
     }
 
     /// Adds an element at the end.
-    pub(super) fn push(&mut self, value: &[u8]) -> Result {
+    pub fn push(&mut self, value: &[u8]) -> Result {
         self.build.put(&key_of(self.next), value)?;
         self.next += 1;
         self.bytes += form::entry_bytes(value);
         Ok(())
+    }
+
+    /// Makes the key hold it, whatever it held before, until `expire_ms` (absolute, 0 for ever); without elements removes the
+    /// key.
+    pub fn finish_new(self, ctx: &mut Ctx, expire_ms: u64) -> Result<Option<Found>> {
+        let len = self.next as u64;
+        let form = form::initial((self.bytes, len), max_listpack(ctx));
+        let extra = Extra::List { head: 0, tail: self.next, bytes: self.bytes };
+        self.build.finish(&mut ctx.txn, Shape { form, extra, expire_ms, ..Shape::new(Kind::List, len) })
     }
 
     /// Makes the key hold it in place of `list`; `taken` if that had more.
@@ -111,7 +121,7 @@ impl List {
         }
         if removed > kept.max(FEW) || removed > MOST {
             may_touch(ctx, kept)?;
-            let mut copy = Copy::new(ctx, key);
+            let mut copy = Builder::new(ctx, key);
             self.each(ctx, keep, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
             return copy.finish(ctx, &self, true);
         }
@@ -138,7 +148,7 @@ impl List {
         self.grow(ctx, value.len() as u64, 1);
         may_touch(ctx, left.min(right))?;
         if !self.is_light(left.min(right)) {
-            let mut copy = Copy::new(ctx, key);
+            let mut copy = Builder::new(ctx, key);
             self.each(ctx, self.head..index, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
             copy.push(value)?;
             self.each(ctx, index..self.tail, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;

@@ -71,7 +71,7 @@ fn may_walk(ctx: &Ctx, at: Found) -> Result {
 }
 
 /// Number of members; of a blind set they are counted.
-fn cardinality(ctx: &Ctx, at: Found) -> Result<u64> {
+pub fn cardinality(ctx: &Ctx, at: Found) -> Result<u64> {
     if !is_blind(ctx, at) {
         return Ok(ctx.size(at));
     }

@@ -93,6 +93,22 @@ pub fn reply_entry(id: StreamId, value: &[u8], names: &[u8], out: &mut Reply) ->
     cursor.finish()
 }
 
+/// Visits an entry's fields in order: names and values. `names` is the names record, empty if there is none.
+pub fn each_field(value: &[u8], names: &[u8], mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), CodecError> {
+    let mut cursor = Cursor::new(value);
+    let mut names = Cursor::new(names);
+    let shared = match cursor.u8()? {
+        OWN_NAMES => false,
+        SHARED_NAMES => true,
+        other => return Err(CodecError::UnknownKind(other)),
+    };
+    for _ in 0..if shared { names.varint()? } else { cursor.varint()? } {
+        let name = if shared { names.slice()? } else { cursor.slice()? };
+        visit(name, cursor.slice()?);
+    }
+    cursor.finish()
+}
+
 /// What a group's record holds besides its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupRecord {

@@ -1,0 +1,66 @@
+//! The first few, in order, of all items that come by.
+
+use std::cmp::Ordering;
+
+/// Items held before those behind the last one wanted are dropped.
+const HELD: usize = 4096;
+
+/// Items that are to be sorted, of which only the first `wanted` count. No more than twice as many are held; what the
+/// order leaves open, the order in which they came decides.
+pub struct Front<T, F> {
+    items: Vec<(T, usize)>,
+    wanted: usize,
+    compare: F,
+    seen: usize,
+}
+
+impl<T, F: Fn(&T, &T) -> Ordering> Front<T, F> {
+    /// Begins with nothing.
+    pub fn new(wanted: usize, compare: F) -> Self {
+        Front { items: Vec::new(), wanted, compare, seen: 0 }
+    }
+
+    /// Takes the next item.
+    pub fn push(&mut self, item: T) {
+        self.items.push((item, self.seen));
+        self.seen += 1;
+        if self.wanted > 0 && self.items.len() >= HELD.max(self.wanted.saturating_mul(2)) {
+            let compare = &self.compare;
+            self.items.select_nth_unstable_by(self.wanted - 1, |a, b| compare(&a.0, &b.0).then(a.1.cmp(&b.1)));
+            self.items.truncate(self.wanted);
+        }
+    }
+
+    /// How many have come by.
+    pub fn seen(&self) -> usize {
+        self.seen
+    }
+
+    /// The wanted ones in order.
+    pub fn into_sorted(mut self) -> impl ExactSizeIterator<Item = T> {
+        let compare = &self.compare;
+        self.items.sort_unstable_by(|a, b| compare(&a.0, &b.0).then(a.1.cmp(&b.1)));
+        self.items.truncate(self.wanted);
+        self.items.into_iter().map(|(item, _)| item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_few_are_those_of_a_stable_sort() {
+        for (count, wanted) in [(0, 3), (10, 0), (10, 3), (10, 99), (20_000, 1), (20_000, 3000), (20_000, 20_000)] {
+            let items: Vec<u64> = (0..count).map(|n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40).collect();
+            // Equal by their low bits, told apart by the others.
+            let mut front = Front::new(wanted, |a: &u64, b: &u64| (a % 64).cmp(&(b % 64)));
+            items.iter().for_each(|&item| front.push(item));
+            assert_eq!(front.seen(), items.len());
+            let mut sorted = items;
+            sorted.sort_by_key(|item| item % 64);
+            sorted.truncate(wanted);
+            assert_eq!(front.into_sorted().collect::<Vec<_>>(), sorted, "{wanted} of {count}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! SORT and SORT_RO: the elements of a list, set or sorted set, ordered by themselves or by what other keys hold.
+//!
+//! | order | of |
+//! |---|---|
+//! | by number, equal ones by element | without ALPHA |
+//! | by bytes | ALPHA; what BY does not find comes first |
+//! | as the key has it, from its end with DESC | BY without `*`, of lists and sorted sets |
+//!
+//! What of other keys is looked at cannot be told from the arguments: a `*` in BY or GET takes the lease of all shards,
+//! other calls that of the keys they name. Sets have an order of their own here, so they are sorted by bytes where Redis
+//! leaves the order open. Where LIMIT asks for the first few, no more than twice as many are kept while the others are
+//! compared with them.
+
+use std::cmp::Ordering;
+use std::ops::{ControlFlow, Range};
+
+use crate::codec::element::{Group as Elements, split_text};
+use crate::handler::{
+    Args, Begin, Command, Ctx, Error, Find, Found, Group, KeySpec, Reply, Result, Server, Session, flags, key,
+};
+use crate::shard::actor::ShardSet;
+use crate::shard::core::unreadable;
+use crate::shard::object::Kind;
+use crate::types::front::Front;
+use crate::types::hash::fields::Hash;
+use crate::types::list::{Builder, End, List};
+use crate::types::scan::may_touch;
+use crate::types::set::cardinality;
+use crate::types::string::value::may_reply;
+use crate::util::num::parse_bound;
+
+/// Where in another key what belongs to an element stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pattern<'a> {
+    /// `#`: the element itself.
+    Element,
+    /// Names nothing: a pattern without `*`.
+    Nothing,
+    /// The key is the element between these two; with a field, it is one of a hash.
+    Key { before: &'a [u8], after: &'a [u8], field: Option<&'a [u8]> },
+}
+
+impl<'a> Pattern<'a> {
+    /// As Redis reads it: as C strings, which end at a zero byte, are searched.
+    fn parse(text: &'a [u8]) -> Self {
+        if text == b"#" {
+            return Pattern::Element;
+        }
+        let Some(star) = text.iter().take_while(|&&byte| byte != 0).position(|&byte| byte == b'*') else {
+            return Pattern::Nothing;
+        };
+        let (before, after) = (&text[..star], &text[star + 1..]);
+        let visible = &after[..memchr::memchr(0, after).unwrap_or(after.len())];
+        let arrow = memchr::memmem::find(visible, b"->");
+        // Without a field behind it the arrow belongs to the key.
+        match arrow.filter(|arrow| after.get(arrow + 2).is_some_and(|&byte| byte != 0)) {
+            Some(arrow) => Pattern::Key { before, after: &after[..arrow], field: Some(&after[arrow + 2..]) },
+            None => Pattern::Key { before, after, field: None },
+        }
+    }
+
+    /// What it names for this element.
+    fn look_up(&self, ctx: &mut Ctx, element: &[u8]) -> Result<Option<Vec<u8>>> {
+        let (before, after, field) = match *self {
+            Pattern::Element => return Ok(Some(element.to_vec())),
+            Pattern::Nothing => return Ok(None),
+            Pattern::Key { before, after, field } => (before, after, field),
+        };
+        let key = [before, element, after].concat();
+        let Some(at) = ctx.lookup(&key)? else { return Ok(None) };
+        match (ctx.object(at).kind, field) {
+            (Kind::String, None) => Ok(Some(ctx.string_value(at)?.into_owned())),
+            (Kind::Hash, Some(field)) => {
+                let hash = Hash::find(ctx, &key)?;
+                let value = hash.map(|hash| hash.get(ctx, field)).transpose()?.flatten();
+                Ok(value.map(|(_, value)| value.to_vec()))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// A call's arguments.
+#[derive(Debug, Default)]
+struct Options<'a> {
+    descending: bool,
+    alpha: bool,
+    limit: Option<(i64, i64)>,
+    by: Option<Pattern<'a>>,
+    get: Vec<Pattern<'a>>,
+    store: Option<&'a [u8]>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(args: Args<'a>, may_store: bool) -> Result<Self> {
+        let mut options = Options::default();
+        let mut words = args.cursor(2);
+        while !words.is_empty() {
+            let left = words.remaining();
+            if words.next_is(b"ASC") {
+                options.descending = false;
+            } else if words.next_is(b"DESC") {
+                options.descending = true;
+            } else if words.next_is(b"ALPHA") {
+                options.alpha = true;
+            } else if left > 2 && words.next_is(b"LIMIT") {
+                options.limit = Some((words.int()?, words.int()?));
+            } else if may_store && left > 1 && words.next_is(b"STORE") {
+                options.store = Some(words.arg()?);
+            } else if left > 1 && words.next_is(b"BY") {
+                options.by = Some(Pattern::parse(words.arg()?));
+            } else if left > 1 && words.next_is(b"GET") {
+                options.get.push(Pattern::parse(words.arg()?));
+            } else {
+                return Err(Error::Syntax);
+            }
+        }
+        Ok(options)
+    }
+
+    /// Which elements of so many, in order, are asked for.
+    fn window(&self, len: usize) -> Range<usize> {
+        let Some((start, count)) = self.limit else { return 0..len };
+        let start = usize::try_from(start).unwrap_or(0).min(len);
+        let end = usize::try_from(count).map_or(len, |count| start.saturating_add(count).min(len));
+        start..end
+    }
+
+    /// Whether BY says not to sort.
+    fn keeps_order(&self) -> bool {
+        matches!(self.by, Some(Pattern::Element | Pattern::Nothing))
+    }
+}
+
+/// What an element is sorted by.
+#[derive(Debug)]
+enum Weight {
+    Number(f64),
+    /// By itself.
+    Text,
+    /// By what BY has found.
+    Found(Option<Vec<u8>>),
+}
+
+#[derive(Debug)]
+struct Item {
+    element: Vec<u8>,
+    weight: Weight,
+}
+
+impl Item {
+    fn compare(&self, other: &Item, descending: bool) -> Ordering {
+        let order = match (&self.weight, &other.weight) {
+            (Weight::Number(a), Weight::Number(b)) => {
+                a.partial_cmp(b).unwrap_or(Ordering::Equal).then_with(|| self.element.cmp(&other.element))
+            }
+            (Weight::Found(a), Weight::Found(b)) => a.cmp(b),
+            _ => self.element.cmp(&other.element),
+        };
+        if descending { order.reverse() } else { order }
+    }
+}
+
+/// What is sorted.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    List(List),
+    Set(Found),
+    Zset(Found),
+}
+
+impl Source {
+    fn find(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Self>> {
+        let Some(at) = ctx.lookup(key)? else { return Ok(None) };
+        Ok(match ctx.object(at).kind {
+            Kind::List => List::find(ctx, key)?.map(Source::List),
+            Kind::Set => Some(Source::Set(at)),
+            Kind::Zset => Some(Source::Zset(at)),
+            _ => return Err(Error::WrongType),
+        })
+    }
+
+    fn len(&self, ctx: &Ctx) -> Result<usize> {
+        Ok(match *self {
+            Source::List(list) => list.len(),
+            Source::Set(at) => cardinality(ctx, at)?,
+            Source::Zset(at) => ctx.size(at),
+        } as usize)
+    }
+}
+
+/// Visits a window of the elements, in order or from the end backwards.
+fn each(
+    ctx: &Ctx,
+    source: &Source,
+    window: Range<usize>,
+    reverse: bool,
+    mut visit: impl FnMut(&[u8]) -> Result<ControlFlow<()>>,
+) -> Result {
+    let group = match source {
+        Source::List(list) => {
+            let len = window.len() as u64;
+            let end = if reverse { End::Right } else { End::Left };
+            let whole = list.part(end, window.end as u64);
+            let part = match end {
+                End::Left => whole.end.saturating_sub_unsigned(len)..whole.end,
+                End::Right => whole.start..whole.start.saturating_add_unsigned(len),
+            };
+            return list.each(ctx, part, reverse, |_, element| visit(element));
+        }
+        Source::Set(_) => Elements::SetMember,
+        Source::Zset(_) => Elements::ZsetSort,
+    };
+    let (Source::Set(at) | Source::Zset(at)) = *source else { return Ok(()) };
+    let front = if group == Elements::SetMember { 1 } else { 1 + size_of::<f64>() };
+    let all = match window.start {
+        0 if !reverse => ctx.group(at, group)?,
+        start => ctx.elements_at(at, group, start as u64, reverse)?,
+    };
+    for element in all.take(window.len()) {
+        let (element, value) = element?;
+        let text = split_text(element.get(front..).unwrap_or_default(), &value).map_err(unreadable)?.0;
+        if visit(text)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The elements that are wanted, in order.
+fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> Result<Vec<Vec<u8>>> {
+    let window = options.window(len);
+    let is_set = matches!(source, Source::Set(_));
+    if options.keeps_order() && !is_set {
+        let mut all = Vec::new();
+        each(ctx, source, window, options.descending, |element| {
+            all.push(element.to_vec());
+            Ok(ControlFlow::Continue(()))
+        })?;
+        return Ok(all);
+    }
+    let descending = options.descending;
+    let mut front = Front::new(window.end, |a: &Item, b: &Item| a.compare(b, descending));
+    match options.by {
+        Some(by @ Pattern::Key { .. }) => {
+            let mut all = Vec::new();
+            each(ctx, source, 0..len, false, |element| {
+                all.push(element.to_vec());
+                Ok(ControlFlow::Continue(()))
+            })?;
+            for element in all {
+                let found = by.look_up(ctx, &element)?;
+                let weight = match found {
+                    found if options.alpha => Weight::Found(found),
+                    Some(text) => number(&text)?,
+                    None => Weight::Number(0.0),
+                };
+                front.push(Item { element, weight });
+            }
+        }
+        by => {
+            let alpha = options.alpha || by.is_some();
+            each(ctx, source, 0..len, false, |element| {
+                let weight = if alpha { Weight::Text } else { number(element)? };
+                front.push(Item { element: element.to_vec(), weight });
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+    }
+    Ok(front.into_sorted().skip(window.start).map(|item| item.element).collect())
+}
+
+fn number(text: &[u8]) -> Result<Weight> {
+    let number = parse_bound(text);
+    number.map(Weight::Number).ok_or(Error::err("ERR One or more scores can't be converted into double"))
+}
+
+fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> Result {
+    let options = Options::parse(args, may_store)?;
+    let elements = match Source::find(ctx, &args[1])? {
+        Some(source) => {
+            let len = source.len(ctx)?;
+            may_touch(ctx, len as u64)?;
+            sorted(ctx, &source, len, &options)?
+        }
+        None => Vec::new(),
+    };
+    let count = elements.len() * options.get.len().max(1);
+    let mut list = options.store.map(|key| Builder::new(ctx, key));
+    if list.is_none() {
+        out.array(count);
+    }
+    for element in elements {
+        if options.get.is_empty() {
+            give(ctx, Some(&element), &mut list, out)?;
+        }
+        for pattern in &options.get {
+            let found = pattern.look_up(ctx, &element)?;
+            give(ctx, found.as_deref(), &mut list, out)?;
+        }
+    }
+    if let Some(list) = list {
+        list.finish_new(ctx, 0)?;
+        out.int(count as i64);
+    }
+    Ok(())
+}
+
+/// Stores or replies with a value; what is not there is stored as an empty element.
+fn give(ctx: &Ctx, value: Option<&[u8]>, list: &mut Option<Builder>, out: &mut Reply) -> Result {
+    match (list, value) {
+        (Some(list), value) => return list.push(value.unwrap_or_default()),
+        (None, Some(value)) => {
+            may_reply(ctx, out)?;
+            out.bulk(value);
+        }
+        (None, None) => out.nil(),
+    }
+    Ok(())
+}
+
+fn sort(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    sort_by(ctx, args, out, true)
+}
+
+fn sort_ro(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    sort_by(ctx, args, out, false)
+}
+
+/// The shards of the keys that are named, or all where others may be looked at.
+fn shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
+    if args.behind(2, &[b"BY", b"GET"]).any(|pattern| pattern.contains(&b'*')) {
+        return None;
+    }
+    let router = &server.engine.router;
+    let keys = args.get(1).into_iter().chain(args.behind(2, &[b"STORE"]));
+    Some(keys.map(|key| router.shard(router.hash(key), key)).collect())
+}
+
+const COMMON: u32 = flags::MOVABLEKEYS | flags::SORTS | flags::DANGEROUS;
+const UNKNOWN: KeySpec = KeySpec { flags: 0, begin: Begin::Unknown, find: Find::Unknown };
+const SOURCE: KeySpec = KeySpec::one(1, key::RO | key::ACCESS);
+const LOOKED_AT: KeySpec = KeySpec { flags: key::RO | key::ACCESS, ..UNKNOWN };
+const STORED: KeySpec = KeySpec { flags: key::OW | key::UPDATE, ..UNKNOWN };
+const COST: &str = "O(N+M*log(M)) where N is the number of elements and M the number of those that are returned; \
+                    O(N) where nothing is sorted.";
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[
+    Command::new("sort", sort, -2, flags::WRITE | flags::DENYOOM | COMMON, Group::Generic)
+        .keys(&[SOURCE, LOOKED_AT, STORED])
+        .route_by(shards)
+        .help("1.0.0", "Sorts the elements of a list, set or sorted set; stores them if so asked.")
+        .syntax(
+            "key [BY by-pattern] [LIMIT offset count] [GET get-pattern [GET get-pattern ...]] [ASC | DESC] [ALPHA] \
+             [STORE destination]",
+            COST,
+        ),
+    Command::new("sort_ro", sort_ro, -2, flags::READONLY | COMMON, Group::Generic)
+        .keys(&[SOURCE, LOOKED_AT])
+        .route_by(shards)
+        .help("7.0.0", "Sorts the elements of a list, set or sorted set.")
+        .syntax(
+            "key [BY by-pattern] [LIMIT offset count] [GET get-pattern [GET get-pattern ...]] [ASC | DESC] [ALPHA]",
+            COST,
+        ),
+];
