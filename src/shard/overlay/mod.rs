@@ -331,8 +331,9 @@ impl Overlay {
         let change = sweep.change;
         if change.sums.entries != 0 {
             self.complete = false;
-            self.collapse();
         }
+        // Small nodes are merged also where nothing was dropped.
+        self.collapse();
         self.follow(change);
         next
     }
