@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::{Id, Slot, keys, resolve, table};
-use crate::error::Error;
+use crate::error::{Error, quotation};
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::{Args, Command, Ctx, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
@@ -405,14 +405,16 @@ impl crate::handler::session::Multi {
 
 /// Redis's text for a command it does not know.
 pub fn unknown_command(args: Args<'_>) -> Error {
-    let show = |bytes: &[u8], most: usize| String::from_utf8_lossy(&bytes[..bytes.len().min(most)]).into_owned();
-    let mut rest = String::new();
+    let mut text = [b"ERR unknown command '", quotation(&args[0], 128), b"', with args beginning with: "].concat();
+    let begin = text.len();
     for arg in args.iter().skip(1) {
-        if rest.len() >= 128 {
+        let said = text.len() - begin;
+        if said >= 128 {
             break;
         }
-        rest.push_str(&format!("'{}' ", show(arg, 128 - rest.len())));
+        text.push(b'\'');
+        text.extend_from_slice(quotation(arg, 128 - said));
+        text.extend_from_slice(b"' ");
     }
-    let name = show(&args[0], 128);
-    Error::Text(format!("ERR unknown command '{name}', with args beginning with: {rest}").into())
+    Error::Quoted(text.into())
 }

@@ -174,12 +174,63 @@ pub fn format_double(value: f64) -> DoubleText {
     DoubleText::new(&[sign, first, point, rest, b"e", plus, power.format(magnitude).as_bytes()])
 }
 
+/// Prints a double as C's `%.17g` does: 17 significant digits without trailing zeros. Redis prints the scores of ZSCAN so.
+pub fn format_17_digits(value: f64) -> DoubleText {
+    const DIGITS: i32 = 17;
+    if !value.is_finite() {
+        return format_double(value);
+    }
+    let sign: &[u8] = if value.is_sign_negative() { b"-" } else { b"" };
+    let text = format!("{:.16e}", value.abs());
+    let (mantissa, power) = text.split_once('e').unwrap_or((&text, "0"));
+    let digits: Vec<u8> = mantissa.bytes().filter(u8::is_ascii_digit).collect();
+    let power: i32 = power.parse().unwrap_or(0);
+    let kept = digits.iter().rposition(|&digit| digit != b'0').map_or(1, |last| last + 1);
+    if !(-4..DIGITS).contains(&power) {
+        let (first, rest) = digits[..kept].split_at(1);
+        let point: &[u8] = if rest.is_empty() { b"" } else { b"." };
+        let power = format!("e{}{:02}", if power < 0 { '-' } else { '+' }, power.abs());
+        return DoubleText::new(&[sign, first, point, rest, power.as_bytes()]);
+    }
+    if power < 0 {
+        return DoubleText::new(&[sign, b"0.", &b"000"[..(-1 - power) as usize], &digits[..kept]]);
+    }
+    let whole = power as usize + 1;
+    if kept <= whole {
+        return DoubleText::new(&[sign, &digits[..whole]]);
+    }
+    DoubleText::new(&[sign, &digits[..whole], b".", &digits[whole..kept]])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     /// Forms that Redis 8.2.3 refuses and takes.
+    #[test]
+    fn seventeen_digits_as_c_prints_them() {
+        let cases = [
+            (0.1, "0.10000000000000001"),
+            (0.00001, "1.0000000000000001e-05"),
+            (0.0001, "0.0001"),
+            (1e17, "1e+17"),
+            (1e16, "10000000000000000"),
+            (123456789012345680.0, "1.2345678901234568e+17"),
+            (3.14159265358979, "3.14159265358979"),
+            (-3.75, "-3.75"),
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (100.0, "100"),
+            (5e-324, "4.9406564584124654e-324"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(format_17_digits(value).to_string(), text);
+        }
+    }
+
     #[test]
     fn integers_have_one_form() {
         for (text, expected) in [

@@ -96,8 +96,8 @@ fn zscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         if options.bare {
             return 1;
         }
-        // A text even in RESP3.
-        out.bulk(crate::util::num::format_double(score.get()).as_bytes());
+        // A text even in RESP3, and of more digits than other commands print.
+        out.bulk(crate::util::num::format_17_digits(score.get()).as_bytes());
         2
     };
     if ctx.body(at).encoding == INDEX {
