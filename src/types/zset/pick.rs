@@ -12,6 +12,7 @@ use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
 use crate::types::scan::{Options, may_touch, parse_cursor, scan_group};
 use crate::types::string::value::may_reply;
+use crate::util::num::{format_17_digits, format_double};
 
 fn zrandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() == 2 {
@@ -96,8 +97,9 @@ fn zscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         if options.bare {
             return 1;
         }
-        // A text even in RESP3, and of more digits than other commands print.
-        out.bulk(crate::util::num::format_17_digits(score.get()).as_bytes());
+        // A text even in RESP3; what Redis keeps as a skip list it prints here with more digits than elsewhere.
+        let text = if whole { format_double(score.get()) } else { format_17_digits(score.get()) };
+        out.bulk(text.as_bytes());
         2
     };
     if ctx.body(at).encoding == INDEX {
