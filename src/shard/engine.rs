@@ -101,6 +101,9 @@ pub const MOST_DELAY_US: u64 = 20_000;
 /// namespaces) is not forgotten on an idle server.
 const FLUSH_EVERY: Duration = Duration::from_secs(300);
 
+/// Time between two looks at the allocator's free memory.
+const TRIM_EVERY: Duration = Duration::from_secs(1);
+
 /// What the engine is told at its start. Sizes in bytes.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -385,6 +388,7 @@ impl Engine {
 
     fn flush_thread(&self) {
         let mut last_flush = std::time::Instant::now();
+        let (mut last_trim, mut trimmer) = (last_flush, crate::util::alloc::Trimmer::default());
         while !self.stopping.load(Ordering::Relaxed) {
             let asked = {
                 let mut asked = self.flush_wake.0.lock();
@@ -394,6 +398,10 @@ impl Engine {
                 std::mem::take(&mut *asked)
             };
             self.set_gates();
+            if last_trim.elapsed() > TRIM_EVERY {
+                trimmer.turn();
+                last_trim = std::time::Instant::now();
+            }
             let poisoned = self.log.needs_flush();
             let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
             let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);

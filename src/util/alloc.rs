@@ -33,6 +33,30 @@ pub fn trim() {
     }
 }
 
+/// Decides when free memory goes back to the system. The system's allocator keeps what threads have freed for those
+/// threads: a server that fills and drops big collections would in time hold several times what it uses.
+#[derive(Debug, Default)]
+pub struct Trimmer {
+    /// Resident bytes after the last trim.
+    floor: u64,
+}
+
+impl Trimmer {
+    /// Memory that is resident and not in use, below which nothing is done.
+    const SPARE: u64 = 32 << 20;
+
+    /// Trims if much is resident that is not in use, and has become so since the last trim. Takes up to some ms.
+    pub fn turn(&mut self) {
+        let (resident, used) = (super::sys::resident_bytes(), used_bytes() as u64);
+        self.floor = self.floor.min(resident);
+        if resident < used + used / 8 + Self::SPARE || resident < self.floor + Self::SPARE {
+            return;
+        }
+        trim();
+        self.floor = super::sys::resident_bytes();
+    }
+}
+
 #[inline]
 fn count(bytes: isize) {
     let add = |pending: &Cell<isize>| {
