@@ -46,6 +46,13 @@ pub enum Error {
     Storage(Cow<'static, str>),
 }
 
+/// A count that must be zero or more is not.
+pub const NOT_POSITIVE: Error = Error::err("ERR value is out of range, must be positive");
+/// The number of keys that a call announces is not one.
+pub const NUMKEYS: Error = Error::err("ERR numkeys should be greater than 0");
+/// An option COUNT that must be one or more is not.
+pub const COUNT: Error = Error::err("ERR count should be greater than 0");
+
 impl Error {
     /// An `ERR` with a fixed text.
     pub const fn err(text: &'static str) -> Self {

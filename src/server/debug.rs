@@ -110,7 +110,7 @@ fn reload(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 /// Makes strings `key:0` and so on, but for those that are there.
 fn populate(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    const NOT_POSITIVE: Error = Error::err("ERR value is out of range, must be positive");
+    use crate::error::NOT_POSITIVE;
     let count = parse_i64(&args[2]).and_then(|count| u64::try_from(count).ok()).ok_or(NOT_POSITIVE)?;
     let size = match args.get(4) {
         None => None,

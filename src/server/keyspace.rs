@@ -259,7 +259,7 @@ fn waitaof(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     let replicas = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
     if replicas < 0 {
-        return Err(Error::err("ERR value is out of range, must be positive"));
+        return Err(crate::error::NOT_POSITIVE);
     }
     let timeout_ms = timeout_ms(ctx.now_ms, &args[3])?;
     let log = &ctx.server.engine.log;

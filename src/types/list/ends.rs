@@ -61,7 +61,7 @@ fn pop(ctx: &mut Ctx, args: Args<'_>, end: End, name: &'static str, out: &mut Re
         return Err(Error::Arity(name.into()));
     }
     let count = parse_i64(&args[2]).and_then(|count| u64::try_from(count).ok());
-    let count = count.ok_or(Error::err("ERR value is out of range, must be positive"))?;
+    let count = count.ok_or(crate::error::NOT_POSITIVE)?;
     match List::find(ctx, &args[1])? {
         Some(list) => pop_many(ctx, &args[1], list, end, count, out)?,
         None => out.nil_array(),
@@ -145,7 +145,7 @@ impl<'a> MultiPop<'a> {
     /// Reads the arguments from the number of keys on.
     pub fn parse(args: Args<'a>) -> Result<Self> {
         let positive = |text: &[u8]| parse_i64(text).filter(|&number| number > 0).map(|number| number as u64);
-        let number = args.get(0).and_then(positive).ok_or(Error::err("ERR numkeys should be greater than 0"))?;
+        let number = args.get(0).and_then(positive).ok_or(crate::error::NUMKEYS)?;
         let number = usize::try_from(number).ok().filter(|&number| number < args.len()).ok_or(Error::Syntax)?;
         let mut options = args.cursor(1 + number);
         let end = parse_end(options.arg()?)?;
@@ -155,7 +155,7 @@ impl<'a> MultiPop<'a> {
                 return Err(Error::Syntax);
             }
             let number = positive(options.arg()?);
-            count = Some(number.ok_or(Error::err("ERR count should be greater than 0"))?);
+            count = Some(number.ok_or(crate::error::COUNT)?);
         }
         Ok(MultiPop { keys: args.slice(1).take(number), end, count: count.unwrap_or(1) })
     }

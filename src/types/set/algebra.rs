@@ -123,7 +123,7 @@ fn sdiffstore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// The keys and the highest count asked for, 0 for any.
 fn counted_keys(args: Args<'_>, operation: Operation) -> Result<(Args<'_>, u64)> {
     let keys = parse_i64(&args[1]).filter(|&keys| keys > 0);
-    let keys = keys.ok_or(Error::err("ERR numkeys should be greater than 0"))?;
+    let keys = keys.ok_or(crate::error::NUMKEYS)?;
     let keys = usize::try_from(keys).unwrap_or(usize::MAX);
     if keys > args.len() - 2 {
         return Err(Error::err("ERR Number of keys can't be greater than number of args"));

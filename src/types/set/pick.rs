@@ -59,7 +59,7 @@ fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     /// Redis writes a set anew if so many times as many members go as stay.
     const MOST: u64 = 5;
     let count = parse_i64(&args[2]).and_then(|count| u64::try_from(count).ok());
-    let count = count.ok_or(Error::err("ERR value is out of range, must be positive"))?;
+    let count = count.ok_or(crate::error::NOT_POSITIVE)?;
     let found = ctx.lookup_kind(&args[1], Kind::Set)?;
     let Some(at) = found.filter(|_| count > 0) else {
         out.set(0);

@@ -160,7 +160,7 @@ fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, from: End, out: &mut Reply) -> Res
         None => None,
         Some(count) => {
             let count = parse_i64(count).and_then(|count| u64::try_from(count).ok());
-            Some(count.ok_or(Error::err("ERR value is out of range, must be positive"))?)
+            Some(count.ok_or(crate::error::NOT_POSITIVE)?)
         }
     };
     let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
@@ -175,13 +175,13 @@ fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, from: End, out: &mut Reply) -> Res
 }
 
 /// Numbers above zero.
-fn positive(text: &[u8], error: &'static str) -> Result<u64> {
+fn positive(text: &[u8], error: Error) -> Result<u64> {
     let number = parse_i64(text).and_then(|number| u64::try_from(number).ok());
-    number.filter(|&number| number > 0).ok_or(Error::err(error))
+    number.filter(|&number| number > 0).ok_or(error)
 }
 
 fn zmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let keys = positive(&args[1], "ERR numkeys should be greater than 0")?;
+    let keys = positive(&args[1], crate::error::NUMKEYS)?;
     let (from, count) = mpop_options(args, 2, keys)?;
     for key in args.slice(2).take(keys as usize).iter() {
         if let Some(at) = ctx.lookup_kind(key, Kind::Zset)? {
@@ -206,7 +206,7 @@ pub fn mpop_options(args: Args<'_>, first: usize, keys: u64) -> Result<(End, u64
         if count.is_some() || options.remaining() < 2 || !options.next_is(b"COUNT") {
             return Err(Error::Syntax);
         }
-        count = Some(positive(options.arg()?, "ERR count should be greater than 0")?);
+        count = Some(positive(options.arg()?, crate::error::COUNT)?);
     }
     Ok((from, count.unwrap_or(1)))
 }
