@@ -144,6 +144,13 @@ impl<T: Keyed> Keys<T> {
         self.items.pop()
     }
 
+    /// Keeps what `keep` says.
+    pub(super) fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
+        self.items.retain(keep);
+        self.items.shrink_to(self.items.len() + self.items.len() / 2);
+        self.index();
+    }
+
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         let mut right = Keys { items: self.items.split_off(at), ..Keys::default() };
         right.index();

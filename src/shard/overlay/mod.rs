@@ -202,8 +202,9 @@ impl Overlay {
             Root::Leaf(leaf) => leaf,
             Root::Inner(inner) => inner.leaf_of(key),
         };
+        let at = leaf.find(key).ok()?;
         leaf.touch();
-        Some(leaf.element(leaf.find(key).ok()?))
+        Some(leaf.element(at))
     }
 
     /// Puts `element` in the place of `key` and returns what was there before.
@@ -313,15 +314,16 @@ impl Overlay {
         next
     }
 
-    /// Drops whole leaves all of whose entries are clean, from the one that would hold `from` on, looking at no more
-    /// than `leaves`. A leaf touched by a look-up or a change since it was last looked at is spared once.
+    /// Drops clean entries, from the leaf that would hold `from` on, looking at no more than `leaves`. A leaf in which
+    /// something was found since it was last looked at is spared once.
     ///
     /// Returns where to go on, `None` when the end was reached. What is dropped makes the map incomplete.
     pub fn evict_clean(&mut self, from: &[u8], leaves: usize) -> Option<Key> {
         let mut sweep = Sweep { from: Some(from), leaves, change: Change::default() };
         let next = match &mut self.root {
             Root::Leaf(leaf) => {
-                if leaf.is_evictable(&mut sweep) {
+                leaf.evict_clean(&mut sweep);
+                if leaf.len() == 0 {
                     *leaf = Leaf::default();
                 }
                 None

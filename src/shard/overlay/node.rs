@@ -105,7 +105,7 @@ impl Keyed for Entry {
 pub(super) struct Leaf {
     entries: Keys<Entry>,
     masks: Masks,
-    /// Looked up or changed since the last sweep.
+    /// Something was found here since the last sweep.
     touched: Cell<bool>,
 }
 
@@ -170,7 +170,7 @@ impl Masks {
 impl Leaf {
     fn of(key: &[u8], element: Element) -> Leaf {
         let masks = Masks::of(&element);
-        Leaf { entries: Keys::of(Entry::new(key, element)), masks, touched: Cell::new(true) }
+        Leaf { entries: Keys::of(Entry::new(key, element)), masks, touched: Cell::new(false) }
     }
 
     #[inline]
@@ -215,7 +215,6 @@ impl Leaf {
     pub(super) fn insert(&mut self, at: usize, key: &[u8], element: Element) {
         self.masks.insert(at, Masks::of(&element));
         self.entries.insert(at, Entry::new(key, element));
-        self.touch();
     }
 
     pub(super) fn replace(&mut self, at: usize, element: Element) -> Element {
@@ -232,7 +231,6 @@ impl Leaf {
 
     pub(super) fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Element) -> R) -> Option<(R, Change)> {
         let at = self.find(key).ok()?;
-        self.touch();
         Some(self.change(at, |_, element| f(element)))
     }
 
@@ -272,17 +270,24 @@ impl Leaf {
         None
     }
 
-    /// Whether a sweep that has come here may drop the leaf; if so, the sweep's sums say that it did.
-    pub(super) fn is_evictable(&self, sweep: &mut Sweep<'_>) -> bool {
-        if sweep.leaves == 0 || self.touched.replace(false) || self.masks.dirty != 0 {
-            return false;
+    /// Drops the clean entries, if a sweep may; its change follows.
+    pub(super) fn evict_clean(&mut self, sweep: &mut Sweep<'_>) {
+        if sweep.leaves == 0 || self.touched.replace(false) {
+            return;
         }
-        if self.entries.iter().any(|entry| !entry.element.is_clean()) {
-            return false;
+        let kept = self.entries.iter().filter(|entry| !entry.element.is_clean()).count();
+        // Few among many are not worth the moves.
+        if self.len() - kept <= kept / 4 {
+            return;
         }
-        let heap_bytes = self.entries.iter().map(Entry::heap_bytes).sum();
-        sweep.change.add(Change::between((self.sums(), heap_bytes), (Sums::default(), 0)));
-        true
+        let size = |leaf: &Leaf| (leaf.sums(), leaf.entries.iter().map(Entry::heap_bytes).sum());
+        let before = size(self);
+        self.entries.retain(|entry| !entry.element.is_clean());
+        self.masks = Masks::default();
+        for (at, entry) in self.entries.iter().enumerate() {
+            self.masks.insert(at, Masks::of(&entry.element));
+        }
+        sweep.change.add(Change::between(before, size(self)));
     }
 
     fn split_off(&mut self, at: usize) -> Leaf {
@@ -649,13 +654,15 @@ impl Inner {
         while at < self.len() {
             match &mut self.children {
                 Children::Leaves(leaves) => {
-                    let leaf = &leaves[at];
+                    let leaf = &mut leaves[at];
                     if sweep.leaves == 0 {
                         return Some(Key::from_slice(leaf.key(0)));
                     }
-                    let evictable = leaf.is_evictable(sweep);
+                    let before = sweep.change.sums;
+                    leaf.evict_clean(sweep);
                     sweep.leaves -= 1;
-                    if evictable {
+                    self.sums[at] += sweep.change.sums - before;
+                    if leaf.len() == 0 {
                         self.drop_child(at);
                     } else {
                         at += 1;
