@@ -124,10 +124,13 @@ impl<T: Keyed> Keys<T> {
         prefetch_all(&self.heads);
     }
 
-    /// Second step: the item that the heads single out, and where it is.
+    /// Second step: the item that the heads single out, and where it is; few keys are searched.
     #[inline]
     pub(super) fn prefetch_item(&self, key: &[u8]) -> usize {
-        let at = key.get(self.prefix..).map_or(0, |tail| self.less(head(tail)));
+        let at = match key.get(self.prefix..) {
+            Some(tail) if !self.heads.is_empty() => self.less(head(tail)),
+            _ => self.find(key).unwrap_or_else(|at| at),
+        };
         prefetch_all(self.items.get(at..at + 1).unwrap_or_default());
         at
     }
