@@ -2,6 +2,7 @@
 
 use super::{Args, Ctx, Reply, Result, Server, Session};
 use crate::shard::actor::ShardSet;
+use crate::shard::ahead::Look;
 
 /// What runs a command.
 pub type Run = fn(&mut Ctx, Args<'_>, &mut Reply) -> Result;
@@ -197,6 +198,8 @@ pub struct Command {
     pub subcommands: &'static [Command],
     /// How its shards are found.
     pub route: Route,
+    /// The element it looks for first, of the collection that its route leads to.
+    pub look: Option<Look>,
 }
 
 impl Command {
@@ -216,7 +219,14 @@ impl Command {
             syntax: "",
             subcommands: &[],
             route,
+            look: None,
         }
+    }
+
+    /// With the element that it looks for first.
+    pub const fn looks_at(mut self, look: Look) -> Self {
+        self.look = Some(look);
+        self
     }
 
     /// With key specs.

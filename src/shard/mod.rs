@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | [`engine`] | all shards with log and store: open, lease, flush, close |
+//! | [`ahead`] | a pipeline's look-ahead within collections |
 //! | [`actor`] | mailbox and core: who runs what when |
 //! | [`core`] | what is changed under a shard's lock |
 //! | [`table`], [`object`] | hot and dirty objects |
@@ -19,6 +20,7 @@
 //! | [`rank`] | the counted index: rank and offset in big collections |
 
 pub mod actor;
+pub mod ahead;
 pub mod build;
 #[cfg(test)]
 mod check;

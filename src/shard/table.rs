@@ -14,6 +14,7 @@
 use crate::codec::NsId;
 
 use super::object::{Kind, Object};
+use crate::util::prefetch::prefetch;
 
 /// Position of an object in its table; stays valid until the object is removed.
 pub type Index = u32;
@@ -38,21 +39,6 @@ const PAGE: usize = 1 << PAGE_BITS;
 #[inline]
 pub fn table_hash(hash: u64, ns: NsId) -> u32 {
     (hash as u32) ^ ns.wrapping_mul(0x9e37_79b1)
-}
-
-#[inline]
-fn prefetch<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        #[expect(unsafe_code, reason = "a prefetch has no safe form")]
-        // SAFETY: a prefetch reads nothing architecturally; any address is allowed.
-        unsafe {
-            _mm_prefetch(at.cast(), _MM_HINT_T0);
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
 
 impl Table {

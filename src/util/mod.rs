@@ -6,6 +6,7 @@
 //! | [`num`] | 64-bit integers and doubles: strict readers, the shortest-looking writer Redis uses |
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
+//! | [`prefetch`] | memory into the cache before it is read |
 //! | [`sys`] | nice value, file limit, shutdown of a socket |
 //! | [`logging`] | the server's log: where to, how much |
 //! | [`time`] | wall and monotonic clock |
@@ -18,5 +19,6 @@ mod grisu;
 pub mod logging;
 pub mod long_double;
 pub mod num;
+pub mod prefetch;
 pub mod sys;
 pub mod time;

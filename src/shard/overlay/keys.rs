@@ -7,15 +7,23 @@
 //!
 //! Keys of a collection begin alike and those of one node even more so; past the prefix four bytes mostly tell them
 //! apart. The heads of a full node fill four cache lines, are read all at once and without a branch, and leave a key or
-//! two to be compared. A node of few keys has no heads: they would be one more allocation for a small collection.
+//! two to be compared. A key that is there is found by its own line alone: the prefix is looked at only where no key is
+//! equal. A node of few keys has no heads: they would be one more allocation for a small collection.
 //!
 //! Invariants: keys strictly ascend; all begin with the first `prefix` bytes of the first; there are as many heads as
-//! items, or none.
+//! items, the [`PAD`]s that fill the last [`LANES`] aside, or none.
+
+use std::cmp::Ordering;
 
 use super::Key;
+use crate::util::prefetch::prefetch_all;
 
 /// Up to so many keys are searched without heads.
 const FEW: usize = 8;
+/// Heads compared at once.
+const LANES: usize = 8;
+/// Stands behind the last head; no head is greater.
+const PAD: i32 = i32::MAX;
 
 /// What has a key.
 pub(super) trait Keyed {
@@ -32,7 +40,7 @@ impl Keyed for Key {
 #[derive(Clone)]
 pub(super) struct Keys<T> {
     items: Vec<T>,
-    heads: Vec<u32>,
+    heads: Vec<i32>,
     /// Length in bytes.
     prefix: usize,
 }
@@ -43,13 +51,15 @@ impl<T> Default for Keys<T> {
     }
 }
 
-/// The first four bytes as a number that orders like them; what is missing counts as zero.
+/// The first four bytes as a number that orders like them; what is missing counts as zero. Signed, as baseline x86-64
+/// compares several numbers at once only if they are.
 #[inline]
-fn head(tail: &[u8]) -> u32 {
-    match tail.first_chunk() {
+fn head(tail: &[u8]) -> i32 {
+    let head = match tail.first_chunk() {
         Some(head) => u32::from_be_bytes(*head),
         None => tail.iter().fold(0, |head, byte| head << 8 | u32::from(*byte)) << (8 * (4 - tail.len()) as u32 % 32),
-    }
+    };
+    head as i32 ^ i32::MIN
 }
 
 impl<T: Keyed> Keys<T> {
@@ -80,32 +90,71 @@ impl<T: Keyed> Keys<T> {
     /// Where `key` is, or where it would be.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        if self.heads.is_empty() {
+        let Some(tail) = key.get(self.prefix..).filter(|_| !self.heads.is_empty()) else {
             return self.items.binary_search_by(|item| item.key().cmp(key));
-        }
-        let prefix = &self.items[0].key()[..self.prefix];
-        let Some(tail) = key.strip_prefix(prefix) else {
-            return Err(if key < prefix { 0 } else { self.len() });
         };
         let head = head(tail);
-        let (mut less, mut not_more) = (0u32, 0u32);
-        for h in &self.heads {
-            less += u32::from(*h < head);
-            not_more += u32::from(*h <= head);
+        let mut at = self.less(head);
+        if self.heads.get(at + 1) == Some(&head) {
+            let end = at + self.heads[at..self.len()].partition_point(|h| *h == head);
+            match self.items[at..end].binary_search_by(|item| item.key().cmp(key)) {
+                Ok(found) => return Ok(at + found),
+                Err(gap) => at += gap,
+            }
+        } else if self.heads.get(at) == Some(&head)
+            && let Some(item) = self.items.get(at)
+        {
+            match item.key().cmp(key) {
+                Ordering::Less => at += 1,
+                Ordering::Equal => return Ok(at),
+                Ordering::Greater => {}
+            }
         }
-        let (less, not_more) = (less as usize, not_more as usize);
-        match self.items[less..not_more].binary_search_by(|item| item.key().cmp(key)) {
-            Ok(at) => Ok(less + at),
-            Err(at) => Err(less + at),
+        let prefix = &self.items[0].key()[..self.prefix];
+        match key[..self.prefix].cmp(prefix) {
+            Ordering::Less => Err(0),
+            Ordering::Equal => Err(at),
+            Ordering::Greater => Err(self.len()),
         }
+    }
+
+    /// First step of a look-ahead: the heads.
+    #[inline]
+    pub(super) fn prefetch_heads(&self) {
+        prefetch_all(&self.heads);
+    }
+
+    /// Second step: the item that the heads single out, and where it is; few keys are searched.
+    #[inline]
+    pub(super) fn prefetch_item(&self, key: &[u8]) -> usize {
+        let at = match key.get(self.prefix..) {
+            Some(tail) if !self.heads.is_empty() => self.less(head(tail)),
+            _ => self.find(key).unwrap_or_else(|at| at),
+        };
+        prefetch_all(self.items.get(at..at + 1).unwrap_or_default());
+        at
+    }
+
+    /// Number of keys with a lesser head.
+    #[inline]
+    fn less(&self, head: i32) -> usize {
+        let mut less = [0i32; LANES];
+        for heads in self.heads.as_chunks::<LANES>().0 {
+            for (less, h) in less.iter_mut().zip(heads) {
+                *less += i32::from(*h < head);
+            }
+        }
+        less.iter().sum::<i32>() as usize
     }
 
     pub(super) fn insert(&mut self, at: usize, item: T) {
         let tail =
             if self.heads.is_empty() { None } else { item.key().strip_prefix(&self.items[0].key()[..self.prefix]) };
         if let Some(tail) = tail {
+            self.heads.truncate(self.items.len());
             self.heads.insert(at, head(tail));
             self.items.insert(at, item);
+            self.pad();
         } else {
             self.items.insert(at, item);
             self.index();
@@ -121,6 +170,7 @@ impl<T: Keyed> Keys<T> {
     pub(super) fn remove(&mut self, at: usize) -> T {
         if !self.heads.is_empty() {
             self.heads.remove(at);
+            self.heads.push(PAD);
         }
         let item = self.items.remove(at);
         // What is mostly spare goes back; half of it stays for what comes next.
@@ -133,6 +183,8 @@ impl<T: Keyed> Keys<T> {
     #[cold]
     fn shrink(&mut self) {
         self.items.shrink_to(self.len() * 2);
+        self.heads.truncate(self.len());
+        self.pad();
         self.heads.shrink_to(self.len() * 2);
         if self.len() <= FEW {
             self.heads = Vec::new();
@@ -140,8 +192,8 @@ impl<T: Keyed> Keys<T> {
     }
 
     pub(super) fn pop(&mut self) -> Option<T> {
-        self.heads.pop();
-        self.items.pop()
+        let len = self.len().checked_sub(1)?;
+        Some(self.remove(len))
     }
 
     /// Keeps what `keep` says.
@@ -170,7 +222,13 @@ impl<T: Keyed> Keys<T> {
         if self.items.len() > FEW {
             self.prefix = first.key().iter().zip(last.key()).take_while(|(a, b)| a == b).count();
             self.heads.extend(self.items.iter().map(|item| head(&item.key()[self.prefix..])));
+            self.pad();
         }
+    }
+
+    /// Fills the last lanes.
+    fn pad(&mut self) {
+        self.heads.resize(self.heads.len().next_multiple_of(LANES), PAD);
     }
 }
 
@@ -182,7 +240,13 @@ impl<T: Keyed> Keys<T> {
         if !self.heads.is_empty() {
             let prefix = &self.items[0].key()[..self.prefix];
             assert!(self.items.iter().all(|item| item.key().starts_with(prefix)));
-            assert!(self.items.iter().map(|item| head(&item.key()[self.prefix..])).eq(self.heads.iter().copied()));
+            assert!(
+                self.items
+                    .iter()
+                    .map(|item| head(&item.key()[self.prefix..]))
+                    .eq(self.heads[..self.len()].iter().copied())
+            );
+            assert!(self.heads.len().is_multiple_of(LANES) && self.heads[self.len()..].iter().all(|h| *h == PAD));
         }
     }
 }

@@ -33,8 +33,10 @@ use std::ops::{Add, AddAssign, Bound, Sub, SubAssign};
 
 use smallvec::SmallVec;
 
-use node::{Change, Inner, LEAF_ENTRIES, Leaf, Sweep, Visit};
+use node::{Change, Inner, LEAF_ENTRIES, Leaf, Merge, Sweep, Visit};
 pub use range::Range;
+
+use crate::util::prefetch::prefetch_all;
 
 /// Bytes of a value; short ones stand inline.
 pub type Bytes = SmallVec<[u8; 24]>;
@@ -147,6 +149,45 @@ impl<'a> Sum<&'a Sums> for Sums {
     }
 }
 
+/// A look-up on its way, in steps that each fetch what the next one reads: see [`crate::shard::ahead`].
+pub struct Near<'a> {
+    leaf: &'a Leaf,
+    /// Where the entry probably is, once its step is done.
+    at: usize,
+}
+
+impl<'a> Near<'a> {
+    /// Fetches the heads of the leaf's keys.
+    #[inline]
+    pub fn fetch_heads(&self) {
+        self.leaf.prefetch_heads();
+    }
+
+    /// Fetches the entry that the heads single out.
+    #[inline]
+    pub fn fetch_entry(&mut self, key: &[u8]) {
+        self.at = self.leaf.prefetch_entry(key);
+    }
+
+    /// Fetches the first lines of the entry's value if it does not stand inline.
+    #[inline]
+    pub fn fetch_value(&self) {
+        const MOST_BYTES: usize = 256;
+        if let Some(value) = self.value()
+            && value.len() > Bytes::new().inline_size()
+        {
+            prefetch_all(&value[..value.len().min(MOST_BYTES)]);
+        }
+    }
+
+    /// The value of the entry that is probably meant.
+    #[inline]
+    pub fn value(&self) -> Option<&'a [u8]> {
+        let leaf = self.leaf;
+        (self.at < leaf.len()).then(|| leaf.element(self.at).value.as_deref()).flatten()
+    }
+}
+
 /// Memory of one entry without what its key and value hold elsewhere: its place in a leaf that is three quarters full.
 pub const ENTRY_BYTES: usize = (size_of::<Key>() + size_of::<u32>() + size_of::<Element>()) * 4 / 3;
 
@@ -196,6 +237,15 @@ impl Overlay {
         self.len() * ENTRY_BYTES + self.heap_bytes
     }
 
+    /// Begins a look-ahead: fetches the leaf that would hold `key`. `None`: there is only one.
+    #[inline]
+    pub fn near(&self, key: &[u8]) -> Option<Near<'_>> {
+        let Root::Inner(inner) = &self.root else { return None };
+        let leaf = inner.leaf_of(key);
+        prefetch_all(std::slice::from_ref(leaf));
+        Some(Near { leaf, at: 0 })
+    }
+
     /// The entry of `key`.
     pub fn get(&self, key: &[u8]) -> Option<&Element> {
         let leaf = match &self.root {
@@ -209,40 +259,41 @@ impl Overlay {
 
     /// Puts `element` in the place of `key` and returns what was there before.
     pub fn insert(&mut self, key: &[u8], element: Element) -> Option<Element> {
-        let (sums, mut heap) = (element.sums(), element.heap_bytes());
-        let old = self.place(key, element);
-        match &old {
-            Some(old) => {
-                heap = heap.wrapping_sub(old.heap_bytes());
-                self.sums += sums - old.sums();
-            }
-            None => {
-                heap += heap_of_key(key);
-                self.sums += sums;
-            }
-        }
-        self.heap_bytes = self.heap_bytes.wrapping_add(heap);
+        self.merge(key, element, |_, element| Some(element))
+    }
+
+    /// Puts `element` in the place of `key` if nothing is there, otherwise what `merge` makes of old and new, `None` of
+    /// which leaves the old. Returns what was replaced.
+    pub fn merge(
+        &mut self,
+        key: &[u8],
+        element: Element,
+        merge: impl FnOnce(&Element, Element) -> Option<Element>,
+    ) -> Option<Element> {
+        let (old, change) = self.place(key, element, merge);
+        self.follow(change);
         old
     }
 
-    fn place(&mut self, key: &[u8], element: Element) -> Option<Element> {
+    fn place(&mut self, key: &[u8], element: Element, merge: impl Merge) -> (Option<Element>, Change) {
         if let Root::Leaf(leaf) = &mut self.root {
             match leaf.find(key) {
-                Ok(at) => return Some(leaf.replace(at, element)),
+                Ok(at) => return leaf.merge(at, element, merge),
                 Err(at) if leaf.len() < LEAF_ENTRIES => {
+                    let change = Change::new(key, &element);
                     leaf.insert(at, key, element);
-                    return None;
+                    return (None, change);
                 }
                 Err(_) => self.root = Root::Inner(Inner::over(std::mem::take(leaf))),
             }
         }
-        let Root::Inner(inner) = &mut self.root else { return None };
-        let placed = inner.insert(key, element, true, true);
+        let Root::Inner(inner) = &mut self.root else { return (None, Change::default()) };
+        let placed = inner.insert(key, element, (true, true), merge);
         if let Some(split) = placed.split {
             let (bound, right) = *split;
             inner.grow(bound, right);
         }
-        placed.old
+        (placed.old, placed.change)
     }
 
     /// Takes the entry of `key` out; nothing of it stays, so the disk's is no longer masked.
@@ -272,6 +323,15 @@ impl Overlay {
         match &self.root {
             Root::Leaf(leaf) => leaf.before(key),
             Root::Inner(inner) => inner.before(key),
+        }
+    }
+
+    /// Number of live entries whose key is less than `key`.
+    #[inline]
+    pub fn live_before(&self, key: &[u8]) -> u64 {
+        match &self.root {
+            Root::Leaf(leaf) => leaf.live_before(key),
+            Root::Inner(inner) => inner.live_before(key),
         }
     }
 

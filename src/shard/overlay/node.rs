@@ -35,6 +35,11 @@ pub(super) struct Change {
 }
 
 impl Change {
+    /// An entry that was not there.
+    pub(super) fn new(key: &[u8], element: &Element) -> Change {
+        Change { sums: element.sums(), heap_bytes: heap_of_key(key) + element.heap_bytes() }
+    }
+
     fn between(before: (Sums, usize), after: (Sums, usize)) -> Change {
         Change { sums: after.0 - before.0, heap_bytes: after.1.wrapping_sub(before.1) }
     }
@@ -66,12 +71,16 @@ pub(super) struct Sweep<'a> {
     pub(super) change: Change,
 }
 
+/// What is to stand in the place of an old element when a new one comes; `None`: the old one stays.
+pub(super) trait Merge: FnOnce(&Element, Element) -> Option<Element> {}
+impl<M: FnOnce(&Element, Element) -> Option<Element>> Merge for M {}
+
 /// What an insertion below a node came to.
 pub(super) struct Placed {
-    /// What was there before.
+    /// What was there before, if it was replaced.
     pub(super) old: Option<Element>,
-    /// How the node's sums changed, what it gave to the node split off included.
-    sums: Sums,
+    /// How the node changed, what it gave to the node split off included.
+    pub(super) change: Change,
     /// The node split off to the right, with its bound.
     pub(super) split: Option<Box<(Key, Inner)>>,
 }
@@ -196,6 +205,18 @@ impl Leaf {
         }
     }
 
+    /// See [`super::Near`].
+    #[inline]
+    pub(super) fn prefetch_heads(&self) {
+        self.entries.prefetch_heads();
+    }
+
+    /// See [`super::Near`].
+    #[inline]
+    pub(super) fn prefetch_entry(&self, key: &[u8]) -> usize {
+        self.entries.prefetch_item(key)
+    }
+
     /// Where `key` is, or where it would be.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {
@@ -212,15 +233,26 @@ impl Leaf {
         self.masks.sums(self.find(key).unwrap_or_else(|at| at))
     }
 
+    /// Of those the live ones.
+    #[inline]
+    pub(super) fn live_before(&self, key: &[u8]) -> u64 {
+        self.touch();
+        (self.masks.live & low(self.find(key).unwrap_or_else(|at| at))).count_ones().into()
+    }
+
     pub(super) fn insert(&mut self, at: usize, key: &[u8], element: Element) {
         self.masks.insert(at, Masks::of(&element));
         self.entries.insert(at, Entry::new(key, element));
     }
 
-    pub(super) fn replace(&mut self, at: usize, element: Element) -> Element {
-        self.masks.replace(at, Masks::of(&element));
+    /// Puts what `merge` makes of the old element and the new one in the place of the old; see [`super::Overlay::merge`].
+    pub(super) fn merge<M: Merge>(&mut self, at: usize, element: Element, merge: M) -> (Option<Element>, Change) {
         self.touch();
-        std::mem::replace(&mut self.entries.get_mut(at).element, element)
+        let place = &mut self.entries.get_mut(at).element;
+        let Some(element) = merge(place, element) else { return (None, Change::default()) };
+        let change = Change::between((place.sums(), place.heap_bytes()), (element.sums(), element.heap_bytes()));
+        self.masks.replace(at, Masks::of(&element));
+        (Some(std::mem::replace(place, element)), change)
     }
 
     pub(super) fn remove(&mut self, at: usize) -> (Key, Element) {
@@ -439,6 +471,20 @@ impl Inner {
         }
     }
 
+    #[inline]
+    pub(super) fn live_before(&self, key: &[u8]) -> u64 {
+        let mut live = 0;
+        let mut inner = self;
+        loop {
+            let at = inner.route(key);
+            live += inner.sums[..at].iter().map(|sums| sums.live).sum::<u64>();
+            match &inner.children {
+                Children::Leaves(leaves) => return live + leaves[at].live_before(key),
+                Children::Inners(inners) => inner = &inners[at],
+            }
+        }
+    }
+
     /// The live entry that `n` live ones below this node precede.
     pub(super) fn select_live(&self, mut n: u64) -> Option<(&[u8], &Element)> {
         let mut inner = self;
@@ -456,31 +502,37 @@ impl Inner {
     }
 
     /// `first`, `last`: no node of this depth precedes it, follows it.
-    pub(super) fn insert(&mut self, key: &[u8], element: Element, first: bool, last: bool) -> Placed {
+    pub(super) fn insert<M: Merge>(
+        &mut self,
+        key: &[u8],
+        element: Element,
+        (first, last): (bool, bool),
+        merge: M,
+    ) -> Placed {
         let at = self.route(key);
-        let added = element.sums();
         let mut new_at = None;
-        let (old, sums) = match &mut self.children {
+        let (old, change) = match &mut self.children {
             Children::Leaves(leaves) => match leaves[at].find(key) {
                 Ok(i) => {
-                    let old = leaves[at].replace(i, element);
-                    let sums = added - old.sums();
-                    self.sums[at] += sums;
-                    (Some(old), sums)
+                    let (old, change) = leaves[at].merge(i, element, merge);
+                    self.sums[at] += change.sums;
+                    (old, change)
                 }
                 Err(i) => {
+                    let change = Change::new(key, &element);
                     if leaves[at].len() < LEAF_ENTRIES {
                         leaves[at].insert(i, key, element);
-                        self.sums[at] += added;
+                        self.sums[at] += change.sums;
                     } else {
                         new_at = self.overflow(at, i, key, element);
                     }
-                    (None, added)
+                    (None, change)
                 }
             },
             Children::Inners(inners) => {
-                let placed = inners[at].insert(key, element, first && at == 0, last && at + 1 == self.sums.len());
-                self.sums[at] += placed.sums;
+                let ends = (first && at == 0, last && at + 1 == self.sums.len());
+                let placed = inners[at].insert(key, element, ends, merge);
+                self.sums[at] += placed.change.sums;
                 if let Some(split) = placed.split {
                     let (bound, right) = *split;
                     let moved = right.sums();
@@ -490,11 +542,11 @@ impl Inner {
                     inners.insert(at + 1, right);
                     new_at = Some(at + 1);
                 }
-                (placed.old, placed.sums)
+                (placed.old, placed.change)
             }
         };
         let split = new_at.and_then(|at| self.split(at, first, last));
-        Placed { old, sums, split }
+        Placed { old, change, split }
     }
 
     /// Inserts an entry at `i` of a full leaf. Returns the index of the leaf that this made, if any.

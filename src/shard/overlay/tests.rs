@@ -109,6 +109,8 @@ const KEYS: u32 = 10_000;
 #[derive(Debug, Clone)]
 enum Step {
     Insert(u32, Element),
+    /// Unless it is there.
+    Add(u32, Element),
     Remove(u32),
     Update(u32, Element),
     /// Many insertions: from where, how many, how far apart, downwards.
@@ -138,6 +140,7 @@ fn bound() -> impl Strategy<Value = Bound<u32>> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         1 => (0..KEYS, element()).prop_map(|(k, e)| Step::Insert(k, e)),
+        1 => (0..KEYS, element()).prop_map(|(k, e)| Step::Add(k, e)),
         1 => (0..KEYS).prop_map(Step::Remove),
         1 => (0..KEYS, element()).prop_map(|(k, e)| Step::Update(k, e)),
         4 => (0..KEYS, 1u32..3_000, 1u32..4, any::<bool>(), element())
@@ -165,6 +168,11 @@ fn remove(overlay: &mut Overlay, model: &mut Model, n: u32) {
 fn change(overlay: &mut Overlay, model: &mut Model, step: Step) {
     match step {
         Step::Insert(n, element) => insert(overlay, model, n, &element),
+        Step::Add(n, element) => {
+            let old = overlay.merge(&key(n), element.clone(), |_, _| None);
+            assert_eq!(old, None);
+            model.entry(key(n)).or_insert(element);
+        }
         Step::Remove(n) => remove(overlay, model, n),
         Step::Update(n, element) => {
             let old = overlay.update(&key(n), |e| std::mem::replace(e, element.clone()));
@@ -200,7 +208,10 @@ fn change(overlay: &mut Overlay, model: &mut Model, step: Step) {
 fn ask(overlay: &Overlay, model: &Model, step: Step) {
     match step {
         Step::Touch(n) => assert_eq!(overlay.get(&key(n)), model.get(&key(n))),
-        Step::Before(n) => assert_eq!(overlay.before(&key(n)), sums_of(model.range(..key(n)).map(|(_, e)| e))),
+        Step::Before(n) => {
+            let before = sums_of(model.range(..key(n)).map(|(_, e)| e));
+            assert_eq!((overlay.before(&key(n)), overlay.live_before(&key(n))), (before, before.live));
+        }
         Step::Select(n) => {
             let mut live = model.iter().filter(|(_, e)| e.value.is_some());
             let expected = live.nth(n as usize).map(|(key, element)| (key.as_slice(), element));
@@ -302,6 +313,22 @@ fn an_empty_map_answers() {
     assert_eq!(overlay.visit_dirty(b"", 1, |_, _| 1), None);
     assert_eq!(overlay.evict_clean(b"", 1), None);
     assert!(overlay.complete, "nothing was dropped");
+}
+
+#[test]
+fn a_look_ahead_meets_what_it_looks_for() {
+    let mut overlay = Overlay::new();
+    // Of one group, so that heads tell keys apart.
+    (0..5_000).for_each(|n| drop(overlay.insert(&key(n), clean(n))));
+    for n in 0..6_000 {
+        let mut near = overlay.near(&key(n)).unwrap();
+        near.fetch_heads();
+        near.fetch_entry(&key(n));
+        near.fetch_value();
+        let element = overlay.get(&key(n));
+        assert!(element.is_none() || near.value() == element.and_then(|e| e.value.as_deref()), "{n}");
+    }
+    assert!(Overlay::new().near(b"k").is_none(), "one leaf needs no way to it");
 }
 
 #[test]

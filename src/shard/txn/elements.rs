@@ -2,7 +2,7 @@
 //!
 //! | primitive | complete overlay | partial overlay |
 //! |---|---|---|
-//! | `element`, `put_element`, `remove_element` | the overlay alone | what the overlay lacks is read from fjall first |
+//! | `element`, `put_element`, `take_element` | the overlay alone | what the overlay lacks is read from fjall first |
 //! | `put_element_blind` | – | nothing is read |
 //! | `elements` | the overlay alone | overlay and fjall merged, the overlay masks |
 //! | `rank`, `select`: [`super::order`] | sums of the overlay | the counted index, corrected by the overlay's sums |
@@ -231,33 +231,37 @@ impl Txn<'_, '_> {
         let key_len = object.key_len as usize;
         let Some(body) = &mut object.body else { return false };
         let before = body.overlay.bytes();
-        let old = body.overlay.insert(key, Element { value: Some(Bytes::from_slice(value)), state });
-        if !replace && old.as_ref().is_some_and(|old| old.value.is_some()) {
-            // One search for what is new, which is why it was not asked for first.
-            body.overlay.update(key, |element| old.into_iter().for_each(|old| *element = old));
+        let mut existed = false;
+        // One search tells whether it is there and puts it. What the disk may hold stays known.
+        let merge = |old: &Element, new: Element| {
+            existed = old.value.is_some();
+            (replace || !existed).then(|| Element { state: new.state | old.state, ..new })
+        };
+        let old = body.overlay.merge(key, Element { value: Some(Bytes::from_slice(value)), state }, merge);
+        if existed && old.is_none() {
             return true;
         }
         let owner = &object.bytes[..key_len];
         redo::encode_elem_put(object.ns, owner, body.version, key, value, &mut self.set.redo);
         let after = body.overlay.bytes();
-        if let Some(old) = &old
-            && old.state | state != state
-        {
-            body.overlay.update(key, |element| element.state |= old.state);
-        }
         core.table_bytes = core.table_bytes + after - before;
         core.dirty_bytes = match &old {
             Some(old) if old.state & overlay::state::DIRTY != 0 => (core.dirty_bytes + after).saturating_sub(before),
             _ => core.dirty_bytes + key.len() + value.len() + crate::shard::object::ELEMENT_OVERHEAD,
         };
-        let existed = old.as_ref().is_some_and(|old| old.value.is_some());
         self.set.undo.push(Undo::Element { at, key: Key::from_slice(key), old });
         self.touch(at);
         existed
     }
 
     /// Removes an element; whether it was there.
+    #[inline]
     pub fn remove_element(&mut self, at: Found, key: &[u8]) -> Result<bool> {
+        self.take_element(at, key, |_| ())
+    }
+
+    /// Removes an element and hands its value to `take`; whether it was there.
+    pub fn take_element(&mut self, at: Found, key: &[u8], take: impl FnOnce(&[u8])) -> Result<bool> {
         const TRACE: u8 = overlay::state::MAYBE_STORED | overlay::state::IN_FLIGHT;
         if !self.body(at).overlay.complete {
             self.load_element(at, key)?;
@@ -268,10 +272,11 @@ impl Txn<'_, '_> {
         let Some(body) = &mut object.body else { return Ok(false) };
         let before = body.overlay.bytes();
         let Some(old) = body.overlay.remove(key) else { return Ok(false) };
-        if old.value.is_none() {
+        let Some(value) = &old.value else {
             body.overlay.insert(key, old);
             return Ok(false);
-        }
+        };
+        take(value);
         redo::encode_elem_delete(object.ns, &object.bytes[..key_len], body.version, key, &mut self.set.redo);
         let gone = before - body.overlay.bytes();
         if old.state & overlay::state::DIRTY != 0 {

@@ -25,10 +25,9 @@ use crate::store::StoreError;
 impl Txn<'_, '_> {
     /// Number of elements of a group in front of this one, whether it is there or not.
     pub fn rank(&self, at: Found, group: Group, key: &[u8]) -> Result<u64> {
-        let (lower, _) = whole_group(group);
         let overlay = &self.body(at).overlay;
         if overlay.complete {
-            return Ok(overlay.before(key).live - overlay.before(&lower).live);
+            return Ok(overlay.live_before(key) - self.live_in_front(at, group));
         }
         let prefix = self.prefix(at);
         while let Some(index) = self.counted(at, group, &prefix)? {
@@ -39,16 +38,28 @@ impl Txn<'_, '_> {
                 return Ok(rank);
             }
         }
-        self.count(at, &lower, key)
+        self.count(at, &whole_group(group).0, key)
+    }
+
+    /// Number of live elements of a complete overlay that stand in front of a group.
+    #[inline]
+    fn live_in_front(&self, at: Found, group: Group) -> u64 {
+        let body = self.body(at);
+        match group {
+            // The lowest of their type.
+            Group::HashField | Group::SetMember | Group::ListElement | Group::StreamElement => 0,
+            // Scores come and go in pairs with what sorts them. Amid a change the size is not that of either group.
+            Group::ZsetSort if body.overlay.sums().live == 2 * body.size => body.size,
+            _ => body.overlay.live_before(&whole_group(group).0),
+        }
     }
 
     /// The n-th element of a group, from 0.
     pub fn select(&self, at: Found, group: Group, n: u64) -> Result<Option<(Piece<'_>, Piece<'_>)>> {
-        let (lower, upper) = whole_group(group);
+        let (_, upper) = whole_group(group);
         let overlay = &self.body(at).overlay;
         if overlay.complete {
-            let first = overlay.before(&lower).live;
-            let found = overlay.select_live(first + n).filter(|(key, _)| *key < &upper[..]);
+            let found = overlay.select_live(self.live_in_front(at, group) + n).filter(|(key, _)| *key < &upper[..]);
             let value = |e: &crate::shard::overlay::Element| e.value.is_some();
             debug_assert!(found.is_none_or(|(_, e)| value(e)), "a live element has a value");
             return Ok(

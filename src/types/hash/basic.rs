@@ -3,6 +3,7 @@
 use super::fields::Hash;
 use crate::codec::field::Field;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::ahead::Look;
 use crate::shard::core::storage;
 use crate::types::scan::may_touch;
 use crate::types::string::value::may_reply;
@@ -177,22 +178,27 @@ const LOOKED_AT: &[KeySpec] = &[KeySpec::one(1, key::RO)];
 pub const COMMANDS: &[Command] = &[
     Command::new("hset", hset, -4, WRITE, Group::Hash)
         .keys(UPDATED)
+        .looks_at(Look::field(2))
         .help("2.0.0", "Sets fields of a hash; counts those that were not there.")
         .syntax("key field value [field value ...]", "O(N) where N is the number of fields"),
     Command::new("hmset", hmset, -4, WRITE, Group::Hash)
         .keys(UPDATED)
+        .looks_at(Look::field(2))
         .help("2.0.0", "Sets fields of a hash.")
         .syntax("key field value [field value ...]", "O(N) where N is the number of fields"),
     Command::new("hsetnx", hsetnx, 4, WRITE, Group::Hash)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
+        .looks_at(Look::field(2))
         .help("2.0.0", "Sets a field of a hash if it is not there.")
         .syntax("key field value", "O(1)"),
     Command::new("hget", hget, 3, READ, Group::Hash)
         .keys(ACCESSED)
+        .looks_at(Look::field(2))
         .help("2.0.0", "Returns a field of a hash.")
         .syntax("key field", "O(1)"),
     Command::new("hmget", hmget, -3, READ, Group::Hash)
         .keys(ACCESSED)
+        .looks_at(Look::field(2))
         .help("2.0.0", "Returns fields of a hash.")
         .syntax("key field [field ...]", "O(N) where N is the number of fields"),
     Command::new("hgetall", hgetall, 2, flags::READONLY, Group::Hash)
@@ -209,10 +215,12 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key", "O(N) where N is the size of the hash"),
     Command::new("hdel", hdel, -3, flags::WRITE | flags::FAST, Group::Hash)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
+        .looks_at(Look::field(2))
         .help("2.0.0", "Removes fields of a hash; a hash without fields is gone.")
         .syntax("key field [field ...]", "O(N) where N is the number of fields"),
     Command::new("hexists", hexists, 3, READ, Group::Hash)
         .keys(LOOKED_AT)
+        .looks_at(Look::field(2))
         .help("2.0.0", "Tells whether a field of a hash is there.")
         .syntax("key field", "O(1)"),
     Command::new("hlen", hlen, 2, READ, Group::Hash)
@@ -221,6 +229,7 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key", "O(1), or O(N) where fields are not counted or some have just expired"),
     Command::new("hstrlen", hstrlen, 3, READ, Group::Hash)
         .keys(LOOKED_AT)
+        .looks_at(Look::field(2))
         .help("3.2.0", "Tells the length of a field's value.")
         .syntax("key field", "O(1)"),
 ];

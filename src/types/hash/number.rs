@@ -2,6 +2,7 @@
 
 use super::fields::Hash;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::ahead::Look;
 use crate::util::long_double::LongDouble;
 use crate::util::num::parse_i64;
 
@@ -46,10 +47,12 @@ const KEYS: &[KeySpec] = &[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)]
 pub const COMMANDS: &[Command] = &[
     Command::new("hincrby", hincrby, 4, FLAGS, Group::Hash)
         .keys(KEYS)
+        .looks_at(Look::field(2))
         .help("2.0.0", "Adds an integer to a field of a hash, 0 if it is not there.")
         .syntax("key field increment", "O(1)"),
     Command::new("hincrbyfloat", hincrbyfloat, 4, FLAGS, Group::Hash)
         .keys(KEYS)
+        .looks_at(Look::field(2))
         .help("2.6.0", "Adds a float to a field of a hash, 0 if it is not there.")
         .syntax("key field increment", "O(1)"),
 ];

@@ -287,10 +287,14 @@ impl List {
             // The next ones will be popped too.
             self.fetch_missing(ctx, self.part(end, AT_ONCE))?;
         }
-        let value = self.get(ctx, index)?;
-        let bytes = form::entry_bytes(value);
-        take(value);
-        ctx.txn.remove_element(self.at, &key_of(index))?;
+        let mut bytes = 0;
+        let taken = ctx.txn.take_element(self.at, &key_of(index), |value| {
+            bytes = form::entry_bytes(value);
+            take(value);
+        })?;
+        if !taken {
+            return Err(hole());
+        }
         match end {
             End::Left => self.head += 1,
             End::Right => self.tail -= 1,

@@ -3,6 +3,7 @@
 use super::{cardinality, contains, create, form, insert, is_blind, key_of, may_walk, remove_if_empty, text};
 use crate::codec::element;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::ahead::Look;
 use crate::shard::object::Kind;
 use crate::types::scan::{Options, parse_cursor, scan_group};
 
@@ -150,18 +151,22 @@ const LOOKS: u32 = flags::READONLY | flags::FAST;
 pub const COMMANDS: &[Command] = &[
     Command::new("sadd", sadd, -3, ADDS, Group::Set)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
+        .looks_at(Look::member(2))
         .help("1.0.0", "Adds members to a set.")
         .syntax("key member [member ...]", "O(N) where N is the number of members to be added."),
     Command::new("srem", srem, -3, REMOVES, Group::Set)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
+        .looks_at(Look::member(2))
         .help("1.0.0", "Removes members from a set.")
         .syntax("key member [member ...]", "O(N) where N is the number of members to be removed."),
     Command::new("sismember", sismember, 3, LOOKS, Group::Set)
         .keys(&[KeySpec::one(1, key::RO)])
+        .looks_at(Look::member(2))
         .help("1.0.0", "Tells whether a set has a member.")
         .syntax("key member", "O(1)"),
     Command::new("smismember", smismember, -3, LOOKS, Group::Set)
         .keys(&[KeySpec::one(1, key::RO | key::ACCESS)])
+        .looks_at(Look::member(2))
         .help("6.2.0", "Tells of several members whether a set has them.")
         .syntax("key member [member ...]", "O(N) where N is the number of members asked for."),
     Command::new("smembers", smembers, 2, flags::READONLY, Group::Set)

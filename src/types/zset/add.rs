@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::value::{Put, Rule, grown, open, put, shrunk, take};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::ahead::Look;
 use crate::shard::object::Kind;
 use crate::util::num::parse_double;
 
@@ -120,6 +121,7 @@ const ADDS: u32 = flags::WRITE | flags::DENYOOM | flags::FAST;
 pub const COMMANDS: &[Command] = &[
     Command::new("zadd", zadd, -4, ADDS, Group::SortedSet)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
+        .looks_at(Look::place(3))
         .help("1.2.0", "Gives members of a sorted set their scores; adds those that are not there.")
         .syntax(
             "key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
@@ -127,10 +129,12 @@ pub const COMMANDS: &[Command] = &[
         ),
     Command::new("zincrby", zincrby, 4, ADDS, Group::SortedSet)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
+        .looks_at(Look::place(3))
         .help("1.2.0", "Adds a number to the score of a member.")
         .syntax("key increment member", "O(log(N)) where N is the size of the sorted set."),
     Command::new("zrem", zrem, -3, flags::WRITE | flags::FAST, Group::SortedSet)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
+        .looks_at(Look::place(2))
         .help("1.2.0", "Removes members of a sorted set.")
         .syntax("key member [member ...]", "O(log(N)) for each member, where N is the size of the sorted set."),
 ];

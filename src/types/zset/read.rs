@@ -5,6 +5,7 @@ use super::span::Span;
 use super::value::{score, sort_key};
 use crate::codec::element;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::ahead::Look;
 use crate::shard::object::Kind;
 
 fn zcard(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -101,18 +102,22 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key", "O(1)"),
     Command::new("zscore", zscore, 3, READS, Group::SortedSet)
         .keys(ACCESS)
+        .looks_at(Look::score(2))
         .help("1.2.0", "Returns the score of a member.")
         .syntax("key member", "O(1)"),
     Command::new("zmscore", zmscore, -3, READS, Group::SortedSet)
         .keys(ACCESS)
+        .looks_at(Look::score(2))
         .help("6.2.0", "Returns the scores of members.")
         .syntax("key member [member ...]", "O(N) where N is the number of members asked for."),
     Command::new("zrank", zrank, -3, READS, Group::SortedSet)
         .keys(ACCESS)
+        .looks_at(Look::place(2))
         .help("2.0.0", "Returns how many members stand in front of one, by ascending score.")
         .syntax("key member [WITHSCORE]", LOG),
     Command::new("zrevrank", zrevrank, -3, READS, Group::SortedSet)
         .keys(ACCESS)
+        .looks_at(Look::place(2))
         .help("2.0.0", "Returns how many members stand in front of one, by descending score.")
         .syntax("key member [WITHSCORE]", LOG),
     Command::new("zcount", zcount, 4, READS, Group::SortedSet)

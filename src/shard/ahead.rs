@@ -1,0 +1,117 @@
+//! A pipeline's look-ahead within big collections: the elements that its next commands will look for are brought into
+//! the processor's cache, those of all commands side by side instead of one after another.
+//!
+//! | step | reads | fetches |
+//! |---|---|---|
+//! | 1 | the inner nodes above an element | its leaf |
+//! | 2 | the leaf | the heads of its keys |
+//! | 3 | the heads | the entry that they single out |
+//! | 4 | the entry | a value that stands elsewhere |
+//!
+//! The elements of all commands take a step before any takes the next. Where a member's score leads to another element
+//! that a command will want ([`Look::sorted`]), that one goes through the steps after the first.
+//!
+//! Nothing is changed, and nothing depends on what is found: a wrong guess costs a fetch.
+
+use smallvec::SmallVec;
+
+use super::core::Core;
+use super::object::Kind;
+use super::overlay::Near;
+use super::table::Index;
+use crate::codec::Score;
+use crate::codec::element::{self, Group};
+
+/// The element that a call of a command looks for first, as far as its row can tell.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// The argument that names it.
+    pub arg: usize,
+    group: Group,
+    kind: Kind,
+    /// The element that sorts the member is wanted, too.
+    sorted: bool,
+}
+
+impl Look {
+    /// A field of a hash.
+    pub const fn field(arg: usize) -> Look {
+        Look { arg, group: Group::HashField, kind: Kind::Hash, sorted: false }
+    }
+
+    /// A member of a set.
+    pub const fn member(arg: usize) -> Look {
+        Look { arg, group: Group::SetMember, kind: Kind::Set, sorted: false }
+    }
+
+    /// A member's score.
+    pub const fn score(arg: usize) -> Look {
+        Look { arg, group: Group::ZsetScore, kind: Kind::Zset, sorted: false }
+    }
+
+    /// A member's score, then what sorts it by that.
+    pub const fn place(arg: usize) -> Look {
+        Look { sorted: true, ..Look::score(arg) }
+    }
+}
+
+/// An element that a command is about to look for: the object it belongs to, and the text that names it.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Probably the collection.
+    pub index: Index,
+    /// What the command's row says.
+    pub look: Look,
+    /// Field or member.
+    pub text: &'a [u8],
+}
+
+/// Texts that are longer are left to their commands.
+const LONGEST: usize = 54;
+
+type Key = SmallVec<[u8; 64]>;
+
+/// An element on its way.
+struct Way<'c, 'a> {
+    wanted: Wanted<'a>,
+    key: Key,
+    near: Near<'c>,
+}
+
+/// Fetches what commands of a pipeline will look for in one shard.
+pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>) {
+    let mut ways: SmallVec<[Way<'_, 'a>; 16]> = SmallVec::new();
+    for wanted in wanted {
+        let mut key = Key::new();
+        key.push(wanted.look.group.tag());
+        key.extend_from_slice(wanted.text.get(..LONGEST).unwrap_or(wanted.text));
+        ways.extend(near(core, wanted, &key).map(|near| Way { wanted, key, near }));
+    }
+    walk(&mut ways);
+    ways.retain(|way| way.wanted.look.sorted);
+    let sorted = ways.iter().filter_map(|Way { wanted, near, .. }| {
+        let score = Score::from_bytes(near.value()?.try_into().ok()?).ok()?;
+        let mut key = Key::new();
+        element::zset_sort(score, wanted.text, &mut key);
+        let near = self::near(core, *wanted, &key)?;
+        Some(Way { wanted: *wanted, key, near })
+    });
+    walk(&mut sorted.collect::<SmallVec<[_; 16]>>());
+}
+
+/// The first step.
+#[inline]
+fn near<'c>(core: &'c Core, wanted: Wanted<'_>, key: &[u8]) -> Option<Near<'c>> {
+    if wanted.text.len() > LONGEST || !core.table.is_used(wanted.index) {
+        return None;
+    }
+    let object = core.table.at(wanted.index);
+    object.body.as_ref().filter(|_| object.kind == wanted.look.kind)?.overlay.near(key)
+}
+
+/// The steps from the second on.
+fn walk(ways: &mut [Way<'_, '_>]) {
+    ways.iter().for_each(|way| way.near.fetch_heads());
+    ways.iter_mut().for_each(|way| way.near.fetch_entry(&way.key));
+    ways.iter().for_each(|way| way.near.fetch_value());
+}
