@@ -63,7 +63,11 @@ class BigGen(difffuzz.Gen):
         super().__init__(seed, opt)
         for t in "hltzxgy":
             self.keys[t] += [K(b"%s:B%d" % (t.encode(), i)) for i in range(2)]
+        for t in "shltzx":  # longer than what a record has room for
+            self.keys[t].append(K(b"%s:" % t.encode() + b"k" * 1500))
         self.keys["S"] = [K(b"S:%d" % i) for i in range(3)]
+        self.keys["T"] = [K(b"T:%d" % i) for i in range(3)]
+        self.keys["X"] = [K(b"X:%d" % i) for i in range(3)]
         self.vals += [b"v" * 700, b"w" * 1500, b"u" * 5000]
 
     space, run = 4000, 700  # numbers of members, and how many one command may name
@@ -90,7 +94,18 @@ class BigGen(difffuzz.Gen):
         return super().lex() if self.rnd() < 0.5 else self.c([b"[", b"("]) + self.many()
 
     def big(self, t):
-        return self.keys[t][-1 - self.i(2)]
+        return self.keys[t][self.NKEYS + self.i(2)]
+
+    entry = 0  # the last entry of the big streams, over all epochs
+
+    def entries(self, n):
+        """Names of some of the latest entries, neighbours or any."""
+        lowest = max(0, BigGen.entry - 3000)
+        base = lowest + self.i(BigGen.entry - lowest + 1)
+        return [b"%d-1" % (base + i if n % 2 else lowest + self.i(BigGen.entry - lowest + 1)) for i in range(n)]
+
+    def one_of_many(self):
+        return K(b"n:%04d" % self.i(1500))
 
 
 def extra_rows():
@@ -140,6 +155,60 @@ def extra_rows():
     add("COPY", 0.5, lambda g: [key(g), key(g), b"REPLACE"])
     add("GETDEL", 0.2, lambda g: [key(g)])
     add("EXPIRE", 0.3, lambda g: [key(g), g.ttl_s()])
+    # fields and members of which only a digest tells them apart; no sorted set gets them, where it would order them
+    alike = lambda g: [b"p" * 1100 + b"%02d" % g.i(60) for _ in range(1 + g.i(12))]  # noqa: E731
+    add("HSET", 1, lambda g: [g.key("h")] + [x for m in alike(g) for x in (m, g.val())])
+    add("HDEL", 0.7, lambda g: [g.key("h")] + alike(g))
+    own = lambda g: g.c(g.keys["T"])  # noqa: E731
+    add("SADD", 1, lambda g: [own(g)] + alike(g) + g.mems_n())
+    add("SREM", 0.7, lambda g: [own(g)] + alike(g))
+    add("SMOVE", 0.5, lambda g: [own(g), own(g), alike(g)[0]])
+    for w in ("SUNIONSTORE", "SINTERSTORE", "SDIFFSTORE"):
+        add(w, 0.3, lambda g: [own(g), own(g), own(g)])
+    # many keys
+    add("MSET", 1, lambda g: [x for _ in range(1 + g.i(60)) for x in (g.one_of_many(), g.val())])
+    for w, n in (("DEL", 60), ("UNLINK", 60), ("EXISTS", 30), ("MGET", 30)):
+        add(w, 0.5, lambda g, n=n: [g.one_of_many() for _ in range(1 + g.i(n))])
+    add("SADD", 2, lambda g: [g.one_of_many()] + g.mems_n())
+    add("HSET", 2, lambda g: [g.one_of_many(), g.mem(), g.val()])
+    add("SMOVE", 1, lambda g: [g.key("t"), g.one_of_many(), g.mem()])
+    add("COPY", 2, lambda g: [g.key(g.c("shltzxbg")), g.one_of_many()])
+    add("RENAME", 1, lambda g: [g.one_of_many(), g.one_of_many()])
+    add("EXPIRE", 1, lambda g: [g.one_of_many(), g.ttl_s()])
+    return rows + stream_rows()
+
+
+def stream_rows():
+    """Rows for streams of some thousand entries with groups."""
+    rows = []
+
+    def add(name, weight, fn, norm="exact"):
+        rows.append((name, "big", weight, lambda g: [g.c(g.keys["X"])] + fn(g), norm, False, True))
+
+    group, consumer = (lambda g: g.c([b"g1", b"g2"])), (lambda g: g.c([b"c1", b"c2", b"c3"]))  # noqa: E731
+    some = lambda g, n=80: g.entries(1 + g.i(n))  # noqa: E731
+    ids = lambda g: (lambda e: [b"IDS", b"%d" % len(e), *e])(some(g))  # noqa: E731
+    how = lambda g: [g.c([b"KEEPREF", b"DELREF", b"ACKED"])]  # noqa: E731
+    add("XGROUP CREATE", 2, lambda g: [group(g), g.c([b"0", b"$", *g.entries(1)]), b"MKSTREAM"])
+    add("XGROUP SETID", 0.3, lambda g: [group(g), g.c([b"0", b"$", *g.entries(1)])])
+    add("XGROUP DELCONSUMER", 0.2, lambda g: [group(g), consumer(g)])
+    add("XGROUP DESTROY", 0.05, lambda g: [group(g)])
+    rows.append(("XREADGROUP", "big", 6, lambda g: [b"GROUP", group(g), consumer(g), b"COUNT", b"%d" % (1 + g.i(300)), b"STREAMS",
+                                                    g.c(g.keys["X"]), g.c([b">", b">", b">", *g.entries(1)])], "mapflat", False, True))
+    add("XACK", 2, lambda g: [group(g)] + some(g, 200))
+    add("XDEL", 1, some)
+    add("XDELEX", 0.7, lambda g: how(g) + ids(g))
+    add("XACKDEL", 0.7, lambda g: [group(g)] + how(g) + ids(g))
+    add("XTRIM", 0.3, lambda g: [b"MAXLEN", b"%d" % g.i(4000)] + (how(g) if g.p(0.3) else []))
+    add("XTRIM", 0.2, lambda g: [b"MINID", *g.entries(1)])
+    add("XCLAIM", 1, lambda g: [group(g), consumer(g), b"0"] + some(g) + g.c([[], [b"JUSTID"], [b"FORCE"], [b"RETRYCOUNT", b"7"]]))
+    add("XAUTOCLAIM", 1, lambda g: [group(g), consumer(g), b"0", *g.entries(1), b"COUNT", b"%d" % (1 + g.i(200))])
+    add("XPENDING", 1, lambda g: [group(g)] + g.c([[], [*g.entries(1), b"+", b"50"], [b"-", b"+", b"20", consumer(g)]]), "xpending")
+    add("XRANGE", 1, lambda g: [*g.entries(1), b"+", b"COUNT", b"50"])
+    add("XREVRANGE", 1, lambda g: [*g.entries(1), b"-", b"COUNT", b"50"])
+    add("XINFO STREAM", 0.5, lambda g: [b"FULL", b"COUNT", b"20"], "xinfo")
+    add("COPY", 0.2, lambda g: [g.c(g.keys["X"]), b"REPLACE"])
+    add("RENAME", 0.1, lambda g: [g.c(g.keys["X"])])
     return rows
 
 
@@ -172,11 +241,10 @@ class Source:
                 out += [x for x in (self.one() for _ in range(g.i(8))) if not isinstance(x[1], difffuzz.Dump)]
                 out.append(("EXEC", [b"EXEC"], "exec", True) if g.p(0.9) else ("DISCARD", [b"DISCARD"], "exact", False))
             elif g.p(0.02):
-                k = g.big("x")
-                for _ in range(g.i(150)):
-                    g.tick += 1
-                    out.append(("XADD", [b"XADD", k, b"%d-1" % g.tick] + [x for _ in range(1 + g.i(2)) for x in (b"f", g.val())],
-                                "exact", True))
+                k, names = g.c(g.keys["X"]), g.c([[b"f"], [b"a", b"b"], [b"f", g.mem()]])
+                for _ in range(g.i(300)):
+                    BigGen.entry += 1
+                    out.append(("XADD", [b"XADD", k, b"%d-1" % BigGen.entry] + [x for n in names for x in (n, g.val())], "exact", True))
             else:
                 out.append(self.one())
         return out
@@ -191,7 +259,7 @@ class Reader(threading.Thread):
 
     def command(self):
         g = self.g
-        t = g.c("hhltzzxgS")
+        t = g.c("hhltzzxgSX")
         key, at = g.c(g.keys[t]), b"%d" % g.i(3000)
         return g.c({"h": [["HGETALL", key], ["HGET", key, g.mem()], ["HSCAN", key, "0", "COUNT", "50"], ["HLEN", key]],
                     "l": [["LRANGE", key, at, b"%d" % (int(at) + 100)], ["LINDEX", key, at], ["LINDEX", key, b"-" + at], ["LRANGE", key, "0", "-1"]],
@@ -199,6 +267,7 @@ class Reader(threading.Thread):
                     "z": [["ZRANGE", key, at, b"%d" % (int(at) + 100)], ["ZRANK", key, g.mem()], ["ZSCORE", key, g.mem()], ["ZRANGE", key, "0", "-1"],
                           ["ZRANGEBYSCORE", key, at, "+inf", "LIMIT", "3", "5"], ["ZRANDMEMBER", key, "7"]],
                     "x": [["XRANGE", key, "-", "+", "COUNT", "20"], ["XLEN", key], ["XREVRANGE", key, "+", "-", "COUNT", "3"]],
+                    "X": [["XRANGE", key, *g.entries(1), "+", "COUNT", "30"], ["XINFO", "STREAM", key], ["XPENDING", key, "g1"]],
                     "g": [["GEOSEARCH", key, "FROMLONLAT", "0", "0", "BYRADIUS", "3000", "km"]],
                     "S": [["GET", key], ["GETRANGE", key, at, b"%d" % (int(at) + 9000)]]}[t])
 
@@ -556,7 +625,8 @@ class Run:
                 self.fail("db%s DBSIZE: model %d, tarn %d" % (db.decode(), *size))
             keys = cr.call("KEYS", "*")
             g.rng.shuffle(keys)
-            for key in keys:
+            many = [k for k in keys if k.startswith(b"n:")]
+            for key in [k for k in keys if not k.startswith(b"n:")] + many[:30]:
                 self.check_key(db, key)
         self.both("SELECT", "0")
 
