@@ -13,20 +13,21 @@ of commands whose replies are compared, then an event, then (after a restart alw
 |---|---|
 | none, idle | nothing, a pause |
 | save, bgsave | a flush that is waited for; one that goes on while the next batch comes |
+| hot | the same few elements are written while one flush follows the other, then a flush, SIGKILL and a start: nothing is left to the log
 | read | other data is read, so that everything leaves memory |
 | restart, kill | SIGTERM or SIGKILL between two commands, and a start |
 | killflush | SIGKILL at a random moment of a flush |
 | killload | SIGKILL while commands arrive: each goes in an EXEC that counts, and the model follows up to the count found after the
 |          | start, which must be that of the last acknowledged command at least |
 
-Beside some of the batches a second client reads. A look takes each key by several ways, in random order, as each finds the object in the state the one before has left: sizes, full
+Beside some of the batches a second client reads, or flushes over and over. A look takes each key by several ways, in random order, as each finds the object in the state the one before has left: sizes, full
 reads, cursors, indexes and ranks, single members, windows, times. Sizes, DBSIZE and what scans find must be the model's.
 
-Epochs of --epoch rounds begin, most of them, with FLUSHALL and choose anew: encode-version 0 or 1 by type, RESP2 or RESP3, the sizes.
+Epochs of --epoch rounds begin, most of them, without keys and choose anew: encode-version 0 or 1 by type, RESP2 or RESP3, the sizes.
 With encode-version 1 HSET and SADD answer by the number of pairs and members they got; these replies are not compared.
 
 Exit status 0 when nothing differs, 1 at the first difference (with what named the key before), 3 when Tarn ended by itself.
-Choices are deterministic by --seed, the moments of kills are not.
+Choices are deterministic by --seed, but the moments of kills are not, nor what SPOP takes.
 """
 import argparse
 import os
@@ -45,8 +46,8 @@ from difffuzz import K, compare  # noqa: E402
 from resp import Error, encode, rkey, show, show_cmd  # noqa: E402
 
 GROUPS = "string,bitmap,hyperloglog,hash,list,set,sorted_set,geo,stream,generic"
-EVENTS = {"none": 4, "idle": 1, "save": 2, "bgsave": 3, "read": 3, "restart": 1, "kill": 2, "killflush": 2, "killload": 2}
-STARTS = ("restart", "kill", "killflush", "killload")
+EVENTS = {"none": 4, "idle": 1, "save": 2, "bgsave": 3, "read": 3, "restart": 1, "kill": 2, "killflush": 2, "killload": 2, "hot": 3}
+STARTS = ("restart", "kill", "killflush", "killload", "hot")
 FILLER = 600  # keys of other data, 20 KB each, in a database of its own
 COUNTER = K(b"counter")
 SKEW_MS = 20000  # a command reaches the model after the restart, where Tarn was killed
@@ -232,6 +233,19 @@ class Source:
     def one(self):
         return self.maker.one()
 
+    def hot(self):
+        """Writes to the same few elements of one collection of each type."""
+        g = self.g
+        key = {t: g.c(g.keys[t]) for t in "htzxlS"}
+        names = [g.mem() for _ in range(5)]
+        h, t, z, x, l, big = (key[k] for k in "htzxlS")
+        writes = [lambda m: [b"HSET", h, m, g.val()], lambda m: [b"HSET", h, m, b"%d" % g.i(1000)], lambda m: [b"HDEL", h, m],
+                  lambda m: [b"ZADD", z, b"%d" % g.i(50), m], lambda m: [b"ZADD", z, b"%d" % g.i(50), m], lambda m: [b"ZREM", z, m],
+                  lambda m: [b"SADD", t, m], lambda m: [b"SREM", t, m], lambda m: [b"XADD", x, g.new_id(), m, b"1"],
+                  lambda m: [b"XDEL", x, g.sid()], lambda m: [b"LSET", l, g.small(-3, 3), m], lambda m: [b"LPUSH", l, m],
+                  lambda m: [b"RPOP", l], lambda m: [b"SETRANGE", big, b"%d" % (g.i(3) * 40000), m]]
+        return [(c[0].decode(), c, "exact", True) for c in (g.c(writes)(g.c(names)) for _ in range(20))]
+
     def batch(self, n):
         """Commands and transactions of them."""
         out, g = [], self.g
@@ -276,6 +290,23 @@ class Reader(threading.Thread):
             c = resp.Conn("127.0.0.1", self.port, timeout=60)
             while not self.over:
                 c.pipe([self.command() for _ in range(3)])
+            c.close()
+        except (OSError, resp.ProtocolError):
+            pass  # killed
+
+
+class Flusher(threading.Thread):
+    """Flushes one after the other beside a batch, so that much of what is written is in flight."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.port, self.over = port, False
+
+    def run(self):
+        try:
+            c = resp.Conn("127.0.0.1", self.port, timeout=60)
+            while not self.over:
+                c.call("SAVE")
             c.close()
         except (OSError, resp.ProtocolError):
             pass  # killed
@@ -456,7 +487,7 @@ class Run:
         for cmd, reply in self.history:
             if isinstance(cmd, str):
                 lines.append("# " + cmd)
-            elif any(k in cmd for k in keys) or cmd[0].upper() in (b"FLUSHALL", b"SWAPDB", b"SELECT"):
+            elif any(k in cmd for k in keys) or cmd[0].upper() in (b"FLUSHALL", b"FLUSHDB", b"SWAPDB", b"SELECT"):
                 lines.append(show_cmd(cmd)[:300] + "   -> " + show(reply, 60))
         raise Differs(text + "\n  before it:\n    " + "\n    ".join(lines[-60:]))
 
@@ -536,6 +567,8 @@ class Run:
             time.sleep(0.05 + g.rnd() * 0.3)
         elif what in ("save", "bgsave"):
             self.ct.call(what)
+        elif what == "hot":
+            self.hot(source)
         elif what == "read":
             self.filler([[b"GET", b"filler:%d" % i] for i in range(FILLER)])
         elif what in ("restart", "kill"):
@@ -547,10 +580,26 @@ class Run:
         elif what == "killload":
             self.kill_under_load(source)
         if what in STARTS:
+            if what == "hot":
+                self.tarn.end(signal.SIGKILL)
             if what != "killload":
                 self.start_again()
             self.connect()
         return what
+
+    def hot(self, source):
+        """The same elements written while one flush follows the other, that change in flight; then all must have reached the store."""
+        flusher = Flusher(self.tarn.port)
+        flusher.start()
+        items = [source.hot() for _ in range(1 + self.g.i(3))]
+        end, turn = time.time() + 0.1 + self.g.rnd() * 0.4, 0
+        while time.time() < end:
+            self.batch(items[turn % len(items)])
+            turn += 1
+        flusher.over = True
+        flusher.join()
+        self.both("SET", COUNTER, "0")  # so that there is something to flush
+        self.ct.call("SAVE")
 
     def start_again(self):
         while self.g.p(0.15):  # killed once more on its way up
@@ -660,8 +709,12 @@ class Run:
         self.note("epoch, seed %d" % seed)
         self.both("SELECT", "0")
         if g.p(0.8):
-            self.both("FLUSHALL")
+            if g.p(0.2):
+                self.both("FLUSHALL")
+            for db in "10":
+                self.both("SELECT", db), self.both("FLUSHDB")
             self.dumps = []
+        # After FLUSHALL only: with a small dirty budget it takes seconds.
         self.filler([[b"SETNX", b"filler:%d" % i, b"f" * 20000] for i in range(FILLER)])
         versions = [g.c([b"0", b"0", b"1"]) for _ in range(3)]
         self.relaxed = self.relaxed or b"1" in versions[:2]
@@ -699,7 +752,7 @@ def options():
     ap.add_argument("--rounds", type=int, default=0)
     ap.add_argument("--seconds", type=float, default=0)
     ap.add_argument("--batch", type=int, default=200)
-    ap.add_argument("--epoch", type=int, default=12, help="rounds between two FLUSHALL")
+    ap.add_argument("--epoch", type=int, default=12, help="rounds between two FLUSHDB")
     ap.add_argument("--groups", default=GROUPS)
     ap.add_argument("--events", type=lambda s: s.split(","))
     ap.add_argument("--skip", default="")
@@ -720,15 +773,16 @@ def torture(opt, run):
         source = Source(opt, seed)
         run.begin_epoch(seed)
         for _ in range(opt.epoch):
-            reader = Reader(run.tarn.port, source.g.i(10**9), opt) if run.g.p(0.4) else None
-            if reader:
-                reader.start()
+            beside = [Reader(run.tarn.port, source.g.i(10**9), opt)] * run.g.p(0.3) + [Flusher(run.tarn.port)] * run.g.p(0.4)
+            for thread in beside:
+                thread.start()
             run.batch(source.batch(1 + run.g.i(opt.batch)))
             run.pops()
             what = run.event(source)
-            if reader:
-                reader.over = True
-                reader.join()
+            for thread in beside:
+                thread.over = True
+            for thread in beside:
+                thread.join()
             if what in STARTS or run.g.p(0.3):
                 run.check()
             rounds += 1
