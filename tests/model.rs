@@ -23,7 +23,7 @@ fn tarn_holds_what_the_model_holds() {
         notice("skipped: no redis 8.2 on this machine to be the model");
         return;
     };
-    let tarn = Kind::Tarn.binary().expect("cargo builds tarn before its tests");
+    let tarn = Kind::Tarn.binary().unwrap_or_else(|| panic!("cargo builds tarn before its tests"));
     let seed = (seed_from("TARN_MODEL_SEED") % 1_000_000_000).to_string();
     let mut command = Command::new("python3");
     command.arg("-B").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/diff/torture.py"));
