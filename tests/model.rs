@@ -1,0 +1,39 @@
+//! The model test at the level of commands, `tests/diff/torture.py`: the same random commands of all types on Tarn with hardly any
+//! memory and on Redis 8.2, with flushes, eviction, restarts and `kill -9` between, and looks at every key by several ways.
+//!
+//! `TARN_MODEL_SECONDS` sets the length (30 s), or `TARN_MODEL_ROUNDS` the batches of commands; `TARN_MODEL_SEED` the seed (the clock).
+//! A machine without Python or Redis 8.2 says so and passes.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::rng::seed_from;
+use common::server::{Kind, notice};
+
+#[test]
+fn tarn_holds_what_the_model_holds() {
+    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !python.is_ok_and(|status| status.success()) {
+        notice("skipped: no python3 on this machine to run the model test");
+        return;
+    }
+    let Some(model) = Kind::Redis82.binary() else {
+        notice("skipped: no redis 8.2 on this machine to be the model");
+        return;
+    };
+    let tarn = Kind::Tarn.binary().unwrap_or_else(|| panic!("cargo builds tarn before its tests"));
+    let seed = (seed_from("TARN_MODEL_SEED") % 1_000_000_000).to_string();
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/diff/torture.py"));
+    command.arg("--tarn").arg(tarn).arg("--redis").arg(model).args(["--seed", &seed]);
+    match std::env::var("TARN_MODEL_ROUNDS") {
+        Ok(rounds) => command.args(["--rounds", &rounds]),
+        Err(_) => command.args(["--seconds", &std::env::var("TARN_MODEL_SECONDS").unwrap_or_else(|_| "30".to_owned())]),
+    };
+    let output = command.output().unwrap_or_else(|e| panic!("python3: {e}"));
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "TARN_MODEL_SEED={seed}: {}\n{text}\n{errors}", output.status);
+    eprintln!("{text}");
+}
