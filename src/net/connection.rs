@@ -7,8 +7,7 @@
 //! | `out` | replies whose log records are not known to be written |
 //! | `sending` | replies on their way, from `sent` on |
 //!
-//! Up to 32 commands of a pipeline are parsed ahead: their keys are hashed, their table slots and what of big collections
-//! they will look at prefetched before the first one runs. Commands run in order; one that must wait stops the ones behind it, which are parsed again later. What
+//! Up to 32 commands of a pipeline are parsed ahead ([`super::ahead`]). Commands run in order; one that must wait stops the ones behind it, which are parsed again later. What
 //! is kept of them meanwhile is the thread's, so that an idle connection costs little.
 //!
 //! Invariants: nothing of `out` is sent before the log has reached `need`; `Session` is away exactly while a command
@@ -24,12 +23,11 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::ahead::{AHEAD, Ahead, Parsed};
 use super::worker::Worker;
-use crate::command::keys::keys_of;
 use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
@@ -39,15 +37,9 @@ use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
 use crate::server::client::{CLOSING, UNIX};
-use crate::shard::actor::Guard;
-use crate::shard::ahead::{self, Look, Wanted};
-use crate::shard::core::{Core, ShardId};
-use crate::shard::engine::{Engine, gate};
-use crate::shard::table::table_hash;
+use crate::shard::engine::gate;
 use crate::util::time::now_ms;
 
-/// Commands parsed ahead.
-const AHEAD: usize = 32;
 /// Output above which no more requests are run until the peer has read.
 const OUTPUT_HIGH: usize = 1 << 20;
 /// Until a command that may not run yet is tried again: thousands of paused clients must leave the thread idle.
@@ -126,65 +118,6 @@ struct State {
     more: bool,
     /// Nothing is read until the output has gone: whoever sends it wakes the task.
     stalled: bool,
-}
-
-/// Commands parsed and not yet run.
-#[derive(Default)]
-pub struct Ahead {
-    spans: Vec<Span>,
-    calls: Vec<Parsed>,
-    targets: Vec<Target>,
-    /// Lines that were unquoted where they stand, as they were, and where.
-    lines: Vec<(usize, Vec<u8>)>,
-}
-
-impl Ahead {
-    /// Puts the lines from `done` on back as they came, since they will be parsed again.
-    #[cold]
-    fn requote(&self, input: &mut [u8], done: usize) {
-        for (at, line) in self.lines.iter().filter(|(at, _)| *at >= done) {
-            input[*at..at + line.len()].copy_from_slice(line);
-        }
-    }
-}
-
-/// Cores that the look-ahead reads, one at a time; a neighbour of the same shard finds it at hand.
-struct Cores<'e> {
-    engine: &'e Engine,
-    held: Option<(ShardId, Option<Guard<'e>>)>,
-}
-
-impl Cores<'_> {
-    /// The core of a shard, if nobody else has it.
-    #[inline]
-    fn of(&mut self, shard: ShardId) -> Option<&Core> {
-        if self.held.as_ref().is_none_or(|(held, _)| *held != shard) {
-            self.held = None;
-            self.held = Some((shard, self.engine.shards[shard as usize].try_core()));
-        }
-        self.held.as_ref()?.1.as_deref()
-    }
-}
-
-/// Where a key ahead will be looked for.
-struct Target {
-    shard: u16,
-    hash: u32,
-    index: Option<u32>,
-}
-
-/// Spans kept room for: a request of a million arguments must not pin its memory to the thread.
-const KEPT_SPANS: usize = 16 << 10;
-
-/// Keys prefetched at once: what the first-level cache holds of their lines.
-const MOST_TARGETS: usize = 192;
-
-struct Parsed {
-    first: u32,
-    count: u32,
-    end: usize,
-    command: Option<(Id, &'static Command)>,
-    hash: u64,
 }
 
 /// Why the input stopped being worked on.
@@ -386,8 +319,9 @@ impl Connection {
             let parsed = state.parse_ahead(ahead, input, done, most);
             if let [_, _, ..] | [Parsed { command: Some((_, Command { route: Route::Keys, .. })), .. }] =
                 ahead.calls[..]
+                && let Some(session) = &state.session
             {
-                self.look_ahead(state, ahead, input);
+                ahead.look(&self.worker.server.engine, session.ns, input);
             }
             let mut stop = None;
             for call in &ahead.calls {
@@ -404,9 +338,7 @@ impl Connection {
                     break;
                 }
             }
-            if ahead.spans.capacity() > KEPT_SPANS {
-                ahead.spans = Vec::new();
-            }
+            ahead.give_back();
             if let Some(stop) = stop {
                 // What was parsed beyond is parsed again.
                 state.parser = Parser::default();
@@ -426,75 +358,6 @@ impl Connection {
         };
         self.reply_soon(state);
         (done, stop)
-    }
-
-    /// Hashes the keys of the commands ahead and prefetches what they will touch.
-    fn look_ahead(&self, state: &State, ahead: &mut Ahead, input: &[u8]) {
-        let engine = &self.worker.server.engine;
-        let Some(ns) = state.session.as_ref().map(|s| s.ns) else { return };
-        let Ahead { spans, calls, targets, .. } = ahead;
-        targets.clear();
-        let mut looks: SmallVec<[(usize, Look, Span); AHEAD]> = SmallVec::new();
-        let mut add = |span: Span| {
-            let key = &input[span.0 as usize..span.1 as usize];
-            let hash = engine.router.hash(key);
-            let target = Target { shard: engine.router.shard(hash, key), hash: table_hash(hash, ns), index: None };
-            // A pipeline often stays with one key.
-            if targets.last().is_none_or(|last| (last.shard, last.hash) != (target.shard, target.hash)) {
-                targets.push(target);
-            }
-            (hash, targets.len() - 1)
-        };
-        for call in calls {
-            let spans = &spans[call.first as usize..(call.first + call.count) as usize];
-            match call.command {
-                Some((_, Command { route: Route::One(at), look, .. })) if *at < spans.len() => {
-                    let (hash, target) = add(spans[*at]);
-                    call.hash = hash;
-                    looks.extend(look.and_then(|look| Some((target, look, *spans.get(look.arg)?))));
-                }
-                Some((_, command @ Command { route: Route::Keys, .. })) => {
-                    for (at, _) in
-                        keys_of(command, Args::new(input, spans)).unwrap_or_default().iter().take(MOST_TARGETS)
-                    {
-                        add(spans[*at]);
-                    }
-                }
-                _ => {}
-            }
-        }
-        targets.truncate(MOST_TARGETS);
-        let mut cores = Cores { engine, held: None };
-        for target in &*targets {
-            if let Some(core) = cores.of(target.shard) {
-                core.table.prefetch_slot(target.hash);
-            }
-        }
-        for target in &mut *targets {
-            if let Some(core) = cores.of(target.shard) {
-                target.index = core.table.prefetch_object(target.hash);
-            }
-        }
-        for target in &*targets {
-            if let (Some(index), Some(core)) = (target.index, cores.of(target.shard))
-                && core.table.is_used(index)
-            {
-                core.table.prefetch_bytes(index);
-            }
-        }
-        let target = |at: usize| targets.get(at).and_then(|target| Some((target.shard, target.index?)));
-        // What one command looks for is not worth a look ahead.
-        for looks in looks.chunk_by(|a, b| target(a.0).map(|a| a.0) == target(b.0).map(|b| b.0)) {
-            if let [(first, ..), _, ..] = looks
-                && let Some((shard, _)) = target(*first)
-                && let Some(core) = cores.of(shard)
-            {
-                let wanted = looks.iter().filter_map(|&(at, look, span)| {
-                    Some(Wanted { index: target(at)?.1, look, text: &input[span.0 as usize..span.1 as usize] })
-                });
-                ahead::fetch(core, wanted);
-            }
-        }
     }
 
     /// Runs one command. `None`: go on.

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`listen`] | listeners, admission (`maxclients`, protected mode), handing sockets to threads |
 //! | [`worker`] | one thread: a current-thread runtime, its connections, the tick that commits and replies |
-//! | [`connection`] | one connection: input, look-ahead, replies |
+//! | [`connection`] | one connection: input, commands, replies |
+//! | [`ahead`] | what a pipeline's commands will touch, fetched early |
 
+pub mod ahead;
 pub mod connection;
 pub mod listen;
 pub mod worker;

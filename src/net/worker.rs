@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
 
-use super::connection::{Ahead, Connection, Socket};
+use super::ahead::Ahead;
+use super::connection::{Connection, Socket};
 use crate::command::run::Runner;
 use crate::config::Settings;
 use crate::handler::server::{Server, ThreadStats};

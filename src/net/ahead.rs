@@ -1,0 +1,172 @@
+//! The look-ahead: what the commands of a pipeline will touch, fetched before the first of them runs.
+//!
+//! | fetched | by |
+//! |---|---|
+//! | slots and objects of keys | [`Table::prefetch_slot`](crate::shard::table::Table::prefetch_slot) and its kin |
+//! | elements of big collections | [`crate::shard::ahead`], as the rows of the commands say |
+//!
+//! Every step is taken for all commands before the next is for any, so that their cache misses overlap. What is found
+//! may have changed when the commands run: nothing but the hashes of keys is kept.
+
+use smallvec::SmallVec;
+
+use crate::codec::NsId;
+use crate::command::Id;
+use crate::command::keys::keys_of;
+use crate::handler::{Args, Command, Route};
+use crate::resp::Span;
+use crate::shard::actor::Guard;
+use crate::shard::ahead::{self, Look, Wanted};
+use crate::shard::core::{Core, ShardId};
+use crate::shard::engine::Engine;
+use crate::shard::table::table_hash;
+
+/// Commands parsed ahead.
+pub(super) const AHEAD: usize = 32;
+/// Keys prefetched at once: what the first-level cache holds of their lines.
+const MOST_TARGETS: usize = 192;
+/// Spans kept room for: a request of a million arguments must not pin its memory to the thread.
+const KEPT_SPANS: usize = 16 << 10;
+
+/// A command as it was parsed.
+pub(super) struct Parsed {
+    /// Its first span.
+    pub(super) first: u32,
+    /// Number of its spans.
+    pub(super) count: u32,
+    /// Where it ends in the input.
+    pub(super) end: usize,
+    /// Id and row of a command that is known.
+    pub(super) command: Option<(Id, &'static Command)>,
+    /// Of its only key; 0 if it was not looked at.
+    pub(super) hash: u64,
+}
+
+/// Where a key ahead will be looked for.
+struct Target {
+    shard: ShardId,
+    hash: u32,
+    index: Option<u32>,
+}
+
+/// What a command will look for in a collection: its target, the row's word, and the text.
+type Looks = SmallVec<[(usize, Look, Span); AHEAD]>;
+
+/// Commands parsed and not yet run.
+#[derive(Default)]
+pub struct Ahead {
+    pub(super) spans: Vec<Span>,
+    pub(super) calls: Vec<Parsed>,
+    targets: Vec<Target>,
+    /// Lines that were unquoted where they stand, as they were, and where.
+    pub(super) lines: Vec<(usize, Vec<u8>)>,
+}
+
+impl Ahead {
+    /// Puts the lines from `done` on back as they came, since they will be parsed again.
+    #[cold]
+    pub(super) fn requote(&self, input: &mut [u8], done: usize) {
+        for (at, line) in self.lines.iter().filter(|(at, _)| *at >= done) {
+            input[*at..at + line.len()].copy_from_slice(line);
+        }
+    }
+
+    /// Gives back what an unusual request took.
+    pub(super) fn give_back(&mut self) {
+        if self.spans.capacity() > KEPT_SPANS {
+            self.spans = Vec::new();
+        }
+    }
+
+    /// Hashes the keys of the commands ahead and prefetches what they will touch.
+    pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8]) {
+        let looks = self.aim(engine, ns, input);
+        let Ahead { targets, .. } = self;
+        let mut cores = Cores { engine, held: None };
+        for target in &*targets {
+            if let Some(core) = cores.of(target.shard) {
+                core.table.prefetch_slot(target.hash);
+            }
+        }
+        for target in &mut *targets {
+            if let Some(core) = cores.of(target.shard) {
+                target.index = core.table.prefetch_object(target.hash);
+            }
+        }
+        for target in &*targets {
+            if let (Some(index), Some(core)) = (target.index, cores.of(target.shard))
+                && core.table.is_used(index)
+            {
+                core.table.prefetch_bytes(index);
+            }
+        }
+        let target = |at: usize| targets.get(at).and_then(|target| Some((target.shard, target.index?)));
+        // What one command looks for is not worth a look ahead.
+        for looks in looks.chunk_by(|a, b| target(a.0).map(|a| a.0) == target(b.0).map(|b| b.0)) {
+            if let [(first, ..), _, ..] = looks
+                && let Some((shard, _)) = target(*first)
+                && let Some(core) = cores.of(shard)
+            {
+                let wanted = looks.iter().filter_map(|&(at, look, span)| {
+                    Some(Wanted { index: target(at)?.1, look, text: &input[span.0 as usize..span.1 as usize] })
+                });
+                ahead::fetch(core, wanted);
+            }
+        }
+    }
+
+    /// Hashes the keys and finds out what will be looked for.
+    fn aim(&mut self, engine: &Engine, ns: NsId, input: &[u8]) -> Looks {
+        let Ahead { spans, calls, targets, .. } = self;
+        targets.clear();
+        let mut looks = Looks::new();
+        let mut add = |span: Span| {
+            let key = &input[span.0 as usize..span.1 as usize];
+            let hash = engine.router.hash(key);
+            let target = Target { shard: engine.router.shard(hash, key), hash: table_hash(hash, ns), index: None };
+            // A pipeline often stays with one key.
+            if targets.last().is_none_or(|last| (last.shard, last.hash) != (target.shard, target.hash)) {
+                targets.push(target);
+            }
+            (hash, targets.len() - 1)
+        };
+        for call in calls {
+            let spans = &spans[call.first as usize..(call.first + call.count) as usize];
+            match call.command {
+                Some((_, Command { route: Route::One(at), look, .. })) if *at < spans.len() => {
+                    let (hash, target) = add(spans[*at]);
+                    call.hash = hash;
+                    looks.extend(look.and_then(|look| Some((target, look, *spans.get(look.arg)?))));
+                }
+                Some((_, command @ Command { route: Route::Keys, .. })) => {
+                    for (at, _) in
+                        keys_of(command, Args::new(input, spans)).unwrap_or_default().iter().take(MOST_TARGETS)
+                    {
+                        add(spans[*at]);
+                    }
+                }
+                _ => {}
+            }
+        }
+        targets.truncate(MOST_TARGETS);
+        looks
+    }
+}
+
+/// Cores that the look-ahead reads, one at a time; a neighbour of the same shard finds it at hand.
+struct Cores<'e> {
+    engine: &'e Engine,
+    held: Option<(ShardId, Option<Guard<'e>>)>,
+}
+
+impl Cores<'_> {
+    /// The core of a shard, if nobody else has it.
+    #[inline]
+    fn of(&mut self, shard: ShardId) -> Option<&Core> {
+        if self.held.as_ref().is_none_or(|(held, _)| *held != shard) {
+            self.held = None;
+            self.held = Some((shard, self.engine.shards[shard as usize].try_core()));
+        }
+        self.held.as_ref()?.1.as_deref()
+    }
+}
