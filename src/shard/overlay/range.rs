@@ -53,6 +53,15 @@ impl<'a> Gap<'a> {
         gap
     }
 
+    /// The same, for keys that often lie behind all entries: no search then.
+    fn behind(root: &'a Root, key: &[u8], past: bool) -> Self {
+        let end = Gap::last(root);
+        match end.at.checked_sub(1) {
+            Some(last) if end.leaf.key(last) < key => end,
+            _ => Gap::by_key(root, key, past),
+        }
+    }
+
     fn is(&self, other: &Gap<'a>) -> bool {
         self.at == other.at && std::ptr::eq(self.leaf, other.leaf)
     }
@@ -120,8 +129,8 @@ impl<'a> Range<'a> {
         }
         let back = match upper {
             Bound::Unbounded => Gap::last(root),
-            Bound::Included(key) => Gap::by_key(root, key, true),
-            Bound::Excluded(key) => Gap::by_key(root, key, false),
+            Bound::Included(key) => Gap::behind(root, key, true),
+            Bound::Excluded(key) => Gap::behind(root, key, false),
         };
         Range { front, back }
     }
