@@ -27,6 +27,7 @@ use crate::types::list::{Builder, End, List};
 use crate::types::scan::may_touch;
 use crate::types::set::cardinality;
 use crate::types::string::value::may_reply;
+use crate::types::zset::value::form;
 use crate::util::num::parse_bound;
 
 /// Where in another key what belongs to an element stands.
@@ -281,6 +282,12 @@ fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> R
         Some(source) => {
             let len = source.len(ctx)?;
             may_touch(ctx, len as u64)?;
+            if let Source::Zset(at) = source
+                && may_store
+            {
+                // Redis sorts skip lists only, and leaves them behind.
+                ctx.txn.set_form(at, form::SKIPLIST);
+            }
             sorted(ctx, &source, len, &options)?
         }
         None => Vec::new(),
