@@ -73,7 +73,7 @@ struct Options {
     #[arg(long, value_delimiter = ',', default_value = "1,16")]
     pipeline: Vec<u32>,
     /// Commands: set, get, incr, mset, hget, lrange_100, xadd, zrange, zrank, or others redis-benchmark knows by -t;
-    /// `collections` stands for lpush, rpop, lrange_100, sadd, spop, hset, hget, zadd, zrank, zrange, xadd.
+    /// `collections` stands for lpush, lrange_100, rpop, sadd, spop, hset, hget, zadd, zrank, zrange, xadd.
     #[arg(long, value_delimiter = ',', default_value = "set,get,incr,mset")]
     tests: Vec<String>,
     /// Write every key before the first run.
@@ -95,7 +95,7 @@ struct Options {
 
 /// What `collections` stands for: writers before those that read what they wrote.
 const COLLECTIONS: [&str; 11] =
-    ["lpush", "rpop", "lrange_100", "sadd", "spop", "hset", "hget", "zadd", "zrank", "zrange", "xadd"];
+    ["lpush", "lrange_100", "rpop", "sadd", "spop", "hset", "hget", "zadd", "zrank", "zrange", "xadd"];
 
 /// How redis-benchmark is told to run a test: a name it knows, or a command on the keys that its own tests use.
 fn test_arguments(test: &str, size: usize) -> Vec<String> {

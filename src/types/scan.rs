@@ -148,15 +148,17 @@ pub fn scan_group(
         }
         ended = ended || elements.next().is_none();
     }
-    let next = match last.filter(|_| !ended) {
-        Some(last) => ctx.server.element_cursors.issue(0, Some(&last)),
-        None => 0,
-    };
+    reply_page(ctx, last.filter(|_| !ended).as_deref(), entries, &page, out);
+    Ok(())
+}
+
+/// Replies with the cursor that stands for `last`, or 0 after the last page, and the page's entries.
+pub fn reply_page(ctx: &Ctx, last: Option<&[u8]>, entries: usize, page: &Reply, out: &mut Reply) {
+    let next = last.map_or(0, |last| ctx.server.element_cursors.issue(0, Some(last)));
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
     out.array(entries);
     out.raw(page.as_slice());
-    Ok(())
 }
 
 #[cfg(test)]

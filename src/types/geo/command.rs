@@ -5,7 +5,7 @@ use super::hash::{Position, text};
 use super::options::{read_position, read_unit};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
-use crate::types::zset::value::{Put, Rule, grown, open, put, score};
+use crate::types::zset::value::{Rule, put_all, score};
 
 fn geoadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let (mut rule, mut ch) = (Rule::default(), false);
@@ -29,25 +29,10 @@ fn geoadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         let position = read_position(&mut words)?;
         members.push((position.score(), words.arg()?));
     }
-    let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
-    if found.is_none() && rule.xx {
-        out.int(0);
-        return Ok(());
-    }
-    let at = open(ctx, &args[1], found, members.len(), members[0].1.len())?;
-    let (mut added, mut changed, mut longest) = (0, 0, 0);
-    for (score, member) in members {
-        match put(&mut ctx.txn, at, member, score, rule)? {
-            Put::Added(_) => {
-                added += 1;
-                longest = longest.max(member.len());
-            }
-            Put::Changed(_) => changed += 1,
-            Put::Kept | Put::Same(_) => {}
-        }
-    }
-    grown(ctx, at, added, longest);
-    out.int((added + if ch { changed } else { 0 }) as i64);
+    let first = members[0].1;
+    let members = members.iter().map(|&(score, member)| (member, score));
+    let puts = put_all(ctx, &args[1], rule, first, members)?;
+    out.int(puts.map_or(0, |puts| puts.added + if ch { puts.changed } else { 0 }) as i64);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::value::{Put, Rule, grown, open, put, shrunk, take};
+use super::value::{Put, Rule, put_all, shrunk, take};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::ahead::Look;
 use crate::shard::object::Kind;
@@ -72,31 +72,17 @@ fn add(ctx: &mut Ctx, args: Args<'_>, incr: bool, out: &mut Reply) -> Result {
     for number in pairs.iter().step_by(2) {
         numbers.push(parse_double(number).ok_or(Error::NotFloat)?);
     }
-    let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
-    if found.is_none() && rule.xx {
+    let members = pairs.iter().skip(1).step_by(2).zip(numbers);
+    let Some(puts) = put_all(ctx, &args[1], rule, &pairs[1], members)? else {
         if rule.incr {
             out.nil()
         } else {
             out.int(0)
         }
         return Ok(());
-    }
-    let at = open(ctx, &args[1], found, numbers.len(), pairs[1].len())?;
-    let (mut added, mut changed, mut longest, mut last) = (0, 0, 0, Put::Kept);
-    for (member, number) in pairs.iter().skip(1).step_by(2).zip(numbers) {
-        last = put(&mut ctx.txn, at, member, number, rule)?;
-        match last {
-            Put::Added(_) => {
-                added += 1;
-                longest = longest.max(member.len());
-            }
-            Put::Changed(_) => changed += 1,
-            Put::Kept | Put::Same(_) => {}
-        }
-    }
-    grown(ctx, at, added, longest);
-    match last {
-        _ if !rule.incr => out.int((added + if ch { changed } else { 0 }) as i64),
+    };
+    match puts.last {
+        _ if !rule.incr => out.int((puts.added + if ch { puts.changed } else { 0 }) as i64),
         Put::Kept => out.nil(),
         Put::Added(score) | Put::Changed(score) | Put::Same(score) => out.double(score.get()),
     }

@@ -10,7 +10,7 @@ use crate::codec::element::Group as Elements;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
-use crate::types::scan::{Options, may_touch, parse_cursor, scan_group};
+use crate::types::scan::{Options, may_touch, parse_cursor, reply_page, scan_group};
 use crate::types::string::value::may_reply;
 use crate::util::num::{format_17_digits, format_double};
 
@@ -139,14 +139,7 @@ fn scan_sorted(
         }
         last = Some(key);
     }
-    let next = match last.filter(|_| members.next().is_some()) {
-        Some(last) => ctx.server.element_cursors.issue(0, Some(&last)),
-        None => 0,
-    };
-    out.array(2);
-    out.bulk(itoa::Buffer::new().format(next).as_bytes());
-    out.array(entries);
-    out.raw(page.as_slice());
+    reply_page(ctx, last.filter(|_| members.next().is_some()).as_deref(), entries, &page, out);
     Ok(())
 }
 

@@ -190,6 +190,46 @@ pub fn open(ctx: &mut Ctx, key: &[u8], found: Option<Found>, members: usize, len
     Ok(at)
 }
 
+/// What became of members that were put.
+pub struct Puts {
+    /// Members that came.
+    pub added: u64,
+    /// Members whose score changed.
+    pub changed: u64,
+    /// What became of the last one.
+    pub last: Put,
+}
+
+/// Gives members their scores by the rule, in the sorted set of a key, which is made if it is not there; `None` if it is
+/// not and the rule makes none. `first` is the first member.
+pub fn put_all<'m>(
+    ctx: &mut Ctx,
+    key: &[u8],
+    rule: Rule,
+    first: &[u8],
+    members: impl ExactSizeIterator<Item = (&'m [u8], f64)>,
+) -> Result<Option<Puts>> {
+    let found = ctx.lookup_kind(key, Kind::Zset)?;
+    if found.is_none() && rule.xx {
+        return Ok(None);
+    }
+    let at = open(ctx, key, found, members.len(), first.len())?;
+    let (mut puts, mut longest) = (Puts { added: 0, changed: 0, last: Put::Kept }, 0);
+    for (member, number) in members {
+        puts.last = put(&mut ctx.txn, at, member, number, rule)?;
+        match puts.last {
+            Put::Added(_) => {
+                puts.added += 1;
+                longest = longest.max(member.len());
+            }
+            Put::Changed(_) => puts.changed += 1,
+            Put::Kept | Put::Same(_) => {}
+        }
+    }
+    grown(ctx, at, puts.added, longest);
+    Ok(Some(puts))
+}
+
 /// Counts members that came, the longest of so many bytes.
 pub fn grown(ctx: &mut Ctx, at: Found, added: u64, longest: usize) {
     if added == 0 {
