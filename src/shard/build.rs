@@ -9,8 +9,9 @@
 //! | [`Build::finish`]: one small log record puts the metadata and removes the pending record | the result, whole |
 //!
 //! A pending record that is found at a start is turned into a garbage record, which reclaims what it leads to; one that
-//! a failed or rolled back command leaves, by the shard's timer, and a flush before that takes it along. Before the first slice becomes visible the log is synced
-//! up to the pending record, so that no power loss parts the elements from what leads to them.
+//! a failed or rolled back command leaves, by the shard's timer, and a flush before that takes it along. Before the first
+//! slice becomes visible the log is synced up to the pending record, so that no power loss parts the elements from what
+//! leads to them.
 //!
 //! Invariants: the builder's command holds the lease of the key from the first element to the commit; an element is put
 //! once; nothing spills where reads must not wait.
@@ -71,9 +72,7 @@ impl Shape {
     pub const fn new(kind: Kind, size: u64) -> Self {
         Shape { kind, encoding: 0, form: 0, size, extra: Extra::None, expire_ms: 0 }
     }
-}
 
-impl Shape {
     fn body(&self) -> Body {
         let Shape { encoding, form, size, extra, .. } = *self;
         Body { encoding, form, size, extra, ..Body::new() }
