@@ -7,13 +7,16 @@
 //!
 //! Keys of a collection begin alike and those of one node even more so; past the prefix four bytes mostly tell them
 //! apart. The heads of a full node fill four cache lines, are read all at once and without a branch, and leave a key or
-//! two to be compared. A key that is there is found by its own line alone: the prefix is looked at only where no key is
-//! equal. A node of few keys has no heads: they would be one more allocation for a small collection.
+//! two to be compared. The prefix stands with the arrays' pointers, so that an inner node's keys are hardly ever read. A
+//! node of few keys has no heads: they would be one more allocation for a small collection.
 //!
-//! Invariants: keys strictly ascend; all begin with the first `prefix` bytes of the first; there are as many heads as
-//! items, the [`PAD`]s that fill the last [`LANES`] aside, or none.
+//! Invariants: keys strictly ascend; if there are heads, all keys begin with the prefix, and there are as many heads as
+//! items, the [`PAD`]s that fill the last [`LANES`] aside.
 
 use std::cmp::Ordering;
+use std::ops::Range;
+
+use smallvec::SmallVec;
 
 use super::Key;
 use crate::util::prefetch::prefetch_all;
@@ -24,6 +27,8 @@ const FEW: usize = 8;
 const LANES: usize = 8;
 /// Stands behind the last head; no head is greater.
 const PAD: i32 = i32::MAX;
+/// Up to so many keys of one head are looked at one after the other, as they are fetched together.
+const TIES: usize = 4;
 
 /// What has a key.
 pub(super) trait Keyed {
@@ -41,13 +46,12 @@ impl Keyed for Key {
 pub(super) struct Keys<T> {
     items: Vec<T>,
     heads: Vec<i32>,
-    /// Length in bytes.
-    prefix: usize,
+    prefix: SmallVec<[u8; 24]>,
 }
 
 impl<T> Default for Keys<T> {
     fn default() -> Self {
-        Keys { items: Vec::new(), heads: Vec::new(), prefix: 0 }
+        Keys { items: Vec::new(), heads: Vec::new(), prefix: SmallVec::new() }
     }
 }
 
@@ -90,32 +94,34 @@ impl<T: Keyed> Keys<T> {
     /// Where `key` is, or where it would be.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        let Some(tail) = key.get(self.prefix..).filter(|_| !self.heads.is_empty()) else {
+        if self.heads.is_empty() {
             return self.items.binary_search_by(|item| item.key().cmp(key));
+        }
+        let Some(tail) = key.strip_prefix(&self.prefix[..]) else {
+            return Err(if *key < self.prefix[..] { 0 } else { self.len() });
         };
-        let head = head(tail);
-        let mut at = self.less(head);
-        if self.heads.get(at + 1) == Some(&head) {
-            let end = at + self.heads[at..self.len()].partition_point(|h| *h == head);
-            match self.items[at..end].binary_search_by(|item| item.key().cmp(key)) {
-                Ok(found) => return Ok(at + found),
-                Err(gap) => at += gap,
-            }
-        } else if self.heads.get(at) == Some(&head)
-            && let Some(item) = self.items.get(at)
-        {
+        let ties = self.ties(head(tail));
+        let (at, tied) = (ties.start, &self.items[ties]);
+        if tied.len() > TIES {
+            let found = tied.binary_search_by(|item| item.key().cmp(key));
+            return found.map(|i| at + i).map_err(|i| at + i);
+        }
+        for (i, item) in tied.iter().enumerate() {
             match item.key().cmp(key) {
-                Ordering::Less => at += 1,
-                Ordering::Equal => return Ok(at),
-                Ordering::Greater => {}
+                Ordering::Less => {}
+                Ordering::Equal => return Ok(at + i),
+                Ordering::Greater => return Err(at + i),
             }
         }
-        let prefix = &self.items[0].key()[..self.prefix];
-        match key[..self.prefix].cmp(prefix) {
-            Ordering::Less => Err(0),
-            Ordering::Equal => Err(at),
-            Ordering::Greater => Err(self.len()),
-        }
+        Err(at + tied.len())
+    }
+
+    /// The items of this head; where they would be.
+    #[inline]
+    fn ties(&self, head: i32) -> Range<usize> {
+        let at = self.less(head);
+        let heads = &self.heads[at..self.len()];
+        at..at + heads.iter().take_while(|h| **h == head).count()
     }
 
     /// First step of a look-ahead: the heads.
@@ -124,15 +130,18 @@ impl<T: Keyed> Keys<T> {
         prefetch_all(&self.heads);
     }
 
-    /// Second step: the item that the heads single out, and where it is; few keys are searched.
+    /// Second step: the items that the heads single out, and where the first is; few keys are searched.
     #[inline]
     pub(super) fn prefetch_item(&self, key: &[u8]) -> usize {
-        let at = match key.get(self.prefix..) {
-            Some(tail) if !self.heads.is_empty() => self.less(head(tail)),
-            _ => self.find(key).unwrap_or_else(|at| at),
+        let items = match key.get(self.prefix.len()..) {
+            Some(tail) if !self.heads.is_empty() => self.ties(head(tail)),
+            _ => {
+                let at = self.find(key).unwrap_or_else(|at| at);
+                at..(at + 1).min(self.len())
+            }
         };
-        prefetch_all(self.items.get(at..at + 1).unwrap_or_default());
-        at
+        prefetch_all(&self.items[items.start..items.end.min(items.start + TIES)]);
+        items.start
     }
 
     /// Number of keys with a lesser head.
@@ -148,9 +157,9 @@ impl<T: Keyed> Keys<T> {
     }
 
     pub(super) fn insert(&mut self, at: usize, item: T) {
-        let tail =
-            if self.heads.is_empty() { None } else { item.key().strip_prefix(&self.items[0].key()[..self.prefix]) };
-        if let Some(tail) = tail {
+        if !self.heads.is_empty()
+            && let Some(tail) = item.key().strip_prefix(&self.prefix[..])
+        {
             self.heads.truncate(self.items.len());
             self.heads.insert(at, head(tail));
             self.items.insert(at, item);
@@ -220,8 +229,9 @@ impl<T: Keyed> Keys<T> {
         self.heads.clear();
         let [first, .., last] = self.items.as_slice() else { return };
         if self.items.len() > FEW {
-            self.prefix = first.key().iter().zip(last.key()).take_while(|(a, b)| a == b).count();
-            self.heads.extend(self.items.iter().map(|item| head(&item.key()[self.prefix..])));
+            let same = first.key().iter().zip(last.key()).take_while(|(a, b)| a == b).count();
+            self.prefix = SmallVec::from_slice(&first.key()[..same]);
+            self.heads.extend(self.items.iter().map(|item| head(&item.key()[same..])));
             self.pad();
         }
     }
@@ -238,14 +248,8 @@ impl<T: Keyed> Keys<T> {
     pub(super) fn check(&self) {
         assert!(self.items.is_sorted_by(|a, b| a.key() < b.key()));
         if !self.heads.is_empty() {
-            let prefix = &self.items[0].key()[..self.prefix];
-            assert!(self.items.iter().all(|item| item.key().starts_with(prefix)));
-            assert!(
-                self.items
-                    .iter()
-                    .map(|item| head(&item.key()[self.prefix..]))
-                    .eq(self.heads[..self.len()].iter().copied())
-            );
+            let tails = self.items.iter().map(|item| item.key().strip_prefix(&self.prefix[..]));
+            assert!(tails.map(|tail| tail.map(head)).eq(self.heads[..self.len()].iter().copied().map(Some)));
             assert!(self.heads.len().is_multiple_of(LANES) && self.heads[self.len()..].iter().all(|h| *h == PAD));
         }
     }

@@ -3,7 +3,7 @@
 //! | node | holds |
 //! |---|---|
 //! | [`Leaf`] | up to 64 entries, each key with its element, and a bit of each in four masks |
-//! | [`Inner`] | up to 64 children in an array, with the lower bound and the sums of each in two more |
+//! | [`Inner`] | up to 128 children in an array, with the lower bound and the sums of each in two more |
 //!
 //! A search reads the heads of the keys, then an entry or two. Children stand in their parent's array, not
 //! behind pointers of their own: a look-up follows one pointer a level.
@@ -21,7 +21,7 @@ use super::{Element, Key, Root, Sums, heap_of_key};
 /// Entries of a full leaf: as many as a mask has bits.
 pub(super) const LEAF_ENTRIES: usize = 64;
 /// Children of a full inner node.
-pub(super) const FAN_OUT: usize = 64;
+pub(super) const FAN_OUT: usize = 128;
 /// A node with fewer entries or children looks for a neighbour to merge with.
 const SMALL: usize = 16;
 /// The most that a node made by a merge holds: it must not be split right after.
