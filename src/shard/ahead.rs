@@ -6,7 +6,7 @@
 //! | 1 | the inner nodes above an element | its leaf |
 //! | 2 | the leaf | the heads of its keys |
 //! | 3 | the heads | the entry that they single out |
-//! | 4 | the entry | a value that stands elsewhere |
+//! | 4 | the entry | its text, if that stands elsewhere |
 //!
 //! The elements of all commands take a step before any takes the next. Where a member's score leads to another element
 //! that a command will want ([`Look::sorted`]), that one goes through the steps after the first.
@@ -113,5 +113,5 @@ fn near<'c>(core: &'c Core, wanted: Wanted<'_>, key: &[u8]) -> Option<Near<'c>> 
 fn walk(ways: &mut [Way<'_, '_>]) {
     ways.iter().for_each(|way| way.near.fetch_heads());
     ways.iter_mut().for_each(|way| way.near.fetch_entry(&way.key));
-    ways.iter().for_each(|way| way.near.fetch_value());
+    ways.iter().for_each(|way| way.near.fetch_text());
 }

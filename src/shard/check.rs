@@ -65,11 +65,11 @@ impl Core {
         let Some(body) = &object.body else { return };
         assert_ne!(body.version, 0, "a body has a version: {}", what());
         assert!(object.value().is_empty(), "a body or a value: {}", what());
-        for (_, element) in body.overlay.iter() {
-            let clean = element.state & (overlay::state::DIRTY | overlay::state::IN_FLIGHT) == 0;
+        for element in body.overlay.iter() {
+            let clean = element.is_clean();
             // While a failed flush settles, its elements turn dirty before their object does.
             assert!(clean || !object.is_clean(), "elements are dirty or in flight only with their object: {}", what());
-            assert!(element.value.is_some() || !clean, "a removed element waits: {}", what());
+            assert!(element.is_live() || !clean, "a removed element waits: {}", what());
             let stored = element.state & overlay::state::MAYBE_STORED == 0 || body.maybe_stored;
             assert!(stored, "an element is stored with its body: {}", what());
         }

@@ -23,7 +23,7 @@ use crate::store::{Partition, StoreError};
 
 use super::core::Core;
 use super::object::{Kind, Object, state};
-use super::overlay::{self, Element, Key};
+use super::overlay::{self, Key};
 use super::rank;
 use super::table::Index;
 
@@ -190,22 +190,22 @@ impl Gather {
         let version = body.version;
         let Gather { flight, key: disk_key, .. } = self;
         let (mut gathered, most) = (0, *budget);
-        let next = body.overlay.visit_dirty(&part.from, most, |key, element| {
+        let next = body.overlay.visit_dirty(&part.from, most, |element| {
             if let Some(counted) = &mut part.counted {
-                counted.note(key, element);
+                counted.note(element);
             }
             element.state = element.state & !(overlay::state::DIRTY | overlay::state::NEXT)
                 | overlay::state::IN_FLIGHT
                 | overlay::state::MAYBE_STORED;
-            if element.value.is_some() {
+            if element.is_live() {
                 element.state |= overlay::state::NEXT;
             }
             disk_key.clear();
-            codec::key::element_key(ns, &object.bytes[..key_len], version, key, disk_key);
-            flight.push(disk_key, element.value.as_deref());
-            flight.elements.push(ElementEntry { index: part.index, version, key: Key::from_slice(key) });
+            codec::key::element_key(ns, &object.bytes[..key_len], version, element.key(), disk_key);
+            flight.push(disk_key, element.value());
+            flight.elements.push(ElementEntry { index: part.index, version, key: Key::from_slice(element.key()) });
             gathered += 1;
-            let cost = 1 + element.value.as_ref().map_or(0, |value| value.len()) / ENTRY_BYTES;
+            let cost = 1 + element.value().map_or(0, <[u8]>::len) / ENTRY_BYTES;
             *budget = budget.saturating_sub(cost);
             cost
         });
@@ -320,8 +320,8 @@ impl Counted {
 
     /// Notes an element on its way.
     #[inline]
-    fn note(&mut self, key: &[u8], element: &Element) {
-        let (now, before) = (element.value.is_some(), element.state & overlay::state::BASE != 0);
+    fn note(&mut self, element: &overlay::Entry) {
+        let (key, now, before) = (element.key(), element.is_live(), element.state & overlay::state::BASE != 0);
         if now != before && key.first() == Some(&self.group.tag()) {
             self.changes.push((Key::from_slice(key), i8::from(now) - i8::from(before)));
         }
@@ -472,7 +472,7 @@ fn settle_element(core: &mut Core, entry: &ElementEntry, ok: bool) {
         if !ok {
             element.state |= overlay::state::DIRTY;
         }
-        element.value.is_none() && element.state & overlay::state::DIRTY == 0
+        !element.is_live() && element.state & overlay::state::DIRTY == 0
     });
     if gone == Some(true) {
         body.overlay.remove(&entry.key);

@@ -18,7 +18,7 @@ use super::engine::{Engine, OpenError};
 use super::garbage::{Dead, DeadStage, Stage};
 use super::names::Names;
 use super::object::{ELEMENT_OVERHEAD, Kind, state};
-use super::overlay::{self, Bytes, Element};
+use super::overlay::{self, Entry};
 use super::table::Index;
 
 fn bad(what: impl std::fmt::Display) -> OpenError {
@@ -227,19 +227,20 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool
             Ok(())
         }),
         Op::ElemPut { ns, key, version, elem, value } => with_key(ns, key, &mut |core, hash| {
-            let new = |_: Option<&Element>| Some(Bytes::from_slice(value));
+            let new = |_: Option<&Entry>, state| Entry::new(elem, Some(value), state);
             change_element(core, hash, lsn, (ns, key, version), elem, new)
         }),
-        Op::ElemDelete { ns, key, version, elem } => {
-            with_key(ns, key, &mut |core, hash| change_element(core, hash, lsn, (ns, key, version), elem, |_| None))
-        }
+        Op::ElemDelete { ns, key, version, elem } => with_key(ns, key, &mut |core, hash| {
+            let new = |_: Option<&Entry>, state| Entry::new(elem, None, state);
+            change_element(core, hash, lsn, (ns, key, version), elem, new)
+        }),
         Op::ElemPatch { ns, key, version, elem, offset, bytes } => with_key(ns, key, &mut |core, hash| {
-            change_element(core, hash, lsn, (ns, key, version), elem, |old| {
-                let mut value = old.and_then(|e| e.value.clone()).unwrap_or_default();
+            change_element(core, hash, lsn, (ns, key, version), elem, |old, state| {
+                let mut value = old.and_then(Entry::value).unwrap_or_default().to_vec();
                 let end = offset as usize + bytes.len();
                 value.resize(value.len().max(end), 0);
                 value[offset as usize..end].copy_from_slice(bytes);
-                Some(value)
+                Entry::new(elem, Some(&value), state)
             })
         }),
         Op::Count { shard, ns, count } => with_shard(engine, shard, lsn, mine, |core| {
@@ -436,7 +437,7 @@ fn change_element(
     lsn: Lsn,
     (ns, key, version): (NsId, &[u8], u64),
     element: &[u8],
-    change: impl FnOnce(Option<&Element>) -> Option<Bytes>,
+    change: impl FnOnce(Option<&Entry>, u8) -> Entry,
 ) -> Result {
     let Some(index) = core.fault(hash, ns, key, true)? else { return Ok(()) };
     let version = if version == 0 { lsn } else { version };
@@ -450,15 +451,14 @@ fn change_element(
         codec::key::element_key(ns, &object.bytes[..key_len], version, element, &mut disk_key);
         if let Some(value) = partition.get(&disk_key).map_err(|e| storage(key, e))? {
             let state = overlay::state::BASE | overlay::state::NEXT;
-            body.overlay.insert(element, Element { value: Some(Bytes::from_slice(&value)), state });
+            body.overlay.insert(Entry::new(element, Some(&value), state));
         }
     }
     let old = body.overlay.get(element);
     let kept = old.map_or(0, |old| old.state);
-    let value = change(old);
-    let added = element.len() + value.as_ref().map_or(0, |value| value.len()) + ELEMENT_OVERHEAD;
-    let state = kept | overlay::state::DIRTY | overlay::state::MAYBE_STORED;
-    body.overlay.insert(element, Element { value, state });
+    let new = change(old, kept | overlay::state::DIRTY | overlay::state::MAYBE_STORED);
+    let added = element.len() + new.value().map_or(0, <[u8]>::len) + ELEMENT_OVERHEAD;
+    body.overlay.insert(new);
     core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
     core.dirty_bytes += added;
     stamp(core, index, lsn);

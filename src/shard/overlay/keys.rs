@@ -2,7 +2,7 @@
 //!
 //! | array | holds |
 //! |---|---|
-//! | `items` | keys, short ones inline; in a leaf each with its element |
+//! | `items` | entries, or an inner node's bounds |
 //! | `heads` | of each key the four bytes after the prefix that all of the node share, as a number |
 //!
 //! Keys of a collection begin alike and those of one node even more so; past the prefix four bytes mostly tell them

@@ -5,6 +5,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | [`entry`] | key, value and state of one element |
 //! | [`keys`] | the keys of a node, and how they are searched |
 //! | [`node`] | leaves and inner nodes: search, split, merge, sums |
 //! | [`range`] | walks in order, from either end |
@@ -20,6 +21,7 @@
 //! Invariants: keys strictly ascend; a child's sums are the sums of what is below it; all leaves stand at one depth; no
 //! node is empty but the root of an empty map; an inner root has two children or more. `tests::check` holds them.
 
+mod entry;
 mod keys;
 mod node;
 mod range;
@@ -33,18 +35,16 @@ use std::ops::{Add, AddAssign, Bound, Sub, SubAssign};
 
 use smallvec::SmallVec;
 
+pub use entry::Entry;
 use node::{Change, Inner, LEAF_ENTRIES, Leaf, Merge, Sweep, Visit};
 pub use range::Range;
 
 use crate::util::prefetch::prefetch_all;
 
-/// Bytes of a value; short ones stand inline.
-pub type Bytes = SmallVec<[u8; 24]>;
-
-/// Bytes of a key. A sorted set's hold a score and a member: with 30 bytes for the member most stand inline.
+/// Bytes of a key that stands without its entry; most stand inline.
 pub type Key = SmallVec<[u8; 40]>;
 
-const _: () = assert!(size_of::<Bytes>() == 32 && size_of::<Key>() == 48, "no byte is lost");
+const _: () = assert!(size_of::<Key>() == 48, "no byte is lost");
 
 /// State bits of elements; the module's table says what each means.
 pub mod state {
@@ -54,38 +54,6 @@ pub mod state {
     pub const MAYBE_STORED: u8 = 8;
     pub const BASE: u8 = 16;
     pub const NEXT: u8 = 32;
-}
-
-/// One element of a collection or one chunk of a big string.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Element {
-    /// `None`: removed; the entry masks what the disk may still hold.
-    pub value: Option<Bytes>,
-    /// Bits of [`state`].
-    pub state: u8,
-}
-
-impl Element {
-    /// Whether the element may leave memory.
-    pub const fn is_clean(&self) -> bool {
-        self.state & (state::DIRTY | state::IN_FLIGHT) == 0
-    }
-
-    /// What it adds to the sums of the nodes above it.
-    fn sums(&self) -> Sums {
-        let has = |flag| u64::from(self.state & flag != 0);
-        Sums {
-            entries: 1,
-            live: u64::from(self.value.is_some()),
-            dirty: has(state::DIRTY),
-            base: has(state::BASE),
-            next: has(state::NEXT),
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.value.as_ref().filter(|v| v.spilled()).map_or(0, |v| v.capacity() + ALLOCATION_BYTES)
-    }
 }
 
 /// How many entries there are of each sort.
@@ -169,27 +137,31 @@ impl<'a> Near<'a> {
         self.at = self.leaf.prefetch_entry(key);
     }
 
-    /// Fetches the first lines of the entry's value if it does not stand inline.
+    /// Fetches the first lines of what does not stand in the entry.
     #[inline]
-    pub fn fetch_value(&self) {
+    pub fn fetch_text(&self) {
         const MOST_BYTES: usize = 256;
-        if let Some(value) = self.value()
-            && value.len() > Bytes::new().inline_size()
-        {
-            prefetch_all(&value[..value.len().min(MOST_BYTES)]);
+        if let Some(entry) = self.entry() {
+            let text = entry.elsewhere();
+            prefetch_all(&text[..text.len().min(MOST_BYTES)]);
         }
     }
 
     /// The value of the entry that is probably meant.
     #[inline]
     pub fn value(&self) -> Option<&'a [u8]> {
+        self.entry()?.value()
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<&'a Entry> {
         let leaf = self.leaf;
-        (self.at < leaf.len()).then(|| leaf.element(self.at).value.as_deref()).flatten()
+        (self.at < leaf.len()).then(|| leaf.entry(self.at))
     }
 }
 
-/// Memory of one entry without what its key and value hold elsewhere: its place in a leaf that is three quarters full.
-pub const ENTRY_BYTES: usize = (size_of::<Key>() + size_of::<u32>() + size_of::<Element>()) * 4 / 3;
+/// Memory of one entry without what its text holds elsewhere: its place in a leaf that is three quarters full.
+pub const ENTRY_BYTES: usize = (size_of::<Entry>() + size_of::<u32>()) * 4 / 3;
 
 /// What an allocator adds to an allocation, roughly.
 const ALLOCATION_BYTES: usize = 16;
@@ -205,7 +177,7 @@ pub struct Overlay {
     root: Root,
     /// Of all entries.
     sums: Sums,
-    /// Of keys and values too long to stand inline.
+    /// Of entries too long to stand inline.
     heap_bytes: usize,
     /// All elements are in memory: a miss is an answer.
     pub complete: bool,
@@ -232,7 +204,7 @@ impl Overlay {
         self.sums
     }
 
-    /// Memory held, estimated: [`ENTRY_BYTES`] an entry, and the allocations of long keys and values.
+    /// Memory held, estimated: [`ENTRY_BYTES`] an entry, and the allocations of long ones.
     pub fn bytes(&self) -> usize {
         self.len() * ENTRY_BYTES + self.heap_bytes
     }
@@ -247,48 +219,43 @@ impl Overlay {
     }
 
     /// The entry of `key`.
-    pub fn get(&self, key: &[u8]) -> Option<&Element> {
+    pub fn get(&self, key: &[u8]) -> Option<&Entry> {
         let leaf = match &self.root {
             Root::Leaf(leaf) => leaf,
             Root::Inner(inner) => inner.leaf_of(key),
         };
         let at = leaf.find(key).ok()?;
         leaf.touch();
-        Some(leaf.element(at))
+        Some(leaf.entry(at))
     }
 
-    /// Puts `element` in the place of `key` and returns what was there before.
-    pub fn insert(&mut self, key: &[u8], element: Element) -> Option<Element> {
-        self.merge(key, element, |_, element| Some(element))
+    /// Puts `entry` in the place of its key and returns what was there before.
+    pub fn insert(&mut self, entry: Entry) -> Option<Entry> {
+        self.merge(entry, |_, _| true)
     }
 
-    /// Puts `element` in the place of `key` if nothing is there, otherwise what `merge` makes of old and new, `None` of
-    /// which leaves the old. Returns what was replaced.
-    pub fn merge(
-        &mut self,
-        key: &[u8],
-        element: Element,
-        merge: impl FnOnce(&Element, Element) -> Option<Element>,
-    ) -> Option<Element> {
-        let (old, change) = self.place(key, element, merge);
+    /// Puts `entry` in the place of its key if nothing is there; otherwise `merge` gets old and new, may change the new
+    /// one, and tells whether it takes the place. Returns what was replaced.
+    pub fn merge(&mut self, entry: Entry, merge: impl FnOnce(&Entry, &mut Entry) -> bool) -> Option<Entry> {
+        let (old, change) = self.place(entry, merge);
         self.follow(change);
         old
     }
 
-    fn place(&mut self, key: &[u8], element: Element, merge: impl Merge) -> (Option<Element>, Change) {
+    fn place(&mut self, entry: Entry, merge: impl Merge) -> (Option<Entry>, Change) {
         if let Root::Leaf(leaf) = &mut self.root {
-            match leaf.find(key) {
-                Ok(at) => return leaf.merge(at, element, merge),
+            match leaf.find(entry.key()) {
+                Ok(at) => return leaf.merge(at, entry, merge),
                 Err(at) if leaf.len() < LEAF_ENTRIES => {
-                    let change = Change::new(key, &element);
-                    leaf.insert(at, key, element);
+                    let change = Change::new(&entry);
+                    leaf.insert(at, entry);
                     return (None, change);
                 }
                 Err(_) => self.root = Root::Inner(Inner::over(std::mem::take(leaf))),
             }
         }
         let Root::Inner(inner) = &mut self.root else { return (None, Change::default()) };
-        let placed = inner.insert(key, element, (true, true), merge);
+        let placed = inner.insert(entry, (true, true), merge);
         if let Some(split) = placed.split {
             let (bound, right) = *split;
             inner.grow(bound, right);
@@ -297,19 +264,19 @@ impl Overlay {
     }
 
     /// Takes the entry of `key` out; nothing of it stays, so the disk's is no longer masked.
-    pub fn remove(&mut self, key: &[u8]) -> Option<Element> {
-        let (key, element) = match &mut self.root {
+    pub fn remove(&mut self, key: &[u8]) -> Option<Entry> {
+        let entry = match &mut self.root {
             Root::Leaf(leaf) => leaf.find(key).ok().map(|at| leaf.remove(at)),
             Root::Inner(inner) => inner.remove(key),
         }?;
         self.collapse();
-        self.sums -= element.sums();
-        self.heap_bytes -= heap_of_key(&key) + element.heap_bytes();
-        Some(element)
+        self.sums -= entry.sums();
+        self.heap_bytes -= entry.heap_bytes();
+        Some(entry)
     }
 
     /// Has `f` change the entry of `key`, if there is one; sums and bytes follow.
-    pub fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Element) -> R) -> Option<R> {
+    pub fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let (answer, change) = match &mut self.root {
             Root::Leaf(leaf) => leaf.update(key, f),
             Root::Inner(inner) => inner.update(key, f),
@@ -336,7 +303,7 @@ impl Overlay {
     }
 
     /// The live entry that `n` live entries precede.
-    pub fn select_live(&self, n: u64) -> Option<(&[u8], &Element)> {
+    pub fn select_live(&self, n: u64) -> Option<&Entry> {
         if n >= self.sums.live {
             return None;
         }
@@ -358,12 +325,7 @@ impl Overlay {
 
     /// Calls `f` for the dirty entries from `from` on, in order, as long as what it answers for them is less than `most`
     /// in sum; subtrees without any cost nothing. Returns the key of the next dirty entry, `None` when there are no more.
-    pub fn visit_dirty(
-        &mut self,
-        from: &[u8],
-        most: usize,
-        f: impl FnMut(&[u8], &mut Element) -> usize,
-    ) -> Option<Key> {
+    pub fn visit_dirty(&mut self, from: &[u8], most: usize, f: impl FnMut(&mut Entry) -> usize) -> Option<Key> {
         let mut visit = Visit { from: Some(from), most, f, change: Change::default() };
         let next = match &mut self.root {
             Root::Leaf(leaf) => leaf.visit_dirty(&mut visit),
@@ -415,11 +377,6 @@ impl Overlay {
     }
 }
 
-/// Of a key, whose length does not change: its length stands for its capacity.
-fn heap_of_key(key: &[u8]) -> usize {
-    if key.len() > Key::new().inline_size() { key.len() + ALLOCATION_BYTES } else { 0 }
-}
-
 impl Default for Overlay {
     fn default() -> Self {
         Self::new()
@@ -430,7 +387,7 @@ impl Clone for Overlay {
     fn clone(&self) -> Self {
         let mut clone = Overlay { root: self.root.clone(), ..*self };
         // Copies have other capacities.
-        clone.heap_bytes = clone.iter().map(|(key, element)| heap_of_key(key) + element.heap_bytes()).sum();
+        clone.heap_bytes = clone.iter().map(Entry::heap_bytes).sum();
         clone
     }
 }
@@ -446,7 +403,7 @@ impl Eq for Overlay {}
 impl fmt::Debug for Overlay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Overlay {{ complete: {}, elements: ", self.complete)?;
-        f.debug_map().entries(self.iter().map(|(key, element)| (key.escape_ascii().to_string(), element))).finish()?;
+        f.debug_list().entries(self.iter()).finish()?;
         f.write_str(" }")
     }
 }

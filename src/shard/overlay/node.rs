@@ -2,7 +2,7 @@
 //!
 //! | node | holds |
 //! |---|---|
-//! | [`Leaf`] | up to 64 entries, each key with its element, and a bit of each in four masks |
+//! | [`Leaf`] | up to 64 entries, and a bit of each in four masks |
 //! | [`Inner`] | up to 128 children in an array, with the lower bound and the sums of each in two more |
 //!
 //! A search reads the heads of the keys, then an entry or two. Children stand in their parent's array, not
@@ -15,8 +15,8 @@
 
 use std::cell::Cell;
 
-use super::keys::{Keyed, Keys};
-use super::{Element, Key, Root, Sums, heap_of_key};
+use super::keys::Keys;
+use super::{Entry, Key, Root, Sums};
 
 /// Entries of a full leaf: as many as a mask has bits.
 pub(super) const LEAF_ENTRIES: usize = 64;
@@ -36,8 +36,8 @@ pub(super) struct Change {
 
 impl Change {
     /// An entry that was not there.
-    pub(super) fn new(key: &[u8], element: &Element) -> Change {
-        Change { sums: element.sums(), heap_bytes: heap_of_key(key) + element.heap_bytes() }
+    pub(super) fn new(entry: &Entry) -> Change {
+        Change { sums: entry.sums(), heap_bytes: entry.heap_bytes() }
     }
 
     fn between(before: (Sums, usize), after: (Sums, usize)) -> Change {
@@ -71,42 +71,18 @@ pub(super) struct Sweep<'a> {
     pub(super) change: Change,
 }
 
-/// What is to stand in the place of an old element when a new one comes; `None`: the old one stays.
-pub(super) trait Merge: FnOnce(&Element, Element) -> Option<Element> {}
-impl<M: FnOnce(&Element, Element) -> Option<Element>> Merge for M {}
+/// Changes a new entry by the old one, and tells whether it takes its place.
+pub(super) trait Merge: FnOnce(&Entry, &mut Entry) -> bool {}
+impl<M: FnOnce(&Entry, &mut Entry) -> bool> Merge for M {}
 
 /// What an insertion below a node came to.
 pub(super) struct Placed {
     /// What was there before, if it was replaced.
-    pub(super) old: Option<Element>,
+    pub(super) old: Option<Entry>,
     /// How the node changed, what it gave to the node split off included.
     pub(super) change: Change,
     /// The node split off to the right, with its bound.
     pub(super) split: Option<Box<(Key, Inner)>>,
-}
-
-/// Key and element stand side by side: a look-up finds the element in the cache line after the key's.
-#[derive(Clone)]
-struct Entry {
-    key: Key,
-    element: Element,
-}
-
-impl Entry {
-    fn new(key: &[u8], element: Element) -> Entry {
-        Entry { key: Key::from_slice(key), element }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        heap_of_key(&self.key) + self.element.heap_bytes()
-    }
-}
-
-impl Keyed for Entry {
-    #[inline]
-    fn key(&self) -> &[u8] {
-        &self.key
-    }
 }
 
 /// Entries in order of their keys.
@@ -133,8 +109,8 @@ const fn low(n: usize) -> u64 {
 }
 
 impl Masks {
-    fn of(element: &Element) -> Masks {
-        let sums = element.sums();
+    fn of(entry: &Entry) -> Masks {
+        let sums = entry.sums();
         Masks { live: sums.live, dirty: sums.dirty, base: sums.base, next: sums.next }
     }
 
@@ -177,9 +153,9 @@ impl Masks {
 }
 
 impl Leaf {
-    fn of(key: &[u8], element: Element) -> Leaf {
-        let masks = Masks::of(&element);
-        Leaf { entries: Keys::of(Entry::new(key, element)), masks, touched: Cell::new(false) }
+    fn of(entry: Entry) -> Leaf {
+        let masks = Masks::of(&entry);
+        Leaf { entries: Keys::of(entry), masks, touched: Cell::new(false) }
     }
 
     #[inline]
@@ -193,8 +169,8 @@ impl Leaf {
     }
 
     #[inline]
-    pub(super) fn element(&self, at: usize) -> &Element {
-        &self.entries.get(at).element
+    pub(super) fn entry(&self, at: usize) -> &Entry {
+        self.entries.get(at)
     }
 
     /// Spares the leaf at the next sweep. Writes only if it must: readers share the cache line.
@@ -240,52 +216,53 @@ impl Leaf {
         (self.masks.live & low(self.find(key).unwrap_or_else(|at| at))).count_ones().into()
     }
 
-    pub(super) fn insert(&mut self, at: usize, key: &[u8], element: Element) {
-        self.masks.insert(at, Masks::of(&element));
-        self.entries.insert(at, Entry::new(key, element));
+    pub(super) fn insert(&mut self, at: usize, entry: Entry) {
+        self.masks.insert(at, Masks::of(&entry));
+        self.entries.insert(at, entry);
     }
 
-    /// Puts what `merge` makes of the old element and the new one in the place of the old; see [`super::Overlay::merge`].
-    pub(super) fn merge<M: Merge>(&mut self, at: usize, element: Element, merge: M) -> (Option<Element>, Change) {
+    /// See [`super::Overlay::merge`].
+    pub(super) fn merge<M: Merge>(&mut self, at: usize, mut entry: Entry, merge: M) -> (Option<Entry>, Change) {
         self.touch();
-        let place = &mut self.entries.get_mut(at).element;
-        let Some(element) = merge(place, element) else { return (None, Change::default()) };
-        let change = Change::between((place.sums(), place.heap_bytes()), (element.sums(), element.heap_bytes()));
-        self.masks.replace(at, Masks::of(&element));
-        (Some(std::mem::replace(place, element)), change)
+        let place = self.entries.get_mut(at);
+        if !merge(place, &mut entry) {
+            return (None, Change::default());
+        }
+        let change = Change::between((place.sums(), place.heap_bytes()), (entry.sums(), entry.heap_bytes()));
+        self.masks.replace(at, Masks::of(&entry));
+        (Some(std::mem::replace(place, entry)), change)
     }
 
-    pub(super) fn remove(&mut self, at: usize) -> (Key, Element) {
+    pub(super) fn remove(&mut self, at: usize) -> Entry {
         self.masks.remove(at);
-        let Entry { key, element } = self.entries.remove(at);
-        (key, element)
+        self.entries.remove(at)
     }
 
-    pub(super) fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Element) -> R) -> Option<(R, Change)> {
+    pub(super) fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Entry) -> R) -> Option<(R, Change)> {
         let at = self.find(key).ok()?;
-        Some(self.change(at, |_, element| f(element)))
+        Some(self.change(at, f))
     }
 
-    fn change<R>(&mut self, at: usize, f: impl FnOnce(&[u8], &mut Element) -> R) -> (R, Change) {
-        let Entry { key, element } = self.entries.get_mut(at);
-        let before = (element.sums(), element.heap_bytes());
-        let answer = f(key, element);
-        let after = (element.sums(), element.heap_bytes());
-        self.masks.replace(at, Masks::of(element));
+    fn change<R>(&mut self, at: usize, f: impl FnOnce(&mut Entry) -> R) -> (R, Change) {
+        let entry = self.entries.get_mut(at);
+        let before = (entry.sums(), entry.heap_bytes());
+        let answer = f(entry);
+        let after = (entry.sums(), entry.heap_bytes());
+        self.masks.replace(at, Masks::of(entry));
         (answer, Change::between(before, after))
     }
 
     /// The live entry that `n` live ones of this leaf precede.
-    pub(super) fn select_live(&self, n: u64) -> Option<(&[u8], &Element)> {
+    pub(super) fn select_live(&self, n: u64) -> Option<&Entry> {
         let rest = (0..n).fold(self.masks.live, |mask, _| mask & mask.wrapping_sub(1));
         let at = rest.trailing_zeros() as usize;
         self.touch();
-        Some((self.key(at), self.element(at)))
+        Some(self.entry(at))
     }
 
     pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Key>
     where
-        F: FnMut(&[u8], &mut Element) -> usize,
+        F: FnMut(&mut Entry) -> usize,
     {
         let first = visit.from.take().map_or(0, |from| self.find(from).unwrap_or_else(|at| at));
         let mut dirty = self.masks.dirty & !low(first);
@@ -307,17 +284,17 @@ impl Leaf {
         if sweep.leaves == 0 || self.touched.replace(false) {
             return;
         }
-        let kept = self.entries.iter().filter(|entry| !entry.element.is_clean()).count();
+        let kept = self.entries.iter().filter(|entry| !entry.is_clean()).count();
         // Few among many are not worth the moves.
         if self.len() - kept <= kept / 4 {
             return;
         }
         let size = |leaf: &Leaf| (leaf.sums(), leaf.entries.iter().map(Entry::heap_bytes).sum());
         let before = size(self);
-        self.entries.retain(|entry| !entry.element.is_clean());
+        self.entries.retain(|entry| !entry.is_clean());
         self.masks = Masks::default();
         for (at, entry) in self.entries.iter().enumerate() {
-            self.masks.insert(at, Masks::of(&entry.element));
+            self.masks.insert(at, Masks::of(entry));
         }
         sweep.change.add(Change::between(before, size(self)));
     }
@@ -486,7 +463,7 @@ impl Inner {
     }
 
     /// The live entry that `n` live ones below this node precede.
-    pub(super) fn select_live(&self, mut n: u64) -> Option<(&[u8], &Element)> {
+    pub(super) fn select_live(&self, mut n: u64) -> Option<&Entry> {
         let mut inner = self;
         loop {
             let at = inner.sums.iter().position(|sums| {
@@ -502,36 +479,30 @@ impl Inner {
     }
 
     /// `first`, `last`: no node of this depth precedes it, follows it.
-    pub(super) fn insert<M: Merge>(
-        &mut self,
-        key: &[u8],
-        element: Element,
-        (first, last): (bool, bool),
-        merge: M,
-    ) -> Placed {
-        let at = self.route(key);
+    pub(super) fn insert<M: Merge>(&mut self, entry: Entry, (first, last): (bool, bool), merge: M) -> Placed {
+        let at = self.route(entry.key());
         let mut new_at = None;
         let (old, change) = match &mut self.children {
-            Children::Leaves(leaves) => match leaves[at].find(key) {
+            Children::Leaves(leaves) => match leaves[at].find(entry.key()) {
                 Ok(i) => {
-                    let (old, change) = leaves[at].merge(i, element, merge);
+                    let (old, change) = leaves[at].merge(i, entry, merge);
                     self.sums[at] += change.sums;
                     (old, change)
                 }
                 Err(i) => {
-                    let change = Change::new(key, &element);
+                    let change = Change::new(&entry);
                     if leaves[at].len() < LEAF_ENTRIES {
-                        leaves[at].insert(i, key, element);
+                        leaves[at].insert(i, entry);
                         self.sums[at] += change.sums;
                     } else {
-                        new_at = self.overflow(at, i, key, element);
+                        new_at = self.overflow(at, i, entry);
                     }
                     (None, change)
                 }
             },
             Children::Inners(inners) => {
                 let ends = (first && at == 0, last && at + 1 == self.sums.len());
-                let placed = inners[at].insert(key, element, ends, merge);
+                let placed = inners[at].insert(entry, ends, merge);
                 self.sums[at] += placed.change.sums;
                 if let Some(split) = placed.split {
                     let (bound, right) = *split;
@@ -550,20 +521,20 @@ impl Inner {
     }
 
     /// Inserts an entry at `i` of a full leaf. Returns the index of the leaf that this made, if any.
-    fn overflow(&mut self, at: usize, i: usize, key: &[u8], element: Element) -> Option<usize> {
+    fn overflow(&mut self, at: usize, i: usize, entry: Entry) -> Option<usize> {
         let Children::Leaves(leaves) = &mut self.children else { return None };
-        let sums = element.sums();
+        let sums = entry.sums();
         if i == LEAF_ENTRIES {
             // Not at the end of this leaf, then at the front of the next: keys that descend towards a full leaf must
             // not make a leaf each.
             if leaves.get(at + 1).is_some_and(|next| next.len() < LEAF_ENTRIES) {
-                leaves[at + 1].insert(0, key, element);
-                self.bounds.replace(at, Key::from_slice(key));
+                self.bounds.replace(at, Key::from_slice(entry.key()));
+                leaves[at + 1].insert(0, entry);
                 self.sums[at + 1] += sums;
                 return None;
             }
-            leaves.insert(at + 1, Leaf::of(key, element));
-            self.bounds.insert(at, Key::from_slice(key));
+            self.bounds.insert(at, Key::from_slice(entry.key()));
+            leaves.insert(at + 1, Leaf::of(entry));
             self.sums.insert(at + 1, sums);
             return Some(at + 1);
         }
@@ -571,12 +542,12 @@ impl Inner {
             let bound = Key::from_slice(leaves[at].key(0));
             if at > 0 && leaves[at - 1].len() < LEAF_ENTRIES {
                 let end = leaves[at - 1].len();
-                leaves[at - 1].insert(end, key, element);
+                leaves[at - 1].insert(end, entry);
                 self.bounds.replace(at - 1, bound);
                 self.sums[at - 1] += sums;
                 return None;
             }
-            leaves.insert(at, Leaf::of(key, element));
+            leaves.insert(at, Leaf::of(entry));
             self.bounds.insert(at, bound);
             self.sums.insert(at, sums);
             return Some(at);
@@ -584,9 +555,9 @@ impl Inner {
         let mut right = leaves[at].split_off(LEAF_ENTRIES / 2);
         let bound = Key::from_slice(right.key(0));
         if i <= LEAF_ENTRIES / 2 {
-            leaves[at].insert(i, key, element);
+            leaves[at].insert(i, entry);
         } else {
-            right.insert(i - LEAF_ENTRIES / 2, key, element);
+            right.insert(i - LEAF_ENTRIES / 2, entry);
         }
         self.sums[at] = leaves[at].sums();
         self.sums.insert(at + 1, right.sums());
@@ -619,7 +590,7 @@ impl Inner {
         self.children.append(right.children);
     }
 
-    pub(super) fn remove(&mut self, key: &[u8]) -> Option<(Key, Element)> {
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<Entry> {
         let at = self.route(key);
         let removed = match &mut self.children {
             Children::Leaves(leaves) => {
@@ -628,7 +599,7 @@ impl Inner {
             }
             Children::Inners(inners) => inners[at].remove(key)?,
         };
-        self.sums[at] -= removed.1.sums();
+        self.sums[at] -= removed.sums();
         if self.children.len_of(at) < SMALL && !self.tidy(at) && at + 1 < self.len() && self.is_mergeable(at, at + 1) {
             self.merge_left(at + 1);
         }
@@ -669,7 +640,7 @@ impl Inner {
         self.children.merge_left(at, bound);
     }
 
-    pub(super) fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Element) -> R) -> Option<(R, Change)> {
+    pub(super) fn update<R>(&mut self, key: &[u8], f: impl FnOnce(&mut Entry) -> R) -> Option<(R, Change)> {
         let at = self.route(key);
         let (answer, change) = match &mut self.children {
             Children::Leaves(leaves) => leaves[at].update(key, f),
@@ -681,7 +652,7 @@ impl Inner {
 
     pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Key>
     where
-        F: FnMut(&[u8], &mut Element) -> usize,
+        F: FnMut(&mut Entry) -> usize,
     {
         let first = visit.from.map_or(0, |from| self.route(from));
         for at in first..self.len() {
@@ -743,7 +714,7 @@ impl Leaf {
     pub(super) fn check_arrays(&self) {
         self.entries.check();
         let mut masks = Masks::default();
-        self.entries.iter().enumerate().for_each(|(at, entry)| masks.insert(at, Masks::of(&entry.element)));
+        self.entries.iter().enumerate().for_each(|(at, entry)| masks.insert(at, Masks::of(entry)));
         assert_eq!(self.masks, masks);
     }
 }

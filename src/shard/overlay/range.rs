@@ -9,7 +9,7 @@ use std::ops::Bound;
 use smallvec::SmallVec;
 
 use super::node::{Children, Inner, Leaf};
-use super::{Element, Root};
+use super::{Entry, Root};
 
 /// A gap between entries and the way down to it.
 #[derive(Clone)]
@@ -146,7 +146,7 @@ fn is_inverted(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 }
 
 impl<'a> Iterator for Range<'a> {
-    type Item = (&'a [u8], &'a Element);
+    type Item = &'a Entry;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -161,7 +161,7 @@ impl<'a> Iterator for Range<'a> {
         }
         let Gap { leaf, at, .. } = self.front;
         self.front.at += 1;
-        Some((leaf.key(at), leaf.element(at)))
+        Some(leaf.entry(at))
     }
 }
 
@@ -179,6 +179,6 @@ impl DoubleEndedIterator for Range<'_> {
         }
         self.back.at -= 1;
         let Gap { leaf, at, .. } = self.back;
-        Some((leaf.key(at), leaf.element(at)))
+        Some(leaf.entry(at))
     }
 }

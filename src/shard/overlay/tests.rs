@@ -8,7 +8,20 @@ use proptest::prelude::*;
 use super::node::{Children, FAN_OUT};
 use super::*;
 
-type Model = BTreeMap<Vec<u8>, Element>;
+type Model = BTreeMap<Vec<u8>, Entry>;
+
+/// What an entry has beside its key.
+#[derive(Debug, Clone)]
+struct Element {
+    value: Option<Vec<u8>>,
+    state: u8,
+}
+
+impl Element {
+    fn at(&self, key: &[u8]) -> Entry {
+        Entry::new(key, self.value.as_deref(), self.state)
+    }
+}
 
 /// Panics unless all invariants of the module hold.
 fn check(overlay: &Overlay) {
@@ -22,7 +35,7 @@ fn check(overlay: &Overlay) {
     assert_eq!(overlay.sums, sums);
     assert_eq!(overlay.heap_bytes, heap);
     assert_eq!(overlay.bytes(), overlay.len() * ENTRY_BYTES + heap);
-    let keys: Vec<_> = overlay.iter().map(|(key, _)| key).collect();
+    let keys: Vec<_> = overlay.iter().map(Entry::key).collect();
     assert!(keys.is_sorted_by(|a, b| a < b), "keys ascend");
     assert_eq!(keys.len(), overlay.len());
 }
@@ -32,8 +45,8 @@ fn check_leaf(leaf: &Leaf) -> (Sums, usize, usize) {
     leaf.check_arrays();
     let (mut sums, mut heap) = (Sums::default(), 0);
     for at in 0..leaf.len() {
-        sums += leaf.element(at).sums();
-        heap += heap_of_key(leaf.key(at)) + leaf.element(at).heap_bytes();
+        sums += leaf.entry(at).sums();
+        heap += leaf.entry(at).heap_bytes();
     }
     assert_eq!(leaf.sums(), sums);
     (sums, heap, 0)
@@ -78,12 +91,12 @@ fn leaves(overlay: &Overlay) -> usize {
 
 fn same(overlay: &Overlay, model: &Model) {
     check(overlay);
-    assert!(overlay.iter().eq(model.iter().map(|(key, element)| (key.as_slice(), element))));
-    assert!(overlay.iter().rev().eq(model.iter().rev().map(|(key, element)| (key.as_slice(), element))));
+    assert!(overlay.iter().eq(model.values()));
+    assert!(overlay.iter().rev().eq(model.values().rev()));
 }
 
-fn sums_of<'a>(elements: impl Iterator<Item = &'a Element>) -> Sums {
-    elements.fold(Sums::default(), |all, element| all + element.sums())
+fn sums_of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Sums {
+    entries.fold(Sums::default(), |all, entry| all + entry.sums())
 }
 
 /// Keys of two groups and of any length up to too long to stand inline, in the order of `n`.
@@ -93,15 +106,14 @@ fn key(n: u32) -> Vec<u8> {
     [&[tag][..], format!("e:{n:06}{tail}").as_bytes()].concat()
 }
 
-fn clean(n: u32) -> Element {
-    Element { value: Some(Bytes::from_slice(&n.to_be_bytes())), state: state::BASE | state::NEXT }
+fn clean(key: &[u8]) -> Entry {
+    Entry::new(key, Some(b"value"), state::BASE | state::NEXT)
 }
 
 fn element() -> impl Strategy<Value = Element> {
     let value = prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..40));
     let states = vec![0, 1, 4, 5, 8, 16, 48, 49, 32, 44];
-    (value, prop::sample::select(states))
-        .prop_map(|(value, state)| Element { value: value.map(|v| Bytes::from_slice(&v)), state })
+    (value, prop::sample::select(states)).prop_map(|(value, state)| Element { value, state })
 }
 
 const KEYS: u32 = 10_000;
@@ -158,7 +170,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn insert(overlay: &mut Overlay, model: &mut Model, n: u32, element: &Element) {
-    assert_eq!(overlay.insert(&key(n), element.clone()), model.insert(key(n), element.clone()));
+    let entry = element.at(&key(n));
+    assert_eq!(overlay.insert(entry.clone()), model.insert(key(n), entry));
 }
 
 fn remove(overlay: &mut Overlay, model: &mut Model, n: u32) {
@@ -169,14 +182,15 @@ fn change(overlay: &mut Overlay, model: &mut Model, step: Step) {
     match step {
         Step::Insert(n, element) => insert(overlay, model, n, &element),
         Step::Add(n, element) => {
-            let old = overlay.merge(&key(n), element.clone(), |_, _| None);
-            assert_eq!(old, None);
-            model.entry(key(n)).or_insert(element);
+            let entry = element.at(&key(n));
+            assert_eq!(overlay.merge(entry.clone(), |_, _| false), None);
+            model.entry(key(n)).or_insert(entry);
         }
         Step::Remove(n) => remove(overlay, model, n),
         Step::Update(n, element) => {
-            let old = overlay.update(&key(n), |e| std::mem::replace(e, element.clone()));
-            assert_eq!(old, model.get_mut(&key(n)).map(|e| std::mem::replace(e, element)));
+            let entry = element.at(&key(n));
+            let old = overlay.update(&key(n), |e| std::mem::replace(e, entry.clone()));
+            assert_eq!(old, model.get_mut(&key(n)).map(|e| std::mem::replace(e, entry)));
         }
         Step::Run(start, n, by, down, element) => {
             for i in 0..n {
@@ -213,16 +227,14 @@ fn ask(overlay: &Overlay, model: &Model, step: Step) {
             assert_eq!((overlay.before(&key(n)), overlay.live_before(&key(n))), (before, before.live));
         }
         Step::Select(n) => {
-            let mut live = model.iter().filter(|(_, e)| e.value.is_some());
-            let expected = live.nth(n as usize).map(|(key, element)| (key.as_slice(), element));
-            assert_eq!(overlay.select_live(n), expected);
+            assert_eq!(overlay.select_live(n), model.values().filter(|e| e.is_live()).nth(n as usize));
         }
         Step::Range(lower, upper, mut turns) => {
             let (lower, upper) = (lower.map(key), upper.map(key));
             let as_slices = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
             let mut range = overlay.range(as_slices.0, as_slices.1);
             let inside = |k: &&Vec<u8>| std::ops::RangeBounds::contains(&(lower.clone(), upper.clone()), *k);
-            let mut expected = model.iter().filter(|(k, _)| inside(k)).map(|(k, e)| (k.as_slice(), e));
+            let mut expected = model.iter().filter(|(k, _)| inside(k)).map(|(_, e)| e);
             loop {
                 let pair = match turns % 2 {
                     0 => (range.next(), expected.next()),
@@ -241,9 +253,9 @@ fn ask(overlay: &Overlay, model: &Model, step: Step) {
 
 fn visit_dirty(overlay: &mut Overlay, model: &mut Model, from: &[u8], most: usize, element: Element) {
     let mut visited = Vec::new();
-    let next = overlay.visit_dirty(from, most, |key, e| {
-        visited.push(key.to_vec());
-        *e = element.clone();
+    let next = overlay.visit_dirty(from, most, |e| {
+        visited.push(e.key().to_vec());
+        *e = element.at(visited.last().unwrap());
         1
     });
     let dirty = model.range(from.to_vec()..).filter(|(_, e)| e.state & state::DIRTY != 0);
@@ -251,7 +263,7 @@ fn visit_dirty(overlay: &mut Overlay, model: &mut Model, from: &[u8], most: usiz
     let rest = dirty.split_off(most.min(dirty.len()));
     assert_eq!(visited, dirty);
     assert_eq!(next.as_deref(), rest.first().map(Vec::as_slice));
-    dirty.into_iter().for_each(|key| drop(model.insert(key, element.clone())));
+    dirty.into_iter().for_each(|key| drop(model.insert(key.clone(), element.at(&key))));
 }
 
 fn evict(overlay: &mut Overlay, model: &mut Model, from: &[u8], leaves: usize) {
@@ -260,7 +272,7 @@ fn evict(overlay: &mut Overlay, model: &mut Model, from: &[u8], leaves: usize) {
     let next = overlay.evict_clean(from, leaves);
     assert!(next.is_none_or(|next| leaves == 0 || next.as_slice() > from), "it gets on");
     assert_eq!(overlay.complete, complete && overlay.len() == before);
-    let kept: Model = overlay.iter().map(|(key, element)| (key.to_vec(), element.clone())).collect();
+    let kept: Model = overlay.iter().map(|entry| (entry.key().to_vec(), entry.clone())).collect();
     assert!(kept.iter().all(|(key, element)| model.get(key) == Some(element)));
     assert!(model.iter().all(|(key, element)| element.is_clean() || kept.contains_key(key)));
     *model = kept;
@@ -295,7 +307,7 @@ proptest! {
             if i % 3 == 2 {
                 prop_assert_eq!(overlay.remove(&keys[i / 2]), model.remove(&keys[i / 2]));
             }
-            prop_assert_eq!(overlay.insert(&key, clean(0)), model.insert(key.clone(), clean(0)));
+            prop_assert_eq!(overlay.insert(clean(&key)), model.insert(key.clone(), clean(&key)));
             prop_assert_eq!(overlay.before(&key).entries, model.range(..key.clone()).count() as u64);
         }
         same(&overlay, &model);
@@ -310,7 +322,7 @@ fn an_empty_map_answers() {
     assert_eq!(overlay.remove(b""), None);
     assert_eq!(overlay.update(b"", |_| ()), None);
     assert_eq!((overlay.before(b"k"), overlay.select_live(0)), (Sums::default(), None));
-    assert_eq!(overlay.visit_dirty(b"", 1, |_, _| 1), None);
+    assert_eq!(overlay.visit_dirty(b"", 1, |_| 1), None);
     assert_eq!(overlay.evict_clean(b"", 1), None);
     assert!(overlay.complete, "nothing was dropped");
 }
@@ -319,16 +331,32 @@ fn an_empty_map_answers() {
 fn a_look_ahead_meets_what_it_looks_for() {
     let mut overlay = Overlay::new();
     // Of one group, so that heads tell keys apart.
-    (0..5_000).for_each(|n| drop(overlay.insert(&key(n), clean(n))));
+    (0..5_000).for_each(|n| drop(overlay.insert(clean(&key(n)))));
     for n in 0..6_000 {
         let mut near = overlay.near(&key(n)).unwrap();
         near.fetch_heads();
         near.fetch_entry(&key(n));
-        near.fetch_value();
+        near.fetch_text();
         let element = overlay.get(&key(n));
-        assert!(element.is_none() || near.value() == element.and_then(|e| e.value.as_deref()), "{n}");
+        assert!(element.is_none() || near.value() == element.and_then(Entry::value), "{n}");
     }
     assert!(Overlay::new().near(b"k").is_none(), "one leaf needs no way to it");
+}
+
+#[test]
+fn a_value_is_cut_and_grows_in_place() {
+    for len in [0usize, 3, 40, 5_000] {
+        let mut entry = Entry::new(b"key", Some(&vec![7; len]), 0);
+        entry.resize_value(len + 10);
+        assert_eq!(entry.value().unwrap(), [vec![7; len], vec![0; 10]].concat());
+        entry.value_mut().unwrap()[len] = 1;
+        entry.resize_value(len / 2);
+        assert_eq!((entry.key(), entry.value().unwrap()), (&b"key"[..], &vec![7; len / 2][..]));
+        assert!(entry.heap_bytes() < len + len / 2 + 100, "no doubling");
+    }
+    let mut removed = Entry::new(b"key", None, 0);
+    removed.resize_value(10);
+    assert!(removed.value().is_none() && removed.value_mut().is_none());
 }
 
 #[test]
@@ -344,7 +372,7 @@ fn keys_in_order_fill_leaves() {
     let orders: [&dyn Fn(u32) -> u32; 3] = [&|i| i, &|i| n - i, &|i| if i < n / 2 { i } else { n + n - i }];
     for order in orders {
         let mut overlay = Overlay::new();
-        (0..n).for_each(|i| drop(overlay.insert(&order(i).to_be_bytes(), clean(i))));
+        (0..n).for_each(|i| drop(overlay.insert(clean(&order(i).to_be_bytes()))));
         check(&overlay);
         assert!(leaves(&overlay) < n as usize / LEAF_ENTRIES * 11 / 10, "{} leaves", leaves(&overlay));
     }
@@ -354,7 +382,7 @@ fn keys_in_order_fill_leaves() {
 fn a_queue_stays_small() {
     let mut overlay = Overlay::new();
     for i in 0..100_000u32 {
-        overlay.insert(&i.to_be_bytes(), clean(i));
+        overlay.insert(clean(&i.to_be_bytes()));
         if i >= 1_000 {
             assert!(overlay.remove(&(i - 1_000).to_be_bytes()).is_some());
         }
@@ -369,7 +397,7 @@ fn a_queue_stays_small() {
 fn what_shrinks_at_random_merges() {
     let mut overlay = Overlay::new();
     let scattered = |i: u32| i.wrapping_mul(2_654_435_761).to_be_bytes();
-    (0..50_000).for_each(|i| drop(overlay.insert(&scattered(i), clean(i))));
+    (0..50_000).for_each(|i| drop(overlay.insert(clean(&scattered(i)))));
     (0..49_000).for_each(|i| drop(overlay.remove(&scattered(i))));
     check(&overlay);
     assert!(leaves(&overlay) < 1_000 / 8, "{} leaves", leaves(&overlay));
@@ -378,7 +406,7 @@ fn what_shrinks_at_random_merges() {
 #[test]
 fn a_sweep_spares_the_touched_once_and_the_unclean_always() {
     let mut overlay = Overlay::new();
-    (0..10_000u32).for_each(|i| drop(overlay.insert(&i.to_be_bytes(), clean(i))));
+    (0..10_000u32).for_each(|i| drop(overlay.insert(clean(&i.to_be_bytes()))));
     overlay.update(&7_000u32.to_be_bytes(), |e| e.state |= state::IN_FLIGHT);
     overlay.update(&9_000u32.to_be_bytes(), |e| e.state |= state::DIRTY);
     let sweep = |overlay: &mut Overlay| {
@@ -395,7 +423,7 @@ fn a_sweep_spares_the_touched_once_and_the_unclean_always() {
         overlay
             .range(Bound::Included(&i.to_be_bytes()), Bound::Unbounded)
             .next()
-            .is_some_and(|(key, _)| key == i.to_be_bytes())
+            .is_some_and(|entry| entry.key() == i.to_be_bytes())
     }));
     sweep(&mut overlay);
     sweep(&mut overlay);

@@ -19,7 +19,7 @@ use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
 use crate::shard::core::{Core, storage};
 use crate::shard::object::{Body, Kind, Object};
-use crate::shard::overlay::{self, Bytes, Element, Key};
+use crate::shard::overlay::{self, Entry, Key};
 use crate::store::StoreError;
 
 /// A collection of no more elements is read whole at its first touch.
@@ -122,7 +122,7 @@ impl Txn<'_, '_> {
         if !self.body(at).overlay.complete {
             self.load_element(at, key)?;
         }
-        Ok(self.body(at).overlay.get(key).and_then(|element| element.value.as_deref()))
+        Ok(self.body(at).overlay.get(key).and_then(Entry::value))
     }
 
     /// Brings an element into the overlay, if fjall has it and the overlay does not.
@@ -152,7 +152,7 @@ impl Txn<'_, '_> {
         let core = &mut *self.lease[at.at as usize];
         let Some(body) = &mut core.table.at_mut(at.index).body else { return };
         let before = body.overlay.bytes();
-        body.overlay.insert(key, Element { value: Some(Bytes::from_slice(value)), state: CLEAN });
+        body.overlay.insert(Entry::new(key, Some(value), CLEAN));
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
         core.admitted += 1;
     }
@@ -233,11 +233,12 @@ impl Txn<'_, '_> {
         let before = body.overlay.bytes();
         let mut existed = false;
         // One search tells whether it is there and puts it. What the disk may hold stays known.
-        let merge = |old: &Element, new: Element| {
-            existed = old.value.is_some();
-            (replace || !existed).then(|| Element { state: new.state | old.state, ..new })
+        let merge = |old: &Entry, new: &mut Entry| {
+            existed = old.is_live();
+            new.state |= old.state;
+            replace || !existed
         };
-        let old = body.overlay.merge(key, Element { value: Some(Bytes::from_slice(value)), state }, merge);
+        let old = body.overlay.merge(Entry::new(key, Some(value), state), merge);
         if existed && old.is_none() {
             return true;
         }
@@ -249,7 +250,10 @@ impl Txn<'_, '_> {
             Some(old) if old.state & overlay::state::DIRTY != 0 => (core.dirty_bytes + after).saturating_sub(before),
             _ => core.dirty_bytes + key.len() + value.len() + crate::shard::object::ELEMENT_OVERHEAD,
         };
-        self.set.undo.push(Undo::Element { at, key: Key::from_slice(key), old });
+        self.set.undo.push(match old {
+            Some(was) => Undo::Element { at, was },
+            None => Undo::NoElement { at, key: Key::from_slice(key) },
+        });
         self.touch(at);
         existed
     }
@@ -272,8 +276,8 @@ impl Txn<'_, '_> {
         let Some(body) = &mut object.body else { return Ok(false) };
         let before = body.overlay.bytes();
         let Some(old) = body.overlay.remove(key) else { return Ok(false) };
-        let Some(value) = &old.value else {
-            body.overlay.insert(key, old);
+        let Some(value) = old.value() else {
+            body.overlay.insert(old);
             return Ok(false);
         };
         take(value);
@@ -283,11 +287,11 @@ impl Txn<'_, '_> {
             core.dirty_bytes = core.dirty_bytes.saturating_sub(gone);
         }
         if old.state & TRACE != 0 {
-            body.overlay.insert(key, Element { value: None, state: old.state | overlay::state::DIRTY });
+            body.overlay.insert(Entry::new(key, None, old.state | overlay::state::DIRTY));
             core.dirty_bytes += key.len() + crate::shard::object::ELEMENT_OVERHEAD;
         }
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
-        self.set.undo.push(Undo::Element { at, key: Key::from_slice(key), old: Some(old) });
+        self.set.undo.push(Undo::Element { at, was: old });
         self.touch(at);
         Ok(true)
     }
@@ -406,9 +410,9 @@ impl<'a> Iterator for Elements<'a> {
         }
         loop {
             let next = if self.reverse { self.memory.iter.next_back() } else { self.memory.iter.next() };
-            let (key, element) = next?;
-            if let Some(value) = &element.value {
-                return Some(Ok((Piece::Memory(key), Piece::Memory(value))));
+            let entry = next?;
+            if let Some(value) = entry.value() {
+                return Some(Ok((Piece::Memory(entry.key()), Piece::Memory(value))));
             }
         }
     }
@@ -431,8 +435,8 @@ impl<'a> Elements<'a> {
                 (None, None) => return None,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (Some((key, _)), Some(stored)) if self.reverse => stored.cmp(key),
-                (Some((key, _)), Some(stored)) => (*key).cmp(stored),
+                (Some(entry), Some(stored)) if self.reverse => stored.cmp(entry.key()),
+                (Some(entry), Some(stored)) => entry.key().cmp(stored),
             };
             if order == Ordering::Greater {
                 let Some(Ok((key, value))) = disk.next.take() else { return None };
@@ -441,10 +445,10 @@ impl<'a> Elements<'a> {
             if order == Ordering::Equal {
                 disk.next = None;
             }
-            if let Some((key, element)) = self.memory.next.take()
-                && let Some(value) = &element.value
+            if let Some(entry) = self.memory.next.take()
+                && let Some(value) = entry.value()
             {
-                return Some(Ok((Piece::Memory(key), Piece::Memory(value))));
+                return Some(Ok((Piece::Memory(entry.key()), Piece::Memory(value))));
             }
         }
     }

@@ -59,12 +59,8 @@ impl Txn<'_, '_> {
         let (_, upper) = whole_group(group);
         let overlay = &self.body(at).overlay;
         if overlay.complete {
-            let found = overlay.select_live(self.live_in_front(at, group) + n).filter(|(key, _)| *key < &upper[..]);
-            let value = |e: &crate::shard::overlay::Element| e.value.is_some();
-            debug_assert!(found.is_none_or(|(_, e)| value(e)), "a live element has a value");
-            return Ok(
-                found.map(|(key, e)| (Piece::Memory(key), Piece::Memory(e.value.as_deref().unwrap_or_default())))
-            );
+            let found = overlay.select_live(self.live_in_front(at, group) + n).filter(|entry| *entry.key() < upper[..]);
+            return Ok(found.and_then(|entry| Some((Piece::Memory(entry.key()), Piece::Memory(entry.value()?)))));
         }
         let prefix = self.prefix(at);
         while let Some(index) = self.counted(at, group, &prefix)? {

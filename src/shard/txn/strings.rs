@@ -5,7 +5,7 @@ use super::{Found, Txn, WriteSet, set_tail};
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::shard::object::{Body, Kind, state};
-use crate::shard::overlay::{self, Bytes, Element, Key};
+use crate::shard::overlay::{self, Entry, Key};
 
 /// A string longer than this is stored in chunks.
 pub const BIG_STRING: usize = 64 << 10;
@@ -51,8 +51,7 @@ impl Txn<'_, '_> {
         for (number, chunk) in value.chunks(CHUNK).enumerate() {
             let element = chunk_element(number as u32);
             redo::encode_elem_put(ns, &key, 0, &element, chunk, &mut self.set.redo);
-            let value = Some(Bytes::from_slice(chunk));
-            body.overlay.insert(&element, Element { value, state: overlay::state::DIRTY });
+            body.overlay.insert(Entry::new(&element, Some(chunk), overlay::state::DIRTY));
         }
         let dirty = body.overlay.bytes();
         let core = &mut *self.lease[at.at as usize];
@@ -109,8 +108,8 @@ impl Txn<'_, '_> {
             return Some(number);
         }
         let from = std::ops::Bound::Included(&chunk_element(number)[..]);
-        let (element, _) = overlay.range(from, std::ops::Bound::Unbounded).next()?;
-        match *element {
+        let entry = overlay.range(from, std::ops::Bound::Unbounded).next()?;
+        match *entry.key() {
             [_, a, b, c, d] => Some(u32::from_be_bytes([a, b, c, d])),
             _ => Some(number),
         }
@@ -198,14 +197,16 @@ impl Txn<'_, '_> {
         redo::encode_elem_patch(patched.0, patched.1, patched.2, &key, offset as u64, bytes, redo);
         let before = body.overlay.bytes();
         let done = body.overlay.update(&key, |element| {
-            let Some(value) = &mut element.value else { return None };
+            let value = element.value()?;
             let old_len = value.len();
             let (from, len) = cover(arena, value, offset, bytes.len());
-            value.resize(old_len.max(offset + bytes.len()), 0);
+            element.resize_value(old_len.max(offset + bytes.len()));
+            let value = element.value_mut()?;
             value[offset..offset + bytes.len()].copy_from_slice(bytes);
+            let grown = value.len();
             let state = element.state;
             element.state |= overlay::state::DIRTY;
-            let dirty = if state & overlay::state::DIRTY == 0 { value.len() } else { value.len() - old_len };
+            let dirty = if state & overlay::state::DIRTY == 0 { grown } else { grown - old_len };
             Some((Undo::ElementSplice { at, key: Key::from_slice(&key), offset, from, len, old_len, state }, dirty))
         });
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;

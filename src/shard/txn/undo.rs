@@ -10,7 +10,7 @@ use crate::codec::{Extra, NsId};
 use crate::shard::build::Staged;
 use crate::shard::names::Names;
 use crate::shard::object::{Body, Kind, state};
-use crate::shard::overlay::{self, Element, Key};
+use crate::shard::overlay::{self, Entry, Key, Overlay};
 use crate::shard::table::Index;
 
 /// The inverse of one change.
@@ -28,7 +28,9 @@ pub(super) enum Undo {
     /// What a body's metadata says, before.
     Meta { at: Found, size: u64, extra: Extra, form: u8 },
     /// An element before.
-    Element { at: Found, key: Key, old: Option<Element> },
+    Element { at: Found, was: Entry },
+    /// There was no such element.
+    NoElement { at: Found, key: Key },
     /// Bytes of an element that a splice covered, and its length before.
     ElementSplice { at: Found, key: Key, offset: usize, from: usize, len: usize, old_len: usize, state: u8 },
     /// The key was not in the table.
@@ -131,30 +133,24 @@ impl Txn<'_, '_> {
                 core.order = None;
                 core.dead_names.retain(|ns, _| !before.died.contains(ns));
             }
-            undo @ (Undo::Element { .. } | Undo::ElementSplice { .. }) => self.undo_element(undo),
+            undo @ (Undo::Element { .. } | Undo::NoElement { .. } | Undo::ElementSplice { .. }) => {
+                self.undo_element(undo)
+            }
         }
     }
 
     fn undo_element(&mut self, undo: Undo) {
         match undo {
-            Undo::Element { at, key, old } => {
-                let core = &mut *self.lease[at.at as usize];
-                let Some(body) = &mut core.table.at_mut(at.index).body else { return };
-                let before = body.overlay.bytes();
-                match old {
-                    Some(old) => drop(body.overlay.insert(&key, old)),
-                    None => drop(body.overlay.remove(&key)),
-                }
-                core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
-            }
+            Undo::Element { at, was } => self.change_overlay(at, |overlay| drop(overlay.insert(was))),
+            Undo::NoElement { at, key } => self.change_overlay(at, |overlay| drop(overlay.remove(&key))),
             Undo::ElementSplice { at, key, offset, from, len, old_len, state } => {
                 let core = &mut *self.lease[at.at as usize];
                 let Some(body) = &mut core.table.at_mut(at.index).body else { return };
                 let before = body.overlay.bytes();
                 let covered = &self.set.arena[from..from + len];
                 body.overlay.update(&key, |element| {
-                    if let Some(value) = &mut element.value {
-                        value.truncate(old_len);
+                    element.resize_value(old_len);
+                    if let Some(value) = element.value_mut() {
                         let offset = offset.min(old_len);
                         value[offset..offset + covered.len()].copy_from_slice(covered);
                     }
@@ -165,6 +161,14 @@ impl Txn<'_, '_> {
             }
             _ => unreachable!("only element inverses come here"),
         }
+    }
+
+    fn change_overlay(&mut self, at: Found, change: impl FnOnce(&mut Overlay)) {
+        let core = &mut *self.lease[at.at as usize];
+        let Some(body) = &mut core.table.at_mut(at.index).body else { return };
+        let before = body.overlay.bytes();
+        change(&mut body.overlay);
+        core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
     }
 }
 

@@ -221,8 +221,8 @@ impl List {
         let step = if reverse { -1 } else { 1 };
         if self.has(ctx, &lower, &upper, left) {
             let mut elements = ctx.body(self.at).overlay.range(Bound::Included(&lower), Bound::Excluded(&upper));
-            while let Some((_, element)) = if reverse { elements.next_back() } else { elements.next() } {
-                let Some(value) = &element.value else { continue };
+            while let Some(element) = if reverse { elements.next_back() } else { elements.next() } {
+                let Some(value) = element.value() else { continue };
                 if visit(index, value)?.is_break() {
                     return Ok(());
                 }
