@@ -63,6 +63,7 @@ fn run(config: Config) -> Result<(), Failure> {
     limit_clients(&config)?;
     let settings = config.settings();
     let budget = Budget::new(&settings, &Machine::read());
+    alloc::settle();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         pid = std::process::id(),

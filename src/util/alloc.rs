@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 /// What a thread may keep to itself, bytes.
 const SLACK: isize = 32 << 10;
 
+/// Blocks of this size and more are mapped one by one. Values that clients send are mostly smaller.
+#[cfg(target_env = "gnu")]
+const MAPPED_FROM_BYTES: libc::c_int = 4 << 20;
+
 static USED: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
@@ -21,6 +25,20 @@ thread_local! {
 /// Bytes allocated and not freed, as the programs asked for them. 0 unless [`Counted`] is the global allocator.
 pub fn used_bytes() -> usize {
     usize::try_from(USED.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// Settles how the allocator keeps memory; to be called before threads start.
+///
+/// glibc maps big blocks one by one, so that freeing gives them back, but takes ever bigger ones from its heaps as such are
+/// freed, until 32 MB. Flushes free many: a heap of holes is left. Adding 1.5 million members to a sorted set with a budget
+/// of 64 MB left 159 MB resident; settled, 104.
+pub fn settle() {
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "no safe form")]
+    // SAFETY: takes plain integers.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES);
+    }
 }
 
 /// Gives free memory of the allocator back to the system.
