@@ -66,6 +66,17 @@ fn head(tail: &[u8]) -> i32 {
     head as i32 ^ i32::MIN
 }
 
+/// What follows the prefix in a key that has it. Compared in place: it is short, and a call would cost more.
+#[inline]
+fn behind<'a>(key: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let (front, tail) = key.split_at_checked(prefix.len())?;
+    let (words, rest) = front.as_chunks::<8>();
+    let (prefix_words, prefix_rest) = prefix.as_chunks::<8>();
+    let same = words.iter().zip(prefix_words).all(|(a, b)| u64::from_ne_bytes(*a) == u64::from_ne_bytes(*b))
+        && rest.iter().zip(prefix_rest).all(|(a, b)| a == b);
+    same.then_some(tail)
+}
+
 impl<T: Keyed> Keys<T> {
     pub(super) fn of(item: T) -> Self {
         Keys { items: vec![item], ..Keys::default() }
@@ -97,7 +108,7 @@ impl<T: Keyed> Keys<T> {
         if self.heads.is_empty() {
             return self.items.binary_search_by(|item| item.key().cmp(key));
         }
-        let Some(tail) = key.strip_prefix(&self.prefix[..]) else {
+        let Some(tail) = behind(key, &self.prefix) else {
             return Err(if *key < self.prefix[..] { 0 } else { self.len() });
         };
         let ties = self.ties(head(tail));

@@ -203,29 +203,47 @@ impl Txn<'_, '_> {
     }
 
     /// Sets an element; whether it was there.
+    #[inline]
     pub fn put_element(&mut self, at: Found, key: &[u8], value: &[u8]) -> Result<bool> {
-        if !self.body(at).overlay.complete {
-            self.load_element(at, key)?;
-        }
-        Ok(self.write_element(at, key, value, overlay::state::DIRTY, true))
+        self.put_element_if(at, key, value, |_| true)
     }
 
     /// Adds an element unless it is there, whatever its value; whether it was there.
+    #[inline]
     pub fn add_element(&mut self, at: Found, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.put_element_if(at, key, value, |_| false)
+    }
+
+    /// Sets an element, in the place of one that is there only if `replace` says so of its value; whether it was there.
+    #[inline]
+    pub fn put_element_if(
+        &mut self,
+        at: Found,
+        key: &[u8],
+        value: &[u8],
+        replace: impl FnOnce(&[u8]) -> bool,
+    ) -> Result<bool> {
         if !self.body(at).overlay.complete {
             self.load_element(at, key)?;
         }
-        Ok(self.write_element(at, key, value, overlay::state::DIRTY, false))
+        Ok(self.write_element(at, key, value, overlay::state::DIRTY, replace))
     }
 
     /// Sets an element without a look at what was there (encode-version 1).
     pub fn put_element_blind(&mut self, at: Found, key: &[u8], value: &[u8]) {
         let partial = !self.body(at).overlay.complete;
         let stored = if partial { overlay::state::MAYBE_STORED } else { 0 };
-        self.write_element(at, key, value, overlay::state::DIRTY | stored, true);
+        self.write_element(at, key, value, overlay::state::DIRTY | stored, |_| true);
     }
 
-    fn write_element(&mut self, at: Found, key: &[u8], value: &[u8], state: u8, replace: bool) -> bool {
+    fn write_element(
+        &mut self,
+        at: Found,
+        key: &[u8],
+        value: &[u8],
+        state: u8,
+        replace: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
         let core = &mut *self.lease[at.at as usize];
         let object = core.table.at_mut(at.index);
         let key_len = object.key_len as usize;
@@ -236,7 +254,7 @@ impl Txn<'_, '_> {
         let merge = |old: &Entry, new: &mut Entry| {
             existed = old.is_live();
             new.state |= old.state;
-            replace || !existed
+            old.value().is_none_or(replace)
         };
         let old = body.overlay.merge(Entry::new(key, Some(value), state), merge);
         if existed && old.is_none() {

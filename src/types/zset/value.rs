@@ -112,6 +112,13 @@ pub struct Rule {
     pub incr: bool,
 }
 
+impl Rule {
+    /// Whether a member that is there keeps its score rather than take this one.
+    fn keeps(self, old: Score, new: Score) -> bool {
+        self.nx || (self.gt && new <= old) || (self.lt && new >= old)
+    }
+}
+
 /// What became of a member; with the score it now has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Put {
@@ -132,31 +139,34 @@ pub enum Put {
 pub fn put(txn: &mut Txn<'_, '_>, at: Found, member: &[u8], number: f64, rule: Rule) -> Result<Put> {
     let encoding = txn.body(at).encoding;
     let key = score_key(encoding, member);
-    let old = txn.element(at, &key)?.map(|value| read_score(&key, value)).transpose()?;
-    let Some(old) = old else {
-        if rule.xx {
-            return Ok(Put::Kept);
+    let mut number = number;
+    if rule.incr || rule.xx {
+        match txn.element(at, &key)? {
+            None if rule.xx => return Ok(Put::Kept),
+            Some(_) if rule.nx => return Ok(Put::Kept),
+            Some(value) if rule.incr => number += read_score(&key, value)?.get(),
+            _ => {}
         }
-        let score = Score::new(number).map_err(|_| NOT_A_NUMBER)?;
-        with_score(encoding, member, score, |value| txn.put_element(at, &key, value))?;
-        txn.put_element(at, &sort_key(score, member), &element::with_text(member, b""))?;
-        return Ok(Put::Added(score));
-    };
-    if rule.nx {
-        return Ok(Put::Kept);
     }
-    let number = if rule.incr { old.get() + number } else { number };
     let score = Score::new(number).map_err(|_| NOT_A_NUMBER)?;
-    if (rule.gt && score <= old) || (rule.lt && score >= old) {
-        return Ok(Put::Kept);
+    // One search for both: what was there, and the new score in its place.
+    let mut old = None;
+    let moves = |value: &[u8]| {
+        let was = read_score(&key, value);
+        let moves = was.as_ref().is_ok_and(|was| *was != score && !rule.keeps(*was, score));
+        old = Some(was);
+        moves
+    };
+    with_score(encoding, member, score, |value| txn.put_element_if(at, &key, value, moves))?;
+    let old = old.transpose()?;
+    match old {
+        Some(old) if rule.keeps(old, score) => return Ok(Put::Kept),
+        Some(old) if old == score => return Ok(Put::Same(score)),
+        Some(old) => drop(txn.remove_element(at, &sort_key(old, member))?),
+        None => {}
     }
-    if score == old {
-        return Ok(Put::Same(score));
-    }
-    with_score(encoding, member, score, |value| txn.put_element(at, &key, value))?;
-    txn.remove_element(at, &sort_key(old, member))?;
     txn.put_element(at, &sort_key(score, member), &element::with_text(member, b""))?;
-    Ok(Put::Changed(score))
+    Ok(if old.is_some() { Put::Changed(score) } else { Put::Added(score) })
 }
 
 /// Removes a member; whether it was there. The size is the caller's to change.
