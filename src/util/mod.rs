@@ -1,4 +1,4 @@
-//! Numbers, globs and time as Redis reads and prints them. Depends on nothing else in the crate.
+//! Numbers, globs, words and time as Redis reads and prints them. Depends on nothing else in the crate.
 //!
 //! | file | owns |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | [`prefetch`] | memory into the cache before it is read |
 //! | [`sys`] | nice value, file limit, shutdown of a socket |
 //! | [`logging`] | the server's log: where to, how much |
+//! | [`words`] | words of a line, quoted or not |
 //! | [`time`] | wall and monotonic clock |
 
 pub mod alloc;
@@ -22,3 +23,4 @@ pub mod num;
 pub mod prefetch;
 pub mod sys;
 pub mod time;
+pub mod words;
