@@ -14,8 +14,9 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use crate::error::{Error, Result};
 use crate::util::num::parse_i64;
+use crate::util::splitmix;
 
-/// A source of chance: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+/// A source of chance.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -38,10 +39,7 @@ impl Dice {
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        splitmix::next(&mut self.0)
     }
 
     /// A number below `n`, each as likely as any other; 0 if `n` is 0.

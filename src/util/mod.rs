@@ -7,6 +7,7 @@
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
 //! | [`prefetch`] | memory into the cache before it is read |
+//! | [`splitmix`] | numbers that follow from a seed |
 //! | [`sys`] | nice value, file limit, shutdown of a socket |
 //! | [`logging`] | the server's log: where to, how much |
 //! | [`words`] | words of a line, quoted or not |
@@ -21,6 +22,7 @@ pub mod logging;
 pub mod long_double;
 pub mod num;
 pub mod prefetch;
+pub mod splitmix;
 pub mod sys;
 pub mod time;
 pub mod words;
