@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::error::{Error, Result};
+use crate::resp::args::Args;
 use crate::util::num::parse_i64;
 use crate::util::splitmix;
 
@@ -88,6 +89,19 @@ impl Count {
         }
         let number = count.unsigned_abs();
         Ok(if count < 0 { Count::Repeated(number) } else { Count::Distinct(number) })
+    }
+
+    /// Reads `count [word]` behind the key; with the word each element is answered with its value or score.
+    ///
+    /// # Errors
+    /// As Redis.
+    pub fn parse_pairs(args: Args<'_>, word: &[u8]) -> Result<(Self, bool)> {
+        Count::parse(&args[2], false)?;
+        let pairs = args.get(3).is_some_and(|given| given.eq_ignore_ascii_case(word));
+        if args.len() > 4 || args.len() == 4 && !pairs {
+            return Err(Error::Syntax);
+        }
+        Ok((Count::parse(&args[2], pairs)?, pairs))
     }
 }
 
