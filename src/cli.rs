@@ -141,7 +141,7 @@ fn lines(args: &[Vec<u8>]) -> Lines {
     for (at, arg) in args.iter().enumerate() {
         match arg.strip_prefix(b"--") {
             Some(name) if !wants_value => {
-                let mut words = crate::config::split(name).unwrap_or_else(|| vec![name.to_vec()]);
+                let mut words = crate::util::words::split(name).unwrap_or_else(|| vec![name.to_vec()]);
                 let next = args.get(at + 1);
                 let bare = words.len() <= 1;
                 if bare && arg.eq_ignore_ascii_case(b"--save") && next.is_none_or(|next| next.starts_with(b"--")) {

@@ -52,6 +52,8 @@ pub const NOT_POSITIVE: Error = Error::err("ERR value is out of range, must be p
 pub const NUMKEYS: Error = Error::err("ERR numkeys should be greater than 0");
 /// An option COUNT that must be one or more is not.
 pub const COUNT: Error = Error::err("ERR count should be greater than 0");
+/// An option LIMIT is no number from 0 on.
+pub const NEGATIVE_LIMIT: Error = Error::err("ERR LIMIT can't be negative");
 
 impl Error {
     /// An `ERR` with a fixed text.

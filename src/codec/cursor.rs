@@ -56,9 +56,19 @@ impl<'a> Cursor<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
+    /// Two bytes, little-endian.
+    pub fn u16_le(&mut self) -> Result<u16, CodecError> {
+        self.array().map(u16::from_le_bytes)
+    }
+
     /// Four bytes, big-endian.
     pub fn u32_be(&mut self) -> Result<u32, CodecError> {
         self.array().map(u32::from_be_bytes)
+    }
+
+    /// Four bytes, little-endian.
+    pub fn u32_le(&mut self) -> Result<u32, CodecError> {
+        self.array().map(u32::from_le_bytes)
     }
 
     /// Eight bytes, big-endian.
@@ -69,6 +79,13 @@ impl<'a> Cursor<'a> {
     /// Eight bytes, little-endian.
     pub fn u64_le(&mut self) -> Result<u64, CodecError> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    /// A signed integer of `N` bytes, little-endian; one to eight.
+    pub fn int_le<const N: usize>(&mut self) -> Result<i64, CodecError> {
+        let mut wide = [0; 8];
+        wide[8 - N..].copy_from_slice(&self.array::<N>()?);
+        Ok(i64::from_le_bytes(wide) >> (64 - 8 * N))
     }
 
     /// A varint.
@@ -144,6 +161,17 @@ mod tests {
             push_varint(value, &mut out);
             assert_eq!(out, bytes);
         }
+    }
+
+    #[test]
+    fn signed_integers_of_any_width() {
+        let bytes = [0xfe, 0xff, 0x7f, 0x80, 0, 0, 0, 0x80];
+        assert_eq!(Cursor::new(&bytes).int_le::<1>(), Ok(-2));
+        assert_eq!(Cursor::new(&bytes).int_le::<2>(), Ok(-2));
+        assert_eq!(Cursor::new(&bytes).int_le::<3>(), Ok(0x7f_fffe));
+        assert_eq!(Cursor::new(&bytes).int_le::<4>(), Ok(i64::from(0x807f_fffe_u32 as i32)));
+        assert_eq!(Cursor::new(&bytes).int_le::<8>(), Ok(i64::from_le_bytes(bytes)));
+        assert_eq!(Cursor::new(&bytes[..2]).int_le::<3>(), Err(CodecError::Truncated));
     }
 
     #[test]

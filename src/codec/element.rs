@@ -280,19 +280,9 @@ fn sized<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], CodecError> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::codec::MAX_INLINE;
+    use crate::codec::samples::{made, stored, text};
     use proptest::collection::vec;
     use proptest::prelude::*;
-
-    fn made(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-        let mut out = Vec::new();
-        encode(&mut out);
-        out
-    }
-
-    fn stored(text: &[u8]) -> Vec<u8> {
-        made(|out| push_stored(text, out))
-    }
 
     #[test]
     fn group_tags_are_pinned() {
@@ -325,18 +315,6 @@ mod tests {
         assert_eq!(made(|out| stream_pel(b"g", id, out)), [b"\x09\0\x01g".as_slice(), id_bytes].concat());
         assert_eq!(made(|out| string_chunk(258, out)), b"\x0a\0\0\x01\x02");
         assert_eq!(made(|out| rank(3, b"block", out)), b"\x0b\x03block");
-    }
-
-    /// Texts of few letters, so that prefixes of each other are common; some of them long.
-    fn text() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![
-            8 => vec(prop::sample::select(vec![0u8, 1, b'a', 0xff]), 0..6),
-            1 => (MAX_INLINE - 1..MAX_INLINE + 40, any::<u8>()).prop_map(|(len, last)| {
-                let mut text = vec![b'x'; len];
-                text.push(last);
-                text
-            }),
-        ]
     }
 
     proptest! {

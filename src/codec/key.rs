@@ -408,18 +408,9 @@ pub fn ns_range(tag: u8, ns: NsId) -> KeyRange {
 mod tests {
     use super::*;
     use crate::codec::element;
+    use crate::codec::samples::{made, stored, text};
     use proptest::collection::vec;
     use proptest::prelude::*;
-
-    fn made(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-        let mut out = Vec::new();
-        encode(&mut out);
-        out
-    }
-
-    fn stored(text: &[u8]) -> Vec<u8> {
-        made(|out| push_stored(text, out))
-    }
 
     #[test]
     fn key_bytes_are_pinned() {
@@ -473,18 +464,6 @@ mod tests {
         assert!(!range.contains(&key(4)) && range.contains(&key(5)) && range.contains(&key(10)));
         assert!(!range.contains(&key(11)));
         assert!(expiry_range(0, u64::MAX).contains(&key(u64::MAX)));
-    }
-
-    /// Keys of few letters, so that prefixes of each other are common; some of them long.
-    fn text() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![
-            8 => vec(prop::sample::select(vec![0u8, 1, b'a', 0xff]), 0..6),
-            1 => (MAX_INLINE - 1..MAX_INLINE + 40, any::<u8>()).prop_map(|(len, last)| {
-                let mut text = vec![b'x'; len];
-                text.push(last);
-                text
-            }),
-        ]
     }
 
     fn ns() -> impl Strategy<Value = NsId> {

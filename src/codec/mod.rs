@@ -177,6 +177,37 @@ const fn check_stored(stored: &[u8]) -> Result<&[u8], CodecError> {
     }
 }
 
+/// What the tests of the codecs go by.
+#[cfg(test)]
+mod samples {
+    use super::{MAX_INLINE, push_stored};
+    use proptest::prelude::*;
+
+    /// What an encoder appends.
+    pub(super) fn made(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    }
+
+    /// The stored form of a text.
+    pub(super) fn stored(text: &[u8]) -> Vec<u8> {
+        made(|out| push_stored(text, out))
+    }
+
+    /// Texts of few letters, so that prefixes of each other are common; some of them long.
+    pub(super) fn text() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            8 => prop::collection::vec(prop::sample::select(vec![0u8, 1, b'a', 0xff]), 0..6),
+            1 => (MAX_INLINE - 1..MAX_INLINE + 40, any::<u8>()).prop_map(|(len, last)| {
+                let mut text = vec![b'x'; len];
+                text.push(last);
+                text
+            }),
+        ]
+    }
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {

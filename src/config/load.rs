@@ -1,6 +1,6 @@
 //! Reads directives at start: a file in redis.conf's form, the files it includes, standard input, the command line.
 //!
-//! A line is empty, a comment (`#` first), or a directive and its words (see `split`). Later lines win; the command
+//! A line is empty, a comment (`#` first), or a directive and its words (see [`crate::util::words`]). Later lines win; the command
 //! line comes last. `include` takes a path, relative to the working directory, whose last part may be a glob; matches
 //! are read in the order of their names, and none is no error. Names are taken in any case.
 
@@ -10,11 +10,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::split::{is_space, quote, split};
 use super::store::Values;
 use super::table;
 use super::value::Reason;
 use crate::util::glob::matches;
+use crate::util::words::{is_space, quote, split};
 
 /// Files that include each other in a circle end here.
 const MAX_INCLUDE_DEPTH: usize = 16;

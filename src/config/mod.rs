@@ -5,7 +5,6 @@
 //! | [`table`] | one row per directive: kind, default, when it can change, what it does |
 //! | [`value`] | kinds: how words become values and values words |
 //! | `special` | directives that need a function of their own |
-//! | `split` | words of a line, quoted as in redis.conf |
 //! | [`load`] | file, `include`, standard input, command line |
 //! | [`settings`] | the typed snapshot |
 //! | [`budget`] | what is automatic: shards, threads, the division of memory |
@@ -24,7 +23,6 @@ pub mod load;
 mod rewrite;
 pub mod settings;
 mod special;
-mod split;
 mod store;
 pub mod table;
 pub mod template;
@@ -32,5 +30,4 @@ pub mod value;
 
 pub use load::{LoadError, Source};
 pub use settings::Settings;
-pub(crate) use split::split;
 pub use store::{Config, Refusal};

@@ -131,7 +131,7 @@ impl Kind {
             (Kind::Mem(..) | Kind::Umem(..) | Kind::MemOrPercent, Value::Int(n)) if *n > 0 => show_bytes(*n).into(),
             (Kind::Words(_), Value::Text(text)) if !text.is_empty() => text.clone(),
             (_, Value::Text(text)) if text.is_empty() || !text.iter().all(|&c| is_plain(c)) => {
-                super::split::quote(text)
+                crate::util::words::quote(text)
             }
             _ => self.show(value),
         }
@@ -262,7 +262,7 @@ mod tests {
     fn read(kind: Kind, arg: &str) -> Result<String, String> {
         let value = kind.parse(&[arg.into()], &Value::Int(0), false).map_err(|reason| reason.to_string())?;
         // What a file holds reads back as the same value.
-        let words = super::super::split::split(&kind.write(&value)).unwrap();
+        let words = crate::util::words::split(&kind.write(&value)).unwrap();
         assert_eq!(kind.parse(&words, &Value::Int(0), false), Ok(value.clone()));
         Ok(String::from_utf8(kind.show(&value)).unwrap())
     }

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 
 use super::disk::{File, Io};
 use super::format::{FrameHeader, encode_segment_header, payload_check};
+use crate::util::splitmix;
 
 const PAGE: u64 = 4096;
 
@@ -549,7 +550,7 @@ pub fn segment_of(payload: &[u8], count: u32) -> Option<Vec<u8>> {
     Some([&encode_segment_header(SALT)[..], &header, payload].concat())
 }
 
-/// A small generator (SplitMix64, Steele et al. 2014) for reproducible tests.
+/// A small generator for reproducible tests.
 #[derive(Debug, Clone)]
 pub struct Rng(
     /// The state; any seed will do.
@@ -559,11 +560,7 @@ pub struct Rng(
 impl Rng {
     /// The next number.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        splitmix::next(&mut self.0)
     }
 
     /// A number below `n`, which is not 0.

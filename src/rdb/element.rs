@@ -27,9 +27,4 @@ impl Element<'_> {
             Element::Int(int) => Some(int),
         }
     }
-
-    /// The value of three bytes, little-endian and signed.
-    pub(super) fn int_24([low, middle, high]: [u8; 3]) -> i64 {
-        i64::from(i32::from_le_bytes([0, low, middle, high]) >> 8)
-    }
 }

@@ -97,7 +97,7 @@ pub(super) fn read_valkey(source: &mut Source<'_>) -> Result<Vec<Field>, RdbErro
     let mut fields = Vec::new();
     for _ in 0..count {
         let (name, value) = (read_string(source)?, read_string(source)?);
-        let expire_ms = match i64::from_le_bytes(source.array()?) {
+        let expire_ms = match source.int_le::<8>()? {
             VALKEY_NO_TIME => 0,
             time => check_time(u64::try_from(time).map_err(|_| BAD_TIME)?)?,
         };

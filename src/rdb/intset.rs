@@ -14,8 +14,7 @@ const HEADER_LEN: u64 = 8;
 /// All members as strings.
 pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, RdbError> {
     let mut rest = Cursor::new(bytes);
-    let width = u32::from_le_bytes(rest.array()?);
-    let count = u32::from_le_bytes(rest.array()?);
+    let (width, count) = (rest.u32_le()?, rest.u32_le()?);
     // Cannot overflow: both are of 32 bits, and the width is small.
     if !matches!(width, 2 | 4 | 8) || HEADER_LEN + u64::from(width) * u64::from(count) != bytes.len() as u64 {
         return Err(CORRUPT);
@@ -25,9 +24,9 @@ pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, Rdb
     let mut buf = itoa::Buffer::new();
     while !rest.is_empty() {
         let int = match width {
-            2 => i64::from(i16::from_le_bytes(rest.array()?)),
-            4 => i64::from(i32::from_le_bytes(rest.array()?)),
-            _ => i64::from_le_bytes(rest.array()?),
+            2 => rest.int_le::<2>()?,
+            4 => rest.int_le::<4>()?,
+            _ => rest.int_le::<8>()?,
         };
         if last.is_some_and(|last| last >= int) {
             return Err(CORRUPT);

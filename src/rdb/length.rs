@@ -115,9 +115,9 @@ fn read_len_behind(first: u8, cursor: &mut Cursor<'_>) -> Result<u64, RdbError> 
 pub(super) fn read_string(source: &mut Source<'_>) -> Result<Vec<u8>, RdbError> {
     let Source { cursor, room } = source;
     let int = match cursor.u8()? {
-        INT8 => i32::from(cursor.u8()? as i8),
-        INT16 => i32::from(i16::from_le_bytes(cursor.array()?)),
-        INT32 => i32::from_le_bytes(cursor.array()?),
+        INT8 => cursor.int_le::<1>()?,
+        INT16 => cursor.int_le::<2>()?,
+        INT32 => cursor.int_le::<4>()?,
         LZF => {
             let compressed_len = read_len(cursor)?;
             let len = read_len(cursor)?;
@@ -134,7 +134,8 @@ pub(super) fn read_string(source: &mut Source<'_>) -> Result<Vec<u8>, RdbError> 
     room.keep(itoa::Buffer::new().format(int).as_bytes())
 }
 
-fn take<'a>(len: u64, cursor: &mut Cursor<'a>) -> Result<&'a [u8], RdbError> {
+/// So many bytes, borrowed.
+pub(super) fn take<'a>(len: u64, cursor: &mut Cursor<'a>) -> Result<&'a [u8], RdbError> {
     Ok(cursor.bytes(usize::try_from(len).unwrap_or(usize::MAX))?)
 }
 

@@ -18,7 +18,7 @@
 
 use super::RdbError;
 use super::element::Element;
-use super::length::Room;
+use super::length::{Room, take};
 use crate::codec::cursor::Cursor;
 use crate::util::num;
 
@@ -50,8 +50,7 @@ impl<'a> Listpack<'a> {
     /// Starts at the first element of `bytes`, which must be one listpack and no more.
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, RdbError> {
         let mut rest = Cursor::new(bytes);
-        let size = u32::from_le_bytes(rest.array()?);
-        let count = u16::from_le_bytes(rest.array()?);
+        let (size, count) = (rest.u32_le()?, rest.u16_le()?);
         if usize::try_from(size) != Ok(bytes.len()) {
             return Err(CORRUPT);
         }
@@ -114,13 +113,13 @@ fn read_element<'a>(first: u8, rest: &mut Cursor<'a>) -> Result<Element<'a>, Rdb
             return Ok(Element::Text(rest.bytes(len)?));
         }
         STRING_32 => {
-            let len = u32::from_le_bytes(rest.array()?);
-            return Ok(Element::Text(rest.bytes(usize::try_from(len).unwrap_or(usize::MAX))?));
+            let len = rest.u32_le()?;
+            return Ok(Element::Text(take(len.into(), rest)?));
         }
-        INT_16 => i64::from(i16::from_le_bytes(rest.array()?)),
-        INT_24 => Element::int_24(rest.array()?),
-        INT_32 => i64::from(i32::from_le_bytes(rest.array()?)),
-        INT_64 => i64::from_le_bytes(rest.array()?),
+        INT_16 => rest.int_le::<2>()?,
+        INT_24 => rest.int_le::<3>()?,
+        INT_32 => rest.int_le::<4>()?,
+        INT_64 => rest.int_le::<8>()?,
         _ => return Err(CORRUPT),
     };
     Ok(Element::Int(int))
@@ -130,18 +129,48 @@ const BACK_LEN_MAX: usize = 5;
 
 /// The bytes behind an element of `len` bytes.
 fn back_len(len: usize, buf: &mut [u8; BACK_LEN_MAX]) -> &[u8] {
-    let size = match len {
-        0..=127 => 1,
-        128..16_383 => 2,
-        16_383..2_097_151 => 3,
-        2_097_151..268_435_455 => 4,
-        _ => 5,
-    };
+    let size = back_len_size(len);
     for (at, byte) in buf.iter_mut().take(size).enumerate() {
         let more = if at == 0 { 0 } else { 0x80 };
         *byte = (len >> (7 * (size - 1 - at))) as u8 & 0x7f | more;
     }
     &buf[..size]
+}
+
+/// How many they are.
+const fn back_len_size(len: usize) -> usize {
+    match len {
+        0..=127 => 1,
+        128..16_383 => 2,
+        16_383..2_097_151 => 3,
+        2_097_151..268_435_455 => 4,
+        _ => 5,
+    }
+}
+
+/// The integer as which a text is kept, if it is the text of one.
+#[inline]
+fn as_int(text: &[u8]) -> Option<i64> {
+    (text.len() <= INT_TEXT_MAX).then(|| num::parse_i64(text)).flatten()
+}
+
+/// Bytes of a text as an element: first byte, text or number, and the size once more to walk back by.
+#[inline]
+pub fn entry_bytes(text: &[u8]) -> u64 {
+    let len = match as_int(text) {
+        Some(0..128) => 1,
+        Some(-4096..4096) => 2,
+        Some(-32_768..32_768) => 3,
+        Some(-8_388_608..8_388_608) => 4,
+        Some(-2_147_483_648..2_147_483_648) => 5,
+        Some(_) => 9,
+        None => match text.len() {
+            len @ 0..64 => 1 + len,
+            len @ 64..4096 => 2 + len,
+            len => 5 + len,
+        },
+    };
+    (len + back_len_size(len)) as u64
 }
 
 /// A listpack as it is written. All of it must stay below 4 GiB, and Redis refuses more than 1 GiB.
@@ -158,7 +187,7 @@ impl Builder {
 
     /// Appends a string, as an integer if it is the text of one.
     pub(super) fn push(&mut self, text: &[u8]) {
-        match (text.len() <= INT_TEXT_MAX).then(|| num::parse_i64(text)).flatten() {
+        match as_int(text) {
             Some(int) => self.push_int(int),
             None => self.push_text(text),
         }
@@ -251,6 +280,36 @@ mod tests {
         }
     }
 
+    /// By the listpack format, <https://github.com/antirez/listpack/blob/master/listpack.md>.
+    #[test]
+    fn entries_have_the_size_of_listpack_entries() {
+        for (value, bytes) in [
+            ("0", 2),
+            ("127", 2),
+            ("128", 3),
+            ("-1", 3),
+            ("4095", 3),
+            ("-4096", 3),
+            ("4096", 4),
+            ("-32768", 4),
+            ("32768", 5),
+            ("8388607", 5),
+            ("8388608", 6),
+            ("-2147483648", 6),
+            ("2147483648", 10),
+            ("-9223372036854775808", 10),
+            ("9223372036854775808", 21),
+            ("", 2),
+            ("01", 4),
+            ("a", 3),
+        ] {
+            assert_eq!(entry_bytes(value.as_bytes()), bytes, "{value}");
+        }
+        for (len, bytes) in [(63, 65), (64, 67), (125, 128), (126, 130), (4095, 4099), (4096, 4103), (20_000, 20_008)] {
+            assert_eq!(entry_bytes(&vec![b'x'; len]), bytes, "{len} bytes");
+        }
+    }
+
     #[test]
     fn back_len_borders() {
         let cases: [(usize, &[u8]); 7] = [
@@ -271,7 +330,9 @@ mod tests {
     fn long_strings() {
         for len in [63, 64, 4095, 4096, 16_377, 16_378, 16_379, 70_000] {
             let text = vec![b'x'; len];
-            assert_eq!(strings(&build(std::slice::from_ref(&text))), Ok(vec![text]), "{len}");
+            let block = build(std::slice::from_ref(&text));
+            assert_eq!(block.len(), HEADER_LEN + entry_bytes(&text) as usize + 1, "{len}");
+            assert_eq!(strings(&block), Ok(vec![text]), "{len}");
         }
     }
 
@@ -300,7 +361,9 @@ mod tests {
     proptest! {
         #[test]
         fn round_trip(texts in prop::collection::vec(texts(), 0..20)) {
-            prop_assert_eq!(strings(&build(&texts)).unwrap(), texts);
+            let block = build(&texts);
+            prop_assert_eq!(block.len(), HEADER_LEN + texts.iter().map(|text| entry_bytes(text) as usize).sum::<usize>() + 1);
+            prop_assert_eq!(strings(&block).unwrap(), texts);
         }
 
         #[test]

@@ -45,5 +45,6 @@ mod ziplist;
 mod zipmap;
 
 pub use frame::{decode, decode_within, encode, encode_for};
+pub use listpack::entry_bytes;
 pub use model::{Consumer, Dialect, Entry, Field, Group, Pending, RdbError, Stream, Value};
 pub use value::{Form, read, write};

@@ -112,7 +112,7 @@ fn read_id(source: &mut Source<'_>) -> Result<StreamId, RdbError> {
 }
 
 fn read_time(source: &mut Source<'_>) -> Result<u64, RdbError> {
-    let time = i64::from_le_bytes(source.array()?);
+    let time = source.int_le::<8>()?;
     u64::try_from(time).map_err(|_| RdbError::Corrupt("time in a group"))
 }
 
@@ -164,8 +164,7 @@ fn read_consumers(
     for _ in 0..read_len(source)? {
         let name = read_string(source)?;
         let seen_ms = read_time(source)?;
-        let active_ms =
-            if form >= StreamForm::Listpacks3 { i64::from_le_bytes(source.array()?) } else { seen_ms.cast_signed() };
+        let active_ms = if form >= StreamForm::Listpacks3 { source.int_le::<8>()? } else { seen_ms.cast_signed() };
         if active_ms < -1 {
             return Err(RdbError::Corrupt("time in a group"));
         }

@@ -14,7 +14,7 @@
 
 use super::RdbError;
 use super::element::Element;
-use super::length::Room;
+use super::length::{Room, take};
 use crate::codec::cursor::Cursor;
 
 const CORRUPT: RdbError = RdbError::Corrupt("ziplist");
@@ -27,9 +27,7 @@ const COUNT_UNKNOWN: u16 = u16::MAX;
 /// All elements as strings.
 pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, RdbError> {
     let mut rest = Cursor::new(bytes);
-    let size = u32::from_le_bytes(rest.array()?);
-    let tail = u32::from_le_bytes(rest.array()?);
-    let count = u16::from_le_bytes(rest.array()?);
+    let (size, tail, count) = (rest.u32_le()?, rest.u32_le()?, rest.u16_le()?);
     if usize::try_from(size) != Ok(bytes.len()) {
         return Err(CORRUPT);
     }
@@ -43,7 +41,7 @@ pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, Rdb
             break;
         }
         last = offset;
-        let said = if first == LONG_SIZE { u32::from_le_bytes(rest.array()?) } else { u32::from(first) };
+        let said = if first == LONG_SIZE { rest.u32_le()? } else { u32::from(first) };
         if usize::try_from(said) != Ok(before_len) {
             return Err(CORRUPT);
         }
@@ -64,13 +62,13 @@ fn read_element<'a>(rest: &mut Cursor<'a>) -> Result<Element<'a>, RdbError> {
         }
         0x80 => {
             let len = rest.u32_be()?;
-            return Ok(Element::Text(rest.bytes(usize::try_from(len).unwrap_or(usize::MAX))?));
+            return Ok(Element::Text(take(len.into(), rest)?));
         }
-        0xc0 => i64::from(i16::from_le_bytes(rest.array()?)),
-        0xd0 => i64::from(i32::from_le_bytes(rest.array()?)),
-        0xe0 => i64::from_le_bytes(rest.array()?),
-        0xf0 => Element::int_24(rest.array()?),
-        0xfe => i64::from(rest.u8()? as i8),
+        0xc0 => rest.int_le::<2>()?,
+        0xd0 => rest.int_le::<4>()?,
+        0xe0 => rest.int_le::<8>()?,
+        0xf0 => rest.int_le::<3>()?,
+        0xfe => rest.int_le::<1>()?,
         0xf1..=0xfd => i64::from(first - 0xf1),
         _ => return Err(CORRUPT),
     };

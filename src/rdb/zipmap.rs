@@ -5,7 +5,7 @@
 //! `0xfe` and four bytes, little-endian.
 
 use super::RdbError;
-use super::length::Room;
+use super::length::{Room, take};
 use crate::codec::cursor::Cursor;
 
 const CORRUPT: RdbError = RdbError::Corrupt("zipmap");
@@ -24,22 +24,22 @@ pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, Rdb
             break;
         }
         let name_len = read_len(first, &mut rest)?;
-        all.push(room.keep(rest.bytes(name_len)?)?);
+        all.push(room.keep(take(name_len, &mut rest)?)?);
         let first = rest.u8()?;
         let value_len = read_len(first, &mut rest)?;
         let unused = rest.u8()?;
-        all.push(room.keep(rest.bytes(value_len)?)?);
+        all.push(room.keep(take(value_len, &mut rest)?)?);
         rest.bytes(usize::from(unused))?;
     }
     let counted = count >= LONG_LEN || usize::from(count) == all.len() / 2;
     if rest.is_empty() && counted { Ok(all) } else { Err(CORRUPT) }
 }
 
-fn read_len(first: u8, rest: &mut Cursor<'_>) -> Result<usize, RdbError> {
+fn read_len(first: u8, rest: &mut Cursor<'_>) -> Result<u64, RdbError> {
     match first {
-        LONG_LEN => Ok(usize::try_from(u32::from_le_bytes(rest.array()?)).unwrap_or(usize::MAX)),
+        LONG_LEN => Ok(rest.u32_le()?.into()),
         END => Err(CORRUPT),
-        len => Ok(usize::from(len)),
+        len => Ok(len.into()),
     }
 }
 

@@ -27,9 +27,12 @@
 //! inline line makes it wait for ever; here it is a byte like others. Redis judges a line longer than 64 KiB by what
 //! has arrived of it; here it is refused in any case.
 
+use std::ops::Range;
+
 use memchr::memchr;
 
 use crate::util::num::parse_i64;
+use crate::util::words::split_in_place;
 
 /// Start and end of an argument in the query buffer. Buffers are below 4 GiB.
 pub type Span = (u32, u32);
@@ -326,7 +329,8 @@ impl Parser {
         self.scanned = 0;
         let text_end = if buf[at..line_end].ends_with(b"\r") { line_end - 1 } else { line_end };
         let first = spans.len();
-        if !split_words(&mut buf[at..text_end], at as u32, spans) {
+        let found = |word: Range<usize>| spans.push(((at + word.start) as u32, (at + word.end) as u32));
+        if !split_in_place(&mut buf[at..text_end], found) {
             spans.truncate(first);
             return Err(ProtocolError::UnbalancedQuotes);
         }
@@ -351,85 +355,6 @@ fn short_header(buf: &[u8], pos: usize) -> Option<(usize, usize)> {
         return plain.then_some((number, pos + at + 3));
     }
     None
-}
-
-/// Splits a line into words and unquotes them in place; false if quotes are unbalanced. `origin` is the line's
-/// position in the buffer.
-///
-/// Within `"…"`: `\n \r \t \b \a`, `\xHH`, any other byte after `\` stands for itself. Within `'…'`: only `\'`. A quote
-/// may open within a word and must be followed by white space or the line's end where it closes.
-fn split_words(line: &mut [u8], origin: u32, spans: &mut Vec<Span>) -> bool {
-    let mut read = 0;
-    loop {
-        while line.get(read).is_some_and(|&byte| is_space(byte)) {
-            read += 1;
-        }
-        if read == line.len() {
-            return true;
-        }
-        let start = read;
-        let mut write = read;
-        loop {
-            match line.get(read) {
-                None | Some(b' ' | b'\n' | b'\r' | b'\t') => break,
-                Some(&quote @ (b'"' | b'\'')) => {
-                    let Some((next_read, next_write)) = unquote(line, quote, read + 1, write) else { return false };
-                    (read, write) = (next_read, next_write);
-                    break;
-                }
-                Some(&byte) => {
-                    line[write] = byte;
-                    (read, write) = (read + 1, write + 1);
-                }
-            }
-        }
-        spans.push((origin + start as u32, origin + write as u32));
-    }
-}
-
-/// Moves what stands between quotes, the first byte at `read`, to `write`; both positions afterwards, or `None` if the
-/// quotes do not close or are not followed by white space.
-fn unquote(line: &mut [u8], quote: u8, mut read: usize, mut write: usize) -> Option<(usize, usize)> {
-    loop {
-        let (byte, taken) = match line[read..] {
-            [] => return None,
-            [b'\\', b'x', high, low, ..] if quote == b'"' && high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                (hex_digit(high) << 4 | hex_digit(low), 4)
-            }
-            [b'\\', escaped, ..] if quote == b'"' => (unescape(escaped), 2),
-            [b'\\', b'\'', ..] if quote == b'\'' => (b'\'', 2),
-            [byte, ref rest @ ..] if byte == quote => {
-                return rest.first().is_none_or(|&next| is_space(next)).then_some((read + 1, write));
-            }
-            [byte, ..] => (byte, 1),
-        };
-        line[write] = byte;
-        (read, write) = (read + taken, write + 1);
-    }
-}
-
-fn unescape(escaped: u8) -> u8 {
-    match escaped {
-        b'n' => b'\n',
-        b'r' => b'\r',
-        b't' => b'\t',
-        b'b' => 0x08,
-        b'a' => 0x07,
-        other => other,
-    }
-}
-
-/// The value of an ASCII hexadecimal digit.
-fn hex_digit(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
-    }
-}
-
-/// C's `isspace`: also vertical tab and form feed, which separate words only before a word and after a quote.
-fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
 #[cfg(test)]

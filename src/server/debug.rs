@@ -10,7 +10,7 @@ use super::{help, wrong_subcommand};
 use crate::config::settings::Access;
 use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
-use crate::util::num::{parse_double, parse_i64};
+use crate::util::num::{parse_double, parse_i64, parse_natural};
 
 const DENIED: Error = Error::err(
     "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local \
@@ -111,7 +111,7 @@ fn reload(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// Makes strings `key:0` and so on, but for those that are there.
 fn populate(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     use crate::error::NOT_POSITIVE;
-    let count = parse_i64(&args[2]).and_then(|count| u64::try_from(count).ok()).ok_or(NOT_POSITIVE)?;
+    let count = parse_natural(&args[2]).ok_or(NOT_POSITIVE)?;
     let size = match args.get(4) {
         None => None,
         Some(size) => Some(parse_i64(size).and_then(|size| usize::try_from(size).ok()).ok_or(NOT_POSITIVE)?),

@@ -9,65 +9,28 @@
 //! database comes in one page, and a large one is never held up as a whole.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
 
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
-use crate::resp::args::Cursor;
 use crate::shard::actor::ShardSet;
 use crate::shard::core::ShardId;
 use crate::shard::draw::draw;
 use crate::shard::engine::Router;
 use crate::shard::walk::{Met, Span, must_wait, walk};
-use crate::types::scan::{IN_PLACE, parse_cursor};
+use crate::types::scan::{IN_PLACE, Options, parse_cursor};
 use crate::util::glob;
 
-/// Keys looked at if COUNT does not say.
-const COUNT: usize = 10;
-
-/// Which keys of a walk are answered.
-#[derive(Debug, Clone, Copy)]
-struct Query<'a> {
-    /// All keys if there is none.
-    pattern: Option<&'a [u8]>,
-    count: usize,
-    kind: Option<&'a [u8]>,
+/// Whether a key is answered.
+fn accepts(options: &Options<'_>, met: &Met) -> bool {
+    met.is_live()
+        && options.accepts(&met.key)
+        && options.kind.is_none_or(|kind| met.kind.name().as_bytes().eq_ignore_ascii_case(kind))
 }
 
-impl<'a> Query<'a> {
-    fn parse(mut options: Cursor<'a>) -> Result<Self> {
-        let mut query = Query { pattern: None, count: COUNT, kind: None };
-        while !options.is_empty() {
-            let has_value = options.remaining() >= 2;
-            if has_value && options.next_is(b"COUNT") {
-                query.count = usize::try_from(options.int()?).map_err(|_| Error::Syntax)?;
-                if query.count == 0 {
-                    return Err(Error::Syntax);
-                }
-            } else if has_value && options.next_is(b"MATCH") {
-                query.pattern = Some(options.arg()?).filter(|pattern| *pattern != b"*");
-            } else if has_value && options.next_is(b"TYPE") {
-                query.kind = Some(options.arg()?);
-            } else if options.next_is(b"NOVALUES") {
-                return Err(Error::err("ERR NOVALUES option can only be used in HSCAN"));
-            } else if options.next_is(b"NOSCORES") {
-                return Err(Error::err("ERR NOSCORES option can only be used in ZSCAN"));
-            } else {
-                return Err(Error::Syntax);
-            }
-        }
-        Ok(query)
-    }
-
-    fn accepts(&self, met: &Met) -> bool {
-        met.is_live()
-            && self.pattern.is_none_or(|pattern| glob::matches(pattern, &met.key))
-            && self.kind.is_none_or(|kind| met.kind.name().as_bytes().eq_ignore_ascii_case(kind))
-    }
-
-    /// The shards in which matches may be: all, or the one of the tag in what every match begins with.
-    fn shards(&self, router: &Router) -> std::ops::Range<ShardId> {
-        let home = self.pattern.and_then(|pattern| home(router, pattern));
-        home.map_or(0..router.shards() as ShardId, |home| home..home + 1)
-    }
+/// The shards in which matches may be: all, or the one of the tag in what every match begins with.
+fn shards_of(options: &Options<'_>, router: &Router) -> Range<ShardId> {
+    let home = options.pattern.and_then(|pattern| home(router, pattern));
+    home.map_or(0..router.shards() as ShardId, |home| home..home + 1)
 }
 
 /// The only shard in which a match may be, if there is only one.
@@ -78,12 +41,12 @@ fn home(router: &Router, pattern: &[u8]) -> Option<ShardId> {
 
 fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[1])?;
-    let query = Query::parse(args.cursor(2))?;
+    let options = Options::parse(args.cursor(2), None)?;
     ctx.txn.saw_all();
-    if !ctx.txn.may_block && (query.count as u64 > IN_PLACE || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+    if !ctx.txn.may_block && (options.count as u64 > IN_PLACE || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
-    let (next, keys) = scan_shards(ctx, cursor, &query)?;
+    let (next, keys) = scan_shards(ctx, cursor, &options)?;
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
     out.array(keys.len());
@@ -92,14 +55,14 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// The cursor that goes on, and the matches of this page.
-fn scan_shards(ctx: &mut Ctx, cursor: u64, query: &Query<'_>) -> Result<(u64, Vec<Vec<u8>>)> {
+fn scan_shards(ctx: &mut Ctx, cursor: u64, options: &Options<'_>) -> Result<(u64, Vec<Vec<u8>>)> {
     let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
     let cursors = &ctx.server.cursors;
-    let shards = query.shards(router);
-    let prefix = query.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let shards = shards_of(options, router);
+    let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
     let (from, mut after) = cursors.resolve(cursor);
     let mut keys = Vec::new();
-    let mut left = query.count;
+    let mut left = options.count;
     for shard in from.max(shards.start)..shards.end {
         let Some(core) = ctx.txn.lease.iter_mut().find(|core| core.shard == shard) else {
             return Ok((cursors.issue(shard, None), keys));
@@ -112,7 +75,7 @@ fn scan_shards(ctx: &mut Ctx, cursor: u64, query: &Query<'_>) -> Result<(u64, Ve
                 return false;
             }
             left -= 1;
-            if query.accepts(&met) {
+            if accepts(options, &met) {
                 keys.push(met.key);
             }
             last = Some(met.stored_key);
@@ -128,16 +91,18 @@ fn scan_shards(ctx: &mut Ctx, cursor: u64, query: &Query<'_>) -> Result<(u64, Ve
 /// The cursor's shard, and those behind it while there are fewer than COUNT keys in those before.
 fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<ShardSet> {
     let mut leased = ShardSet::new();
-    let (Ok(cursor), Ok(query)) = (parse_cursor(&args[1]), Query::parse(args.cursor(2))) else { return Some(leased) };
+    let (Ok(cursor), Ok(options)) = (parse_cursor(&args[1]), Options::parse(args.cursor(2), None)) else {
+        return Some(leased);
+    };
     let engine = &server.engine;
-    let shards = query.shards(&engine.router);
+    let shards = shards_of(&options, &engine.router);
     let mut keys = 0;
     for shard in server.cursors.resolve(cursor).0.max(shards.start)..shards.end {
         leased.push(shard);
         // A shard that is busy now is not waited for just to be asked how large it is.
         let Some(core) = engine.shards[shard as usize].try_core() else { continue };
         keys += core.names.id(&session.db).map_or(0, |ns| core.count(ns));
-        if keys >= query.count as u64 {
+        if keys >= options.count as u64 {
             break;
         }
     }
@@ -145,20 +110,19 @@ fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<
 }
 
 fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let pattern = &args[1];
-    let query = Query { pattern: Some(pattern).filter(|pattern| *pattern != b"*"), count: usize::MAX, kind: None };
+    let options = Options::matching(&args[1]);
     let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
     ctx.txn.saw_all();
     let many = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() > IN_PLACE;
     if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
-    let prefix = query.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
     let mark = out.defer_array();
     let mut count = 0;
     for core in &mut ctx.txn.lease {
         walk(core, router, Span { ns, prefix: &prefix, after: None }, now_ms, |met| {
-            if query.accepts(&met) {
+            if accepts(&options, &met) {
                 out.bulk(&met.key);
                 count += 1;
             }

@@ -12,6 +12,8 @@
 //! Invariants: every key whose metadata fjall may hold has been added, once the filter is complete; a key is never taken
 //! out, so that what a crash or a failed ingestion leaves unclear stays a "maybe".
 
+use crate::util::splitmix;
+
 /// A filter over the 32-bit table hashes of one shard's keys.
 #[derive(Default)]
 pub struct Membership {
@@ -31,10 +33,7 @@ const FIRST_LAYER_BLOCKS: usize = 1024;
 /// Spreads a hash over 64 bits: the upper half names the block, nine bits at a time of the rest a bit in it.
 #[inline]
 fn spread(hash: u32) -> u64 {
-    let mut x = u64::from(hash).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    splitmix::next(&mut u64::from(hash))
 }
 
 impl Layer {

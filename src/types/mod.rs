@@ -8,6 +8,8 @@ pub mod geo;
 pub mod hash;
 pub mod hyperloglog;
 pub mod list;
+pub mod merge;
+pub mod mpop;
 pub mod random;
 pub mod scan;
 pub mod set;

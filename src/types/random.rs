@@ -13,9 +13,11 @@ use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::error::{Error, Result};
+use crate::resp::args::Args;
 use crate::util::num::parse_i64;
+use crate::util::splitmix;
 
-/// A source of chance: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+/// A source of chance.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -38,10 +40,7 @@ impl Dice {
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        splitmix::next(&mut self.0)
     }
 
     /// A number below `n`, each as likely as any other; 0 if `n` is 0.
@@ -90,6 +89,19 @@ impl Count {
         }
         let number = count.unsigned_abs();
         Ok(if count < 0 { Count::Repeated(number) } else { Count::Distinct(number) })
+    }
+
+    /// Reads `count [word]` behind the key; with the word each element is answered with its value or score.
+    ///
+    /// # Errors
+    /// As Redis.
+    pub fn parse_pairs(args: Args<'_>, word: &[u8]) -> Result<(Self, bool)> {
+        Count::parse(&args[2], false)?;
+        let pairs = args.get(3).is_some_and(|given| given.eq_ignore_ascii_case(word));
+        if args.len() > 4 || args.len() == 4 && !pairs {
+            return Err(Error::Syntax);
+        }
+        Ok((Count::parse(&args[2], pairs)?, pairs))
     }
 }
 

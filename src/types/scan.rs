@@ -1,4 +1,4 @@
-//! HSCAN, SSCAN and ZSCAN: the elements of a collection, page by page.
+//! HSCAN, SSCAN and ZSCAN: the elements of a collection, page by page. SCAN reads its options as they do.
 //!
 //! | collection | a page |
 //! |---|---|
@@ -15,11 +15,12 @@ use crate::codec::element::{self, split_text};
 use crate::codec::{MAX_INLINE, key::prefix_upper};
 use crate::handler::{Ctx, Error, Found, Reply, Result};
 use crate::resp::args::Cursor;
+use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::util::glob;
 use crate::util::num::parse_u64;
 
-/// Elements looked at if COUNT does not say.
+/// Elements or keys looked at if COUNT does not say.
 const COUNT: usize = 10;
 /// Elements that a network thread may touch in one call.
 pub const IN_PLACE: u64 = 10_000;
@@ -50,20 +51,28 @@ pub fn parse_cursor(text: &[u8]) -> Result<u64> {
 /// The options of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
-    pattern: Option<&'a [u8]>,
-    /// Elements that a page looks at.
+    /// MATCH: what is shown; all if there is none.
+    pub pattern: Option<&'a [u8]>,
+    /// COUNT: elements or keys that a page looks at.
     pub count: usize,
+    /// TYPE: of SCAN, the name of the type whose keys are shown.
+    pub kind: Option<&'a [u8]>,
     /// NOVALUES or NOSCORES: the elements alone.
     pub bare: bool,
 }
 
 impl<'a> Options<'a> {
-    /// Reads the options for a collection of this type.
+    /// Those of a call that shows what matches a pattern.
+    pub fn matching(pattern: &'a [u8]) -> Self {
+        Options { pattern: Some(pattern).filter(|pattern| *pattern != b"*"), count: COUNT, kind: None, bare: false }
+    }
+
+    /// Reads the options for a collection of this type, or for keys.
     ///
     /// # Errors
     /// As Redis.
-    pub fn parse(mut options: Cursor<'a>, kind: Kind) -> Result<Self> {
-        let mut read = Options { pattern: None, count: COUNT, bare: false };
+    pub fn parse(mut options: Cursor<'a>, collection: Option<Kind>) -> Result<Self> {
+        let mut read = Options::matching(b"*");
         while !options.is_empty() {
             let has_value = options.remaining() >= 2;
             if has_value && options.next_is(b"COUNT") {
@@ -72,14 +81,16 @@ impl<'a> Options<'a> {
                     return Err(Error::Syntax);
                 }
             } else if has_value && options.next_is(b"MATCH") {
-                read.pattern = Some(options.arg()?).filter(|pattern| *pattern != b"*");
+                read.pattern = Options::matching(options.arg()?).pattern;
+            } else if has_value && collection.is_none() && options.next_is(b"TYPE") {
+                read.kind = Some(options.arg()?);
             } else if options.next_is(b"NOVALUES") {
-                if kind != Kind::Hash {
+                if collection != Some(Kind::Hash) {
                     return Err(Error::err("ERR NOVALUES option can only be used in HSCAN"));
                 }
                 read.bare = true;
             } else if options.next_is(b"NOSCORES") {
-                if kind != Kind::Zset {
+                if collection != Some(Kind::Zset) {
                     return Err(Error::err("ERR NOSCORES option can only be used in ZSCAN"));
                 }
                 read.bare = true;
@@ -120,45 +131,61 @@ pub fn scan_group(
     out: &mut Reply,
     mut emit: impl FnMut(&[u8], &[u8], &mut Reply) -> Result<usize>,
 ) -> Result {
-    let (first, upper) = options.bounds(group);
+    let (first, end) = options.bounds(group);
+    scan_between(ctx, (found, &first, &end), cursor, options, whole, out, |stored, value, page| {
+        let (text, value) = split_text(&stored[1..], value).map_err(unreadable)?;
+        if options.accepts(text) { emit(text, value, page) } else { Ok(0) }
+    })
+}
+
+/// The same of all elements from one key on, below another. `emit` gets key and value of each as they are stored and
+/// sees for itself which match.
+///
+/// # Errors
+/// As [`scan_group`].
+pub fn scan_between(
+    ctx: &mut Ctx,
+    (found, first, end): (Found, &[u8], &[u8]),
+    cursor: u64,
+    options: &Options<'_>,
+    whole: bool,
+    out: &mut Reply,
+    mut emit: impl FnMut(&[u8], &[u8], &mut Reply) -> Result<usize>,
+) -> Result {
     let most = if whole { usize::MAX } else { options.count };
     may_touch(ctx, if whole { 0 } else { most as u64 })?;
     let after = if whole { None } else { ctx.server.element_cursors.resolve(cursor).1 };
     let lower = match &after {
-        Some(after) if after[..] >= first[..] => Bound::Excluded(&after[..]),
-        _ => Bound::Included(&first[..]),
+        Some(after) if after[..] >= *end => {
+            reply_end(out);
+            return Ok(());
+        }
+        Some(after) if after[..] >= *first => Bound::Excluded(&after[..]),
+        _ => Bound::Included(first),
     };
     let (mut last, mut entries) = (None, 0);
     // The cursor stands in front of what it comes after.
     let mut page = Reply::new(out.proto());
-    let mut ended = after.as_ref().is_some_and(|after| after[..] >= upper[..]);
-    if !ended {
-        let mut elements = ctx.txn.elements(found, lower, Bound::Excluded(&upper), false)?;
-        for _ in 0..most {
-            let Some(element) = elements.next() else {
-                ended = true;
-                break;
-            };
-            let (stored, value) = element?;
-            let (text, value) = split_text(&stored[1..], &value).map_err(crate::shard::core::unreadable)?;
-            if options.accepts(text) {
-                entries += emit(text, value, &mut page)?;
-            }
-            last = Some(stored);
-        }
-        ended = ended || elements.next().is_none();
+    let mut elements = ctx.txn.elements(found, lower, Bound::Excluded(end), false)?;
+    for _ in 0..most {
+        let Some((stored, value)) = elements.next().transpose()? else { break };
+        entries += emit(&stored, &value, &mut page)?;
+        last = Some(stored);
     }
-    reply_page(ctx, last.filter(|_| !ended).as_deref(), entries, &page, out);
-    Ok(())
-}
-
-/// Replies with the cursor that stands for `last`, or 0 after the last page, and the page's entries.
-pub fn reply_page(ctx: &Ctx, last: Option<&[u8]>, entries: usize, page: &Reply, out: &mut Reply) {
-    let next = last.map_or(0, |last| ctx.server.element_cursors.issue(0, Some(last)));
+    let last = last.filter(|_| elements.next().is_some());
+    let next = last.map_or(0, |last| ctx.server.element_cursors.issue(0, Some(&last)));
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
     out.array(entries);
     out.raw(page.as_slice());
+    Ok(())
+}
+
+/// Replies that there is nothing, or nothing more, to go through.
+pub fn reply_end(out: &mut Reply) {
+    out.array(2);
+    out.bulk(b"0");
+    out.array(0);
 }
 
 #[cfg(test)]
@@ -169,7 +196,7 @@ mod tests {
 
     fn parse(words: &[&str], kind: Kind) -> Result<(Option<Vec<u8>>, usize, bool)> {
         let owned: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
-        let options = Options::parse(owned.as_args().cursor(0), kind)?;
+        let options = Options::parse(owned.as_args().cursor(0), Some(kind))?;
         Ok((options.pattern.map(<[u8]>::to_vec), options.count, options.bare))
     }
 
@@ -200,13 +227,11 @@ mod tests {
 
     #[test]
     fn a_pattern_bounds_what_is_looked_at() {
-        let bounds = |pattern: &'static [u8]| {
-            Options { pattern: Some(pattern), count: 1, bare: false }.bounds(element::Group::SetMember)
-        };
+        let bounds = |pattern: &'static [u8]| Options::matching(pattern).bounds(element::Group::SetMember);
         assert_eq!(bounds(b"us*"), (b"\x02us".to_vec(), b"\x02ut".to_vec()));
         assert_eq!(bounds(b"?s*"), (b"\x02".to_vec(), b"\x03".to_vec()));
         assert_eq!(bounds(b"\xff*"), (b"\x02\xff".to_vec(), b"\x03".to_vec()));
-        let all = Options { pattern: None, count: 1, bare: false }.bounds(element::Group::HashField);
+        let all = Options::matching(b"*").bounds(element::Group::HashField);
         assert_eq!(all, (b"\x01".to_vec(), b"\x02".to_vec()));
     }
 }

@@ -341,7 +341,7 @@ fn shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSe
     }
     let router = &server.engine.router;
     let keys = args.get(1).into_iter().chain(args.behind(2, &[b"STORE"]));
-    Some(keys.map(|key| router.shard(router.hash(key), key)).collect())
+    Some(keys.map(|key| router.shard_of(key)).collect())
 }
 
 const COMMON: u32 = flags::MOVABLEKEYS | flags::SORTS | flags::DANGEROUS;

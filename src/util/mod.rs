@@ -1,4 +1,4 @@
-//! Numbers, globs and time as Redis reads and prints them. Depends on nothing else in the crate.
+//! Numbers, globs, words and time as Redis reads and prints them. Depends on nothing else in the crate.
 //!
 //! | file | owns |
 //! |---|---|
@@ -7,8 +7,10 @@
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
 //! | [`prefetch`] | memory into the cache before it is read |
+//! | [`splitmix`] | numbers that follow from a seed |
 //! | [`sys`] | nice value, file limit, shutdown of a socket |
 //! | [`logging`] | the server's log: where to, how much |
+//! | [`words`] | words of a line, quoted or not |
 //! | [`time`] | wall and monotonic clock |
 
 pub mod alloc;
@@ -20,5 +22,7 @@ pub mod logging;
 pub mod long_double;
 pub mod num;
 pub mod prefetch;
+pub mod splitmix;
 pub mod sys;
 pub mod time;
+pub mod words;

@@ -25,6 +25,12 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
+/// Reads an integer as [`parse_i64`] does, if it is not below 0.
+#[inline]
+pub fn parse_natural(text: &[u8]) -> Option<u64> {
+    parse_i64(text).and_then(|number| u64::try_from(number).ok())
+}
+
 /// Reads an unsigned integer without leading zeros.
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {

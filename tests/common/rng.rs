@@ -1,17 +1,15 @@
-//! A seeded generator (splitmix64): the tests' choices can be repeated from the seed they print.
+//! A seeded generator: the tests' choices can be repeated from the seed they print.
+
+use tarn::util::splitmix;
 
 /// The state; each test seeds its own.
 #[derive(Clone)]
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
-    /// 64 evenly spread bits (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    /// 64 evenly spread bits.
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        splitmix::next(&mut self.0)
     }
 
     /// A number in `0..n`.

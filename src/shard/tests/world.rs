@@ -17,17 +17,14 @@ use crate::shard::timer::Timer;
 use crate::shard::txn::elements::whole_group;
 use crate::shard::txn::{Mark, Txn, WriteSet};
 use crate::shard::walk::{Span, walk};
+use crate::util::splitmix;
 
 /// A small generator; the same numbers for the same seed on every machine.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        splitmix::next(&mut self.0)
     }
 
     pub(super) fn below(&mut self, n: usize) -> usize {

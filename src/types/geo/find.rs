@@ -155,7 +155,7 @@ fn geosearchstore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
     let router = &server.engine.router;
     let keys = args.get(1).into_iter().chain(args.behind(4, &[b"STORE", b"STOREDIST"]));
-    Some(keys.map(|key| router.shard(router.hash(key), key)).collect())
+    Some(keys.map(|key| router.shard_of(key)).collect())
 }
 
 const READ: &[KeySpec] = &[SOURCE];

@@ -3,23 +3,18 @@
 use super::fields::Hash;
 use crate::codec::element::Group as Elements;
 use crate::codec::field::{Field, split_timed};
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
-use crate::types::scan::{Options, may_touch, parse_cursor, scan_group};
+use crate::types::scan::{Options, may_touch, parse_cursor, reply_end, scan_group};
 use crate::types::string::value::may_reply;
 
 fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() == 2 {
         return one_field(ctx, &args[1], out);
     }
-    Count::parse(&args[2], false)?;
-    let pairs = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"WITHVALUES"));
-    if args.len() > 4 || args.len() == 4 && !pairs {
-        return Err(Error::Syntax);
-    }
-    let count = Count::parse(&args[2], pairs)?;
+    let (count, pairs) = Count::parse_pairs(args, b"WITHVALUES")?;
     let Some(hash) = Hash::find(ctx, &args[1])? else {
         out.array(0);
         return Ok(());
@@ -129,12 +124,10 @@ fn visit_nth(ctx: &Ctx, hash: &Hash, n: u64, visit: &mut impl FnMut(&Ctx, Field<
 fn hscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[2])?;
     let Some(hash) = Hash::find(ctx, &args[1])? else {
-        out.array(2);
-        out.bulk(b"0");
-        out.array(0);
+        reply_end(out);
         return Ok(());
     };
-    let options = Options::parse(args.cursor(3), Kind::Hash)?;
+    let options = Options::parse(args.cursor(3), Some(Kind::Hash))?;
     let (timed, now_ms) = (hash.is_timed(), ctx.now_ms);
     let place = (hash.found(), Elements::HashField);
     scan_group(ctx, place, cursor, &options, hash.is_compact(), out, |name, value, page| {

@@ -5,8 +5,9 @@ use smallvec::SmallVec;
 use super::read::reply_part;
 use super::{End, List};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::types::mpop::MultiPop;
 use crate::types::scan::may_touch;
-use crate::util::num::parse_i64;
+use crate::util::num::parse_natural;
 
 fn push(ctx: &mut Ctx, args: Args<'_>, end: End, create: bool, out: &mut Reply) -> Result {
     let values = args.slice(2).iter();
@@ -60,8 +61,7 @@ fn pop(ctx: &mut Ctx, args: Args<'_>, end: End, name: &'static str, out: &mut Re
     if args.len() > 3 {
         return Err(Error::Arity(name.into()));
     }
-    let count = parse_i64(&args[2]).and_then(|count| u64::try_from(count).ok());
-    let count = count.ok_or(crate::error::NOT_POSITIVE)?;
+    let count = parse_natural(&args[2]).ok_or(crate::error::NOT_POSITIVE)?;
     match List::find(ctx, &args[1])? {
         Some(list) => pop_many(ctx, &args[1], list, end, count, out)?,
         None => out.nil_array(),
@@ -130,36 +130,7 @@ fn rpoplpush(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// What LMPOP takes from: an end, so many elements, of the first of these lists that is there.
-#[derive(Debug, Clone, Copy)]
-pub struct MultiPop<'a> {
-    /// The keys.
-    pub keys: Args<'a>,
-    /// The end.
-    pub end: End,
-    /// Elements at most.
-    pub count: u64,
-}
-
-impl<'a> MultiPop<'a> {
-    /// Reads the arguments from the number of keys on.
-    pub fn parse(args: Args<'a>) -> Result<Self> {
-        let positive = |text: &[u8]| parse_i64(text).filter(|&number| number > 0).map(|number| number as u64);
-        let number = args.get(0).and_then(positive).ok_or(crate::error::NUMKEYS)?;
-        let number = usize::try_from(number).ok().filter(|&number| number < args.len()).ok_or(Error::Syntax)?;
-        let mut options = args.cursor(1 + number);
-        let end = parse_end(options.arg()?)?;
-        let mut count = None;
-        while !options.is_empty() {
-            if count.is_some() || options.remaining() < 2 || !options.next_is(b"COUNT") {
-                return Err(Error::Syntax);
-            }
-            let number = positive(options.arg()?);
-            count = Some(number.ok_or(crate::error::COUNT)?);
-        }
-        Ok(MultiPop { keys: args.slice(1).take(number), end, count: count.unwrap_or(1) })
-    }
-
+impl MultiPop<'_, End> {
     /// Replies with the key and its elements. False, and nothing happens, if none of the lists is there.
     pub fn run(self, ctx: &mut Ctx, out: &mut Reply) -> Result<bool> {
         for key in self.keys.iter() {
@@ -175,7 +146,7 @@ impl<'a> MultiPop<'a> {
 }
 
 fn lmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    if !MultiPop::parse(args.slice(1))?.run(ctx, out)? {
+    if !MultiPop::parse(args.slice(1), parse_end)?.run(ctx, out)? {
         out.nil_array();
     }
     Ok(())

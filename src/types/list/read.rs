@@ -6,7 +6,7 @@ use super::List;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::scan::may_touch;
 use crate::types::string::value::may_reply;
-use crate::util::num::parse_i64;
+use crate::util::num::{parse_i64, parse_natural};
 
 fn llen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let list = List::find(ctx, &args[1])?;
@@ -66,7 +66,6 @@ struct Search {
 impl Search {
     fn parse(args: Args<'_>) -> Result<Search> {
         let mut search = Search { reverse: false, skip: 0, count: None, most: u64::MAX };
-        let natural = |text: &[u8]| parse_i64(text).and_then(|number| u64::try_from(number).ok());
         let mut options = args.cursor(3);
         while !options.is_empty() {
             if options.remaining() < 2 {
@@ -81,10 +80,10 @@ impl Search {
                     rank => rank - 1,
                 };
             } else if options.next_is(b"COUNT") {
-                let count = natural(options.arg()?).ok_or(Error::err("ERR COUNT can't be negative"))?;
+                let count = parse_natural(options.arg()?).ok_or(Error::err("ERR COUNT can't be negative"))?;
                 search.count = Some(if count == 0 { u64::MAX } else { count });
             } else if options.next_is(b"MAXLEN") {
-                let most = natural(options.arg()?).ok_or(Error::err("ERR MAXLEN can't be negative"))?;
+                let most = parse_natural(options.arg()?).ok_or(Error::err("ERR MAXLEN can't be negative"))?;
                 search.most = if most == 0 { u64::MAX } else { most };
             } else {
                 return Err(Error::Syntax);

@@ -5,14 +5,16 @@
 
 use smallvec::SmallVec;
 
-use super::combine::{Operation, combine, weight};
+use super::combine::{combine, weight};
 use super::{BLIND, cardinality, form, text};
 use crate::codec::element;
 use crate::config::settings::Encodings;
+use crate::error::{NEGATIVE_LIMIT, NUMKEYS};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::build::{Build, Shape};
 use crate::shard::object::Kind;
-use crate::util::num::parse_i64;
+use crate::types::merge::Operation;
+use crate::util::num::{parse_i64, parse_natural};
 
 type Sets = SmallVec<[Found; 8]>;
 
@@ -122,8 +124,7 @@ fn sdiffstore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 /// The keys and the highest count asked for, 0 for any.
 fn counted_keys(args: Args<'_>, operation: Operation) -> Result<(Args<'_>, u64)> {
-    let keys = parse_i64(&args[1]).filter(|&keys| keys > 0);
-    let keys = keys.ok_or(crate::error::NUMKEYS)?;
+    let keys = parse_natural(&args[1]).filter(|&keys| keys > 0).ok_or(NUMKEYS)?;
     let keys = usize::try_from(keys).unwrap_or(usize::MAX);
     if keys > args.len() - 2 {
         return Err(Error::err("ERR Number of keys can't be greater than number of args"));
@@ -132,8 +133,7 @@ fn counted_keys(args: Args<'_>, operation: Operation) -> Result<(Args<'_>, u64)>
     let mut options = args.cursor(2 + keys);
     while !options.is_empty() {
         if options.remaining() >= 2 && options.next_is(b"LIMIT") {
-            let asked = parse_i64(options.arg()?).and_then(|limit| u64::try_from(limit).ok());
-            limit = asked.ok_or(Error::err("ERR LIMIT can't be negative"))?;
+            limit = parse_natural(options.arg()?).ok_or(NEGATIVE_LIMIT)?;
         } else if operation != Operation::Union || !options.next_is(b"APPROX") {
             return Err(Error::Syntax);
         }

@@ -5,7 +5,7 @@ use crate::codec::element;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::ahead::Look;
 use crate::shard::object::Kind;
-use crate::types::scan::{Options, parse_cursor, scan_group};
+use crate::types::scan::{Options, parse_cursor, reply_end, scan_group};
 
 fn sadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let members = args.slice(2);
@@ -130,12 +130,10 @@ fn sscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[2])?;
     let Some(at) = ctx.lookup_kind(&args[1], Kind::Set)? else {
         // Redis does not look at the options then.
-        out.array(2);
-        out.bulk(b"0");
-        out.array(0);
+        reply_end(out);
         return Ok(());
     };
-    let options = Options::parse(args.cursor(3), Kind::Set)?;
+    let options = Options::parse(args.cursor(3), Some(Kind::Set))?;
     let whole = ctx.body(at).form != form::HASHTABLE;
     scan_group(ctx, (at, element::Group::SetMember), cursor, &options, whole, out, |member, _, page| {
         page.bulk(member);

@@ -49,9 +49,9 @@ fn key_of(member: &[u8]) -> Key {
     key
 }
 
-/// The member whose element and value these are.
+/// The member whose element and value these are; a sorted set's that has its score as well.
 #[inline]
-fn text<'a>(element: &'a [u8], value: &'a [u8]) -> Result<&'a [u8]> {
+pub(super) fn text<'a>(element: &'a [u8], value: &'a [u8]) -> Result<&'a [u8]> {
     split_text(element.get(1..).unwrap_or_default(), value).map(|(text, _)| text).map_err(unreadable)
 }
 

@@ -20,7 +20,7 @@ use crate::shard::txn::elements::Piece;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
 use crate::types::scan::may_touch;
 use crate::types::string::value::may_reply;
-use crate::util::num::parse_i64;
+use crate::util::num::parse_natural;
 
 /// Members that SPOP removes one by one at most.
 const ONE_BY_ONE: u64 = 100_000;
@@ -58,8 +58,7 @@ fn spop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     /// Redis writes a set anew if so many times as many members go as stay.
     const MOST: u64 = 5;
-    let count = parse_i64(&args[2]).and_then(|count| u64::try_from(count).ok());
-    let count = count.ok_or(crate::error::NOT_POSITIVE)?;
+    let count = parse_natural(&args[2]).ok_or(crate::error::NOT_POSITIVE)?;
     let found = ctx.lookup_kind(&args[1], Kind::Set)?;
     let Some(at) = found.filter(|_| count > 0) else {
         out.set(0);

@@ -90,7 +90,7 @@ fn unbalanced(grouped: bool) -> Error {
 fn shards(server: &Server, args: Args<'_>, grouped: bool) -> Option<ShardSet> {
     let Ok(read) = Read::parse(args, grouped, 0) else { return Some(ShardSet::new()) };
     let router = &server.engine.router;
-    Some(read.pairs().map(|(key, _)| router.shard(router.hash(key), key)).collect())
+    Some(read.pairs().map(|(key, _)| router.shard_of(key)).collect())
 }
 
 fn xread_shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {

@@ -10,8 +10,6 @@
 //!
 //! Scores are added in the order of the sources' sizes, as Redis does: sums of floats depend on it.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::ops::Bound::Included;
 use std::ops::ControlFlow;
 
@@ -19,30 +17,17 @@ use smallvec::SmallVec;
 
 use super::store::Builder;
 use super::value::{Key, peek_score, read_score, read_sort, reply_header, reply_member};
+use crate::codec::Score;
 use crate::codec::element::{self, Group as Elements};
-use crate::codec::{CodecError, Score};
+use crate::error::NEGATIVE_LIMIT;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::resp::args::Cursor;
 use crate::shard::object::Kind;
-use crate::shard::txn::elements::{Elements as Walk, Piece};
+use crate::shard::txn::elements::Elements as Walk;
+use crate::types::merge::{Head, Merge, Operation, UNCOUNTED, is_probed};
 use crate::types::scan::may_touch;
-use crate::util::num::{parse_double, parse_i64};
-
-/// A look-up costs about as much as this many steps of a merge.
-const LOOKUP_STEPS: u64 = 8;
-/// Taken for the size of a set that does not count its members.
-const UNCOUNTED: u64 = 1 << 40;
-
-/// Which members belong to the result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// Those of any source.
-    Union,
-    /// Those of all sources.
-    Inter,
-    /// Those of the first source and of no other.
-    Diff,
-}
+use crate::types::set::text;
+use crate::util::num::{parse_double, parse_natural};
 
 /// How the scores of a member in several sources become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,11 +99,6 @@ impl Source {
         let found = ctx.txn.elements(self.at, Included(&key), Included(&key), false)?.next().transpose()?;
         Ok(found.map(|_| 1.0))
     }
-}
-
-/// The text of an element that is keyed by it.
-fn text<'a>(key: &'a [u8], value: &'a [u8]) -> Result<&'a [u8]> {
-    Ok(element::split_text(key.get(1..).ok_or(CodecError::Truncated)?, value)?.0)
 }
 
 /// A member's scores, with the places of the sources that they come from, ascending.
@@ -203,8 +183,7 @@ impl Query {
             } else if output == Output::Reply && args.next_is(b"WITHSCORES") {
                 self.with_scores = true;
             } else if output == Output::Count && args.remaining() > 1 && args.next_is(b"LIMIT") {
-                let limit = args.next().and_then(parse_i64).and_then(|limit| u64::try_from(limit).ok());
-                let limit = limit.ok_or(Error::err("ERR LIMIT can't be negative"))?;
+                let limit = args.next().and_then(parse_natural).ok_or(NEGATIVE_LIMIT)?;
                 self.limit = if limit == 0 { u64::MAX } else { limit };
             } else {
                 return Err(Error::Syntax);
@@ -232,7 +211,7 @@ impl Query {
         }
         let sizes: u64 = self.sources.iter().map(|source| source.size).sum();
         let first = self.sources.first().map_or(0, |source| source.size);
-        let looked_up = first.saturating_mul(LOOKUP_STEPS) <= sizes - first && self.operation != Operation::Union;
+        let looked_up = is_probed(first, sizes) && self.operation != Operation::Union;
         if looked_up || self.sources.iter().any(|source| !source.is_ordered(ctx)) {
             let probed = if self.operation == Operation::Union { sizes } else { first };
             may_touch(ctx, probed.saturating_mul(self.sources.len() as u64))?;
@@ -275,28 +254,12 @@ impl Query {
 
     fn merge(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
         let walks: Result<Vec<_>> = self.sources.iter().map(|source| source.in_order(ctx)).collect();
-        let (mut walks, mut heads) = (walks?, BinaryHeap::with_capacity(self.sources.len()));
-        for place in 0..self.sources.len() {
-            advance(&mut walks, &mut heads, place)?;
-        }
-        let mut scores = Scores::new();
-        while let Some(head) = heads.pop() {
-            advance(&mut walks, &mut heads, head.place)?;
-            scores.clear();
-            scores.push((head.place, self.score_of(&head)?));
-            while heads.peek().is_some_and(|same| same.stored() == head.stored())
-                && let Some(same) = heads.pop()
-            {
-                advance(&mut walks, &mut heads, same.place)?;
-                scores.push((same.place, self.score_of(&same)?));
-            }
-            let belongs = match self.operation {
-                Operation::Union => true,
-                Operation::Inter => scores.len() == self.sources.len(),
-                Operation::Diff => scores.len() == 1 && head.place == 0,
-            };
-            if belongs && emit(text(&head.key, &head.value)?, self.score(&scores))?.is_break() {
-                return Ok(());
+        let mut merge = Merge::new(self.operation, walks?)?;
+        while let Some(heads) = merge.step()? {
+            let scores: Result<Scores> = heads.iter().map(|head| Ok((head.place, self.score_of(head)?))).collect();
+            let Head { key, value, .. } = &heads[0];
+            if emit(text(key, value)?, self.score(&scores?))?.is_break() {
+                break;
             }
         }
         Ok(())
@@ -318,48 +281,6 @@ fn source(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Source>> {
     }
     let counted = kind == Kind::Zset || ctx.body(at).encoding == 0;
     Ok(Some(Source { at, kind, weight: 1.0, size: if counted { ctx.size(at) } else { UNCOUNTED } }))
-}
-
-/// The next member of one of the merged sources.
-struct Head<'a> {
-    key: Piece<'a>,
-    value: Piece<'a>,
-    place: usize,
-}
-
-impl Head<'_> {
-    /// What members are ordered by: their stored form, without the tag of the group.
-    fn stored(&self) -> &[u8] {
-        self.key.get(1..).unwrap_or_default()
-    }
-}
-
-impl Ord for Head<'_> {
-    /// The lowest member is the greatest head; of equal ones that of the first source.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.stored().cmp(self.stored()).then(other.place.cmp(&self.place))
-    }
-}
-
-impl PartialOrd for Head<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Head<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Head<'_> {}
-
-fn advance<'a>(walks: &mut [Walk<'a>], heads: &mut BinaryHeap<Head<'a>>, place: usize) -> Result {
-    if let Some((key, value)) = walks[place].next().transpose()? {
-        heads.push(Head { key, value, place });
-    }
-    Ok(())
 }
 
 /// Members gathered for a reply, in one allocation of texts.

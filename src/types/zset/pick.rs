@@ -1,16 +1,14 @@
 //! Members by chance and page by page: ZRANDMEMBER, ZSCAN.
 
-use std::ops::Bound;
-
 use super::bounds::Keys;
 use super::span::Span;
 use super::value::{INDEX, form, read_score, read_sort, reply_header, reply_member, wrong_size};
 use crate::codec::Score;
 use crate::codec::element::Group as Elements;
-use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
-use crate::types::scan::{Options, may_touch, parse_cursor, reply_page, scan_group};
+use crate::types::scan::{Options, may_touch, parse_cursor, reply_end, scan_between, scan_group};
 use crate::types::string::value::may_reply;
 use crate::util::num::{format_17_digits, format_double};
 
@@ -18,12 +16,7 @@ fn zrandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() == 2 {
         return one_member(ctx, &args[1], out);
     }
-    Count::parse(&args[2], false)?;
-    let with_scores = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"WITHSCORES"));
-    if args.len() > 4 || args.len() == 4 && !with_scores {
-        return Err(Error::Syntax);
-    }
-    let count = Count::parse(&args[2], with_scores)?;
+    let (count, with_scores) = Count::parse_pairs(args, b"WITHSCORES")?;
     let Some(at) = ctx.lookup_kind(&args[1], Kind::Zset)? else {
         out.array(0);
         return Ok(());
@@ -83,14 +76,11 @@ fn reply_rank(ctx: &Ctx, at: Found, rank: u64, with_score: bool, out: &mut Reply
 
 fn zscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[2])?;
-    let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
-    let Some(at) = found else {
-        out.array(2);
-        out.bulk(b"0");
-        out.array(0);
+    let Some(at) = ctx.lookup_kind(&args[1], Kind::Zset)? else {
+        reply_end(out);
         return Ok(());
     };
-    let options = Options::parse(args.cursor(3), Kind::Zset)?;
+    let options = Options::parse(args.cursor(3), Some(Kind::Zset))?;
     let whole = ctx.body(at).form == form::LISTPACK;
     let emit = |member: &[u8], score: Score, out: &mut Reply| {
         out.bulk(member);
@@ -103,44 +93,16 @@ fn zscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         2
     };
     if ctx.body(at).encoding == INDEX {
-        return scan_sorted(ctx, at, cursor, &options, whole, out, emit);
+        // Only the sort group has the members' texts; they come in the order of the scores.
+        let Keys { lower, upper } = Keys::whole();
+        return scan_between(ctx, (at, &lower, &upper), cursor, &options, whole, out, |key, value, out| {
+            let (score, member) = read_sort(key, value)?;
+            Ok(if options.accepts(member) { emit(member, score, out) } else { 0 })
+        });
     }
     scan_group(ctx, (at, Elements::ZsetScore), cursor, &options, whole, out, |member, value, out| {
         Ok(emit(member, read_score(b"", value)?, out))
     })
-}
-
-/// Replies with one page in the order of the scores: in encode-version 1 only the sort group has the members' texts.
-fn scan_sorted(
-    ctx: &mut Ctx,
-    at: Found,
-    cursor: u64,
-    options: &Options<'_>,
-    whole: bool,
-    out: &mut Reply,
-    emit: impl Fn(&[u8], Score, &mut Reply) -> usize,
-) -> Result {
-    let most = if whole { usize::MAX } else { options.count };
-    may_touch(ctx, if whole { 0 } else { most as u64 })?;
-    let Keys { lower, upper } = Keys::whole();
-    let after = if whole { None } else { ctx.server.element_cursors.resolve(cursor).1 };
-    let lower = match &after {
-        Some(after) if after[..] >= lower[..] && after[..] < upper[..] => Bound::Excluded(&after[..]),
-        _ => Bound::Included(&lower[..]),
-    };
-    let mut page = Reply::new(out.proto());
-    let mut members = ctx.txn.elements(at, lower, Bound::Excluded(&upper), false)?;
-    let (mut last, mut entries) = (None, 0);
-    for _ in 0..most {
-        let Some((key, value)) = members.next().transpose()? else { break };
-        let (score, member) = read_sort(&key, &value)?;
-        if options.accepts(member) {
-            entries += emit(member, score, &mut page);
-        }
-        last = Some(key);
-    }
-    reply_page(ctx, last.filter(|_| members.next().is_some()).as_deref(), entries, &page, out);
-    Ok(())
 }
 
 const ACCESS: &[KeySpec] = &[KeySpec::one(1, key::RO | key::ACCESS)];

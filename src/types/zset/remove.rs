@@ -15,9 +15,10 @@ use super::store::Builder;
 use super::value::{score_key, shrunk};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
+use crate::types::mpop::MultiPop;
 use crate::types::scan::may_touch;
 use crate::types::string::value::may_reply;
-use crate::util::num::parse_i64;
+use crate::util::num::{parse_i64, parse_natural};
 
 /// Members removed one by one whatever the size.
 const FEW: u64 = 1000;
@@ -156,13 +157,7 @@ fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, from: End, out: &mut Reply) -> Res
     if args.len() > 3 {
         return Err(Error::Syntax);
     }
-    let count = match args.get(2) {
-        None => None,
-        Some(count) => {
-            let count = parse_i64(count).and_then(|count| u64::try_from(count).ok());
-            Some(count.ok_or(crate::error::NOT_POSITIVE)?)
-        }
-    };
+    let count = args.get(2).map(|count| parse_natural(count).ok_or(crate::error::NOT_POSITIVE)).transpose()?;
     let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
     let popped = count.unwrap_or(1).min(found.map_or(0, |at| ctx.size(at)));
     // In RESP3 a count makes each member and its score a pair.
@@ -174,41 +169,26 @@ fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, from: End, out: &mut Reply) -> Res
     }
 }
 
-/// Numbers above zero.
-fn positive(text: &[u8], error: Error) -> Result<u64> {
-    let number = parse_i64(text).and_then(|number| u64::try_from(number).ok());
-    number.filter(|&number| number > 0).ok_or(error)
+/// Reads MIN or MAX.
+fn parse_end(word: &[u8]) -> Result<End> {
+    if word.eq_ignore_ascii_case(b"MIN") {
+        Ok(End::Min)
+    } else if word.eq_ignore_ascii_case(b"MAX") {
+        Ok(End::Max)
+    } else {
+        Err(Error::Syntax)
+    }
 }
 
 fn zmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let keys = positive(&args[1], crate::error::NUMKEYS)?;
-    let (from, count) = mpop_options(args, 2, keys)?;
-    for key in args.slice(2).take(keys as usize).iter() {
+    let MultiPop { keys, end, count } = MultiPop::parse(args.slice(1), parse_end)?;
+    for key in keys.iter() {
         if let Some(at) = ctx.lookup_kind(key, Kind::Zset)? {
-            return pop_from(ctx, key, at, from, count, out);
+            return pop_from(ctx, key, at, end, count, out);
         }
     }
     out.nil_array();
     Ok(())
-}
-
-/// Reads `<MIN | MAX> [COUNT count]` behind `keys` keys, the first of which is argument `first`.
-pub fn mpop_options(args: Args<'_>, first: usize, keys: u64) -> Result<(End, u64)> {
-    let behind = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(first)).ok_or(Error::Syntax)?;
-    let mut options = args.cursor(behind);
-    let from = match () {
-        () if options.next_is(b"MIN") => End::Min,
-        () if options.next_is(b"MAX") => End::Max,
-        () => return Err(Error::Syntax),
-    };
-    let mut count = None;
-    while !options.is_empty() {
-        if count.is_some() || options.remaining() < 2 || !options.next_is(b"COUNT") {
-            return Err(Error::Syntax);
-        }
-        count = Some(positive(options.arg()?, crate::error::COUNT)?);
-    }
-    Ok((from, count.unwrap_or(1)))
 }
 
 /// Pops from the key at hand and replies as ZMPOP does: the key, then pairs of member and score.
