@@ -61,7 +61,7 @@ impl Filter {
                 None => (false, word.as_slice()),
             };
             if name == b"id" {
-                filter.add(not, Test::Ids(ids(&mut args, of)?));
+                filter.add(not, Test::Ids(if not { not_ids(&mut args)? } else { ids(&mut args, of)? }));
                 continue;
             }
             let value = args.arg()?;
@@ -70,7 +70,7 @@ impl Filter {
                 b"skipme" if !not && value.eq_ignore_ascii_case(b"no") => filter.skip_me = false,
                 b"maxage" if !not => filter.add(false, Test::AgeS(positive(value, "maxage")?)),
                 b"idle" if !not => filter.add(false, Test::IdleS(positive(value, "idle")?)),
-                name => filter.add(not, test(name, value, server)?),
+                name => filter.add(not, test(not, name, value, server)?),
             }
         }
         Ok(filter)
@@ -120,11 +120,13 @@ impl Test {
     }
 }
 
+const NO_ID: &str = "ERR client-id should be greater than 0";
+
 /// One id, and those that follow it.
 fn ids(args: &mut Cursor<'_>, of: Use) -> Result<Vec<u64>> {
     let invalid = match of {
         Use::List => "ERR Invalid client ID",
-        Use::Kill => "ERR client-id should be greater than 0",
+        Use::Kill => NO_ID,
     };
     let mut ids = Vec::new();
     let mut next = Some(args.arg()?);
@@ -143,8 +145,24 @@ fn ids(args: &mut Cursor<'_>, of: Use) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-fn test(name: &[u8], value: &[u8], server: &Server) -> Result<Test> {
+/// The ids of NOT-ID: the numbers that follow, be there none.
+fn not_ids(args: &mut Cursor<'_>) -> Result<Vec<u64>> {
+    args.peek().ok_or(Error::Syntax)?;
+    let mut ids = Vec::new();
+    while let Some(id) = args.peek().and_then(parse_i64) {
+        args.next();
+        ids.push(u64::try_from(id).ok().filter(|id| *id > 0).ok_or(Error::err(NO_ID))?);
+    }
+    Ok(ids)
+}
+
+fn test(not: bool, name: &[u8], value: &[u8], server: &Server) -> Result<Test> {
     let shown = || String::from_utf8_lossy(value);
+    let db_word = if not { "NOT-DB" } else { "DB" };
+    let unknown = |what: &str| {
+        let filter = if not { format!("NOT-{}", what.to_ascii_uppercase()) } else { "provided".to_owned() };
+        Error::Text(format!("ERR Unknown {what} found in the {filter} filter: {}", shown()).into())
+    };
     let value_owned = value.to_vec();
     Ok(match name {
         b"type" => match value.to_ascii_lowercase().as_slice() {
@@ -161,21 +179,18 @@ fn test(name: &[u8], value: &[u8], server: &Server) -> Result<Test> {
         b"lib-name" => Test::LibName(value_owned),
         b"lib-ver" => Test::LibVer(value_owned),
         b"db" => {
-            let db = parse_i64(value).ok_or(Error::err("ERR DB is not an integer or out of range"))?;
+            let not_a_number = || Error::Text(format!("ERR {db_word} is not an integer or out of range").into());
+            let db = parse_i64(value).ok_or_else(not_a_number)?;
             let last = i64::from(server.config.settings().databases) - 1;
             if !(0..=last).contains(&db) {
-                return Err(Error::Text(format!("ERR DB number should be between 0 and {last}").into()));
+                return Err(Error::Text(format!("ERR {db_word} number should be between 0 and {last}").into()));
             }
             Test::Db(db)
         }
         b"flags" if value.iter().all(|letter| LETTERS.contains(letter)) => Test::Flags(value_owned),
-        b"flags" => {
-            return Err(Error::Text(format!("ERR Unknown flags found in the provided filter: {}", shown()).into()));
-        }
+        b"flags" => return Err(unknown("flags")),
         b"capa" if value.iter().all(|letter| *letter == b'r') => Test::Capa(value.is_empty()),
-        b"capa" => {
-            return Err(Error::Text(format!("ERR Unknown capa found in the provided filter: {}", shown()).into()));
-        }
+        b"capa" => return Err(unknown("capa")),
         _ => return Err(Error::Syntax),
     })
 }

@@ -1,6 +1,7 @@
 //! Single bits.
 
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::object::state;
 use crate::types::string::value::{byte_at, max_len, write_at};
 use crate::util::num::parse_i64;
 
@@ -59,8 +60,11 @@ fn setbit(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         None => (0, true),
     };
     let new = if on { old | mask(offset) } else { old & !mask(offset) };
-    if grows || new != old {
-        write_at(ctx, &args[1], found, at, &[new])?;
+    match found {
+        Some(found) if !grows && new == old => ctx.mark_encoding(found, state::RAW),
+        found => {
+            write_at(ctx, &args[1], found, at, &[new])?;
+        }
     }
     out.int((old & mask(offset) != 0).into());
     Ok(())

@@ -5,6 +5,7 @@
 use super::bits::field_offset;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::resp::args::Cursor;
+use crate::shard::object::state;
 use crate::types::string::value::write_at;
 use crate::util::num::parse_i64;
 
@@ -188,6 +189,10 @@ fn bitfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         && end > found.map_or(0, |found| ctx.string_len(found))
     {
         found = Some(write_at(ctx, &args[1], found, end - 1, &[0])?);
+    } else if let Some(found) = found
+        && ops.iter().any(|op| op.action != Action::Get)
+    {
+        ctx.mark_encoding(found, state::RAW);
     }
     run(ctx, &args[1], found, &ops, out)
 }

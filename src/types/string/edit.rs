@@ -2,19 +2,24 @@
 
 use super::value::{check_len, clamp_ordered, reply_range, write_at};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::object::state;
 use crate::util::num::parse_i64;
 
 fn append(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let found = ctx.lookup_string(&args[1])?;
     let len = found.map_or(0, |found| ctx.string_len(found));
     let more = &args[2];
-    if found.is_none() || !more.is_empty() {
-        check_len(ctx, len as u64, more.len() as u64)?;
-        match found {
+    match found {
+        Some(found) if more.is_empty() => ctx.mark_encoding(found, state::RAW),
+        Some(found) => {
+            check_len(ctx, len as u64, more.len() as u64)?;
+            write_at(ctx, &args[1], Some(found), len, more)?;
+        }
+        None => {
+            check_len(ctx, 0, more.len() as u64)?;
             // As SET would put it: `OBJECT ENCODING` may call it an integer.
-            None => ctx.set_string(&args[1], more, 0)?,
-            found => write_at(ctx, &args[1], found, len, more)?,
-        };
+            ctx.set_string(&args[1], more, 0)?;
+        }
     }
     out.int((len + more.len()) as i64);
     Ok(())
