@@ -124,8 +124,8 @@ pub struct Core {
     pub cold: ColdCache,
     /// Copy of the name → id map.
     pub names: Arc<Names>,
-    /// Big bodies to be freed.
-    pub trash: Vec<Box<Body>>,
+    /// Takes big bodies to be freed.
+    pub trash: crossbeam_channel::Sender<Box<Body>>,
     /// Counters.
     pub stats: CoreStats,
     /// Reads of the store may wait for the disk: the data no longer fits the block cache.
@@ -340,11 +340,11 @@ impl Core {
         }
     }
 
-    /// Takes a body that nobody needs any more. Freeing a big one takes long: the shard's thread does it, without the
-    /// lock.
+    /// Takes a body that nobody needs any more. Freeing a big one takes long: the thread `free` does it, unless it has
+    /// fallen far behind.
     pub fn throw_away(&mut self, body: Box<Body>) {
         if body.overlay.len() > FREE_AT_ONCE {
-            self.trash.push(body);
+            drop(self.trash.try_send(body));
         }
     }
 

@@ -25,6 +25,7 @@ use super::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use super::cold::ColdCache;
 use super::core::{Core, ShardId};
 use super::names::Names;
+use super::object::Body;
 use super::txn::{Mark, Txn, WriteSet};
 
 /// Bits of [`Engine::gate`]: reasons for a command to stop and look. All clear on the fast path.
@@ -100,6 +101,12 @@ pub const MOST_DELAY_US: u64 = 20_000;
 /// However little is dirty, it is flushed after this time: replays stay short, and what waits for a flush (garbage, dead
 /// namespaces) is not forgotten on an idle server.
 const FLUSH_EVERY: Duration = Duration::from_secs(300);
+
+/// Time between two looks at what is to be freed.
+const FREE_EVERY: Duration = Duration::from_millis(20);
+
+/// Bodies that wait to be freed at most.
+const MOST_TRASH: usize = 1024;
 
 /// Time between two looks at the allocator's free memory.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
@@ -180,6 +187,8 @@ pub struct Engine {
     /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
     turns: Vec<parking_lot::Mutex<()>>,
     flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
+    /// Big bodies to be freed.
+    trash: crossbeam_channel::Receiver<Box<Body>>,
     threads: parking_lot::Mutex<Vec<std::thread::JoinHandle<()>>>,
     thread_work: parking_lot::Mutex<Vec<crossbeam_channel::Receiver<(ShardSet, Job)>>>,
     replay: parking_lot::Mutex<Option<log::Replay>>,
@@ -222,8 +231,10 @@ impl Engine {
         let mut list = Vec::with_capacity(shards as usize);
         let mut work = Vec::with_capacity(shards as usize);
         let crossing = Arc::new(Crossing::default());
+        let (thrown_away, trash) = crossbeam_channel::bounded(MOST_TRASH);
         for shard in 0..shards {
-            let core = open_core(shard, &store, &options, names.clone(), shards, &log)?;
+            let trash = thrown_away.clone();
+            let core = open_core(shard, &store, &options, names.clone(), shards, &log, trash)?;
             let (tx, rx) = crossbeam_channel::unbounded();
             list.push(Arc::new(Shard::new(core, crossing.clone(), tx)));
             work.push(rx);
@@ -250,6 +261,7 @@ impl Engine {
             flush_lock: parking_lot::Mutex::new(()),
             turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             flush_wake: Default::default(),
+            trash,
             threads: parking_lot::Mutex::new(Vec::new()),
             thread_work: parking_lot::Mutex::new(work),
             replay: parking_lot::Mutex::new(Some(replay)),
@@ -292,6 +304,8 @@ impl Engine {
         }
         let engine = self.clone();
         threads.push(spawn("flush".to_owned(), 0, move || engine.flush_thread()));
+        let engine = self.clone();
+        threads.push(spawn("free".to_owned(), self.options.nice, move || engine.free_thread()));
     }
 
     /// All shard ids.
@@ -386,6 +400,15 @@ impl Engine {
         self.flush_wake.1.notify_one();
     }
 
+    /// Frees what commands have thrown away, at the lower priority of background work. It looks now and then: waking it
+    /// would cost a command more than it saves.
+    fn free_thread(&self) {
+        while !self.stopping.load(Ordering::Relaxed) {
+            self.trash.try_iter().take_while(|_| !self.stopping.load(Ordering::Relaxed)).for_each(drop);
+            std::thread::sleep(FREE_EVERY);
+        }
+    }
+
     fn flush_thread(&self) {
         let mut last_flush = std::time::Instant::now();
         let (mut last_trim, mut trimmer) = (last_flush, crate::util::alloc::Trimmer::default());
@@ -399,7 +422,7 @@ impl Engine {
             };
             self.set_gates();
             if last_trim.elapsed() > TRIM_EVERY {
-                trimmer.turn();
+                trimmer.turn((self.options.table_budget + self.options.cold_budget + self.options.block_cache) as u64);
                 last_trim = std::time::Instant::now();
             }
             let poisoned = self.log.needs_flush();
@@ -649,6 +672,7 @@ fn open_core(
     names: Arc<Names>,
     shards: u16,
     log: &Arc<Log>,
+    trash: crossbeam_channel::Sender<Box<Body>>,
 ) -> Result<Core, OpenError> {
     let partition = store.partition(shard).clone();
     let mut core = Core {
@@ -681,7 +705,7 @@ fn open_core(
         dead_names: Default::default(),
         reap_from: None,
         garbage: Default::default(),
-        trash: Vec::new(),
+        trash,
         membership: Default::default(),
         fill_from: Some(codec::key::tag_range(codec::key::tag::META).lower),
         cold: ColdCache::new(options.cold_budget / shards as usize),

@@ -74,7 +74,6 @@ impl<'a> Timer<'a> {
 
     /// One turn at this time.
     pub fn turn(&mut self, now_ms: u64) {
-        drop(self.with_core(|core| std::mem::take(&mut core.trash)));
         if self.engine.log.health().is_some() {
             return;
         }

@@ -7,6 +7,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// What a thread may keep to itself, bytes.
 const SLACK: isize = 32 << 10;
@@ -14,6 +15,10 @@ const SLACK: isize = 32 << 10;
 /// Blocks of this size and more are mapped one by one. Values that clients send are mostly smaller.
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM_BYTES: libc::c_int = 4 << 20;
+
+/// What a heap keeps free at its end: as much as glibc would allow itself with blocks of that size.
+#[cfg(target_env = "gnu")]
+const KEPT_BYTES: libc::c_int = 2 * MAPPED_FROM_BYTES;
 
 static USED: AtomicIsize = AtomicIsize::new(0);
 
@@ -38,6 +43,7 @@ pub fn settle() {
     // SAFETY: takes plain integers.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
     }
 }
 
@@ -53,24 +59,40 @@ pub fn trim() {
 
 /// Decides when free memory goes back to the system. The system's allocator keeps what threads have freed for those
 /// threads: a server that fills and drops big collections would in time hold several times what it uses.
-#[derive(Debug, Default)]
+///
+/// A trim holds each heap for some ms, in which its threads wait. Within the budget it may be put off.
+#[derive(Debug)]
 pub struct Trimmer {
     /// Resident bytes after the last trim.
     floor: u64,
+    last: Instant,
+}
+
+impl Default for Trimmer {
+    fn default() -> Self {
+        Trimmer { floor: 0, last: Instant::now() }
+    }
 }
 
 impl Trimmer {
     /// Memory that is resident and not in use, below which nothing is done.
     const SPARE: u64 = 32 << 20;
+    /// Time between trims while memory stays within its budget.
+    const CALM: Duration = Duration::from_secs(30);
 
-    /// Trims if much is resident that is not in use, and has become so since the last trim. Takes up to some ms.
-    pub fn turn(&mut self) {
+    /// Trims if much is resident that is not in use, and has become so since the last trim; often only if more is
+    /// resident than `budget`.
+    pub fn turn(&mut self, budget: u64) {
         let (resident, used) = (super::sys::resident_bytes(), used_bytes() as u64);
         self.floor = self.floor.min(resident);
         if resident < used + used / 8 + Self::SPARE || resident < self.floor + Self::SPARE {
             return;
         }
+        if resident <= budget && self.last.elapsed() < Self::CALM {
+            return;
+        }
         trim();
+        self.last = Instant::now();
         self.floor = super::sys::resident_bytes();
     }
 }
