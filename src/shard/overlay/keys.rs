@@ -23,6 +23,8 @@ use crate::util::prefetch::prefetch_all;
 
 /// Up to so many keys are searched without heads.
 const FEW: usize = 8;
+/// Items that a node has room for before it grows by doubling.
+const ROOM: usize = 64;
 /// Heads compared at once.
 const LANES: usize = 8;
 /// Stands behind the last head; no head is greater.
@@ -168,6 +170,7 @@ impl<T: Keyed> Keys<T> {
     }
 
     pub(super) fn insert(&mut self, at: usize, item: T) {
+        self.make_room();
         if !self.heads.is_empty()
             && let Some(tail) = item.key().strip_prefix(&self.prefix[..])
         {
@@ -178,6 +181,15 @@ impl<T: Keyed> Keys<T> {
         } else {
             self.items.insert(at, item);
             self.index();
+        }
+    }
+
+    /// Small nodes grow by little, as most collections are small; one that is half full gets all its room.
+    #[inline]
+    fn make_room(&mut self) {
+        let len = self.len();
+        if len == self.items.capacity() && len < ROOM {
+            self.items.reserve_exact(if len < ROOM / 2 { len / 4 + 2 } else { ROOM - len });
         }
     }
 
