@@ -151,12 +151,12 @@ impl Build {
         self.staged.lock().push(Staged { key: self.key.clone(), version: self.version });
     }
 
-    /// Makes the key hold what was built. A result without elements removes it, unless it is a stream. `None` for that.
+    /// Makes the key hold what was built. A collection without elements removes it, unless it is a stream. `None` for that.
     pub fn finish(mut self, txn: &mut Txn<'_, '_>, shape: Shape) -> Result<Option<Found>> {
         let (ns, key) = (self.key.0, std::mem::take(&mut self.key.1));
         if self.version == 0 {
-            // The size of a blind collection is 0 whatever it holds.
-            if self.elements.is_empty() && shape.kind != Kind::Stream {
+            // The size of a blind collection is 0 whatever it holds. A string without chunks is one of zeros.
+            if self.elements.is_empty() && !matches!(shape.kind, Kind::Stream | Kind::String) {
                 txn.delete(ns, &key)?;
                 return Ok(None);
             }

@@ -95,6 +95,19 @@ struct FieldOp {
 }
 
 impl FieldOp {
+    /// What Redis takes a number to be set for: unsigned fields, a negative one for one far above them; to saturate, signed
+    /// fields one that lies more than 2⁶³ below their highest for that, as its check overflows.
+    fn seen(&self, value: i64) -> i128 {
+        let Encoding { signed, bits } = self.encoding;
+        let (_, high) = self.encoding.bounds();
+        let too_low = || self.overflow == Overflow::Saturate && high - i128::from(value) > i64::MAX.into();
+        match signed {
+            false => i128::from(value as u64),
+            true if bits < 64 && too_low() => high,
+            true => value.into(),
+        }
+    }
+
     /// The byte after the field's last.
     fn end(&self) -> usize {
         ((self.offset + u64::from(self.encoding.bits)).div_ceil(8)) as usize
@@ -162,11 +175,9 @@ fn run(ctx: &mut Ctx, key: &[u8], mut found: Option<Found>, ops: &[FieldOp], out
                 out.int(old as i64);
                 continue;
             }
-            Action::Set(value) => (value.into(), true),
+            Action::Set(value) => (op.seen(value), true),
             Action::IncrBy(delta) => (old + i128::from(delta), false),
         };
-        // Unsigned fields see a negative value to be set as one far above them.
-        let wanted = if op.encoding.signed || !replies_old { wanted } else { i128::from(wanted as u64) };
         let Some(new) = op.overflow.fit(wanted, op.encoding) else {
             out.nil();
             continue;
