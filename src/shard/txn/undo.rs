@@ -144,20 +144,16 @@ impl Txn<'_, '_> {
             Undo::Element { at, was } => self.change_overlay(at, |overlay| drop(overlay.insert(was))),
             Undo::NoElement { at, key } => self.change_overlay(at, |overlay| drop(overlay.remove(&key))),
             Undo::ElementSplice { at, key, offset, from, len, old_len, state } => {
-                let core = &mut *self.lease[at.at as usize];
-                let Some(body) = &mut core.table.at_mut(at.index).body else { return };
-                let before = body.overlay.bytes();
-                let covered = &self.set.arena[from..from + len];
-                body.overlay.update(&key, |element| {
+                let covered = self.set.arena.split_off(from);
+                let uncover = |element: &mut Entry| {
                     element.resize_value(old_len);
                     if let Some(value) = element.value_mut() {
                         let offset = offset.min(old_len);
-                        value[offset..offset + covered.len()].copy_from_slice(covered);
+                        value[offset..offset + len].copy_from_slice(&covered[..len]);
                     }
                     element.state = state | element.state & overlay::state::IN_FLIGHT;
-                });
-                core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
-                self.set.arena.truncate(from);
+                };
+                self.change_overlay(at, |overlay| _ = overlay.update(&key, uncover));
             }
             _ => unreachable!("only element inverses come here"),
         }
