@@ -116,8 +116,17 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Replies with one page of a group of elements that are keyed by a text: fields, members. `whole` for a collection that
-/// Redis would keep compactly. `emit` gets text and value proper of each element that matches and answers how many
+/// What a call asks for: the page of a collection that a cursor leads to.
+pub struct Page<'a> {
+    /// Where it begins.
+    pub cursor: u64,
+    /// What the call adds.
+    pub options: &'a Options<'a>,
+    /// Everything at once, as of a collection that Redis would keep compactly.
+    pub whole: bool,
+}
+
+/// Replies with one page of a group of elements that are keyed by a text: fields, members. `emit` gets text and value proper of each element that matches and answers how many
 /// entries it has replied with: none for one that is not to be shown.
 ///
 /// # Errors
@@ -125,16 +134,14 @@ impl<'a> Options<'a> {
 pub fn scan_group(
     ctx: &mut Ctx,
     (found, group): (Found, element::Group),
-    cursor: u64,
-    options: &Options<'_>,
-    whole: bool,
+    page: &Page<'_>,
     out: &mut Reply,
     mut emit: impl FnMut(&[u8], &[u8], &mut Reply) -> Result<usize>,
 ) -> Result {
-    let (first, end) = options.bounds(group);
-    scan_between(ctx, (found, &first, &end), cursor, options, whole, out, |stored, value, page| {
+    let (first, end) = page.options.bounds(group);
+    scan_between(ctx, (found, &first, &end), page, out, |stored, value, out| {
         let (text, value) = split_text(&stored[1..], value).map_err(unreadable)?;
-        if options.accepts(text) { emit(text, value, page) } else { Ok(0) }
+        if page.options.accepts(text) { emit(text, value, out) } else { Ok(0) }
     })
 }
 
@@ -146,9 +153,7 @@ pub fn scan_group(
 pub fn scan_between(
     ctx: &mut Ctx,
     (found, first, end): (Found, &[u8], &[u8]),
-    cursor: u64,
-    options: &Options<'_>,
-    whole: bool,
+    &Page { cursor, options, whole }: &Page<'_>,
     out: &mut Reply,
     mut emit: impl FnMut(&[u8], &[u8], &mut Reply) -> Result<usize>,
 ) -> Result {
@@ -165,11 +170,11 @@ pub fn scan_between(
     };
     let (mut last, mut entries) = (None, 0);
     // The cursor stands in front of what it comes after.
-    let mut page = Reply::new(out.proto());
+    let mut met = Reply::new(out.proto());
     let mut elements = ctx.txn.elements(found, lower, Bound::Excluded(end), false)?;
     for _ in 0..most {
         let Some((stored, value)) = elements.next().transpose()? else { break };
-        entries += emit(&stored, &value, &mut page)?;
+        entries += emit(&stored, &value, &mut met)?;
         last = Some(stored);
     }
     let last = last.filter(|_| elements.next().is_some());
@@ -177,7 +182,7 @@ pub fn scan_between(
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
     out.array(entries);
-    out.raw(page.as_slice());
+    out.raw(met.as_slice());
     Ok(())
 }
 

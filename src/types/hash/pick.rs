@@ -7,7 +7,7 @@ use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, k
 use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
-use crate::types::scan::{Options, may_touch, parse_cursor, reply_end, scan_group};
+use crate::types::scan::{Options, Page, may_touch, parse_cursor, reply_end, scan_group};
 use crate::types::string::value::may_reply;
 
 fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -130,16 +130,17 @@ fn hscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::parse(args.cursor(3), Some(Kind::Hash))?;
     let (timed, now_ms) = (hash.is_timed(), ctx.now_ms);
     let place = (hash.found(), Elements::HashField);
-    scan_group(ctx, place, cursor, &options, hash.is_compact(), out, |name, value, page| {
+    let page = Page { cursor, options: &options, whole: hash.is_compact() };
+    scan_group(ctx, place, &page, out, |name, value, out| {
         let (expire_ms, value) = if timed { split_timed(value).map_err(unreadable)? } else { (0, value) };
         if !(Field { name, expire_ms, value }).is_live(now_ms) {
             return Ok(0);
         }
-        page.bulk(name);
+        out.bulk(name);
         if options.bare {
             return Ok(1);
         }
-        page.bulk(value);
+        out.bulk(value);
         Ok(2)
     })
 }

@@ -5,7 +5,7 @@ use crate::codec::element;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::ahead::Look;
 use crate::shard::object::Kind;
-use crate::types::scan::{Options, parse_cursor, reply_end, scan_group};
+use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_group};
 
 fn sadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let members = args.slice(2);
@@ -135,8 +135,9 @@ fn sscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let options = Options::parse(args.cursor(3), Some(Kind::Set))?;
     let whole = ctx.body(at).form != form::HASHTABLE;
-    scan_group(ctx, (at, element::Group::SetMember), cursor, &options, whole, out, |member, _, page| {
-        page.bulk(member);
+    let page = Page { cursor, options: &options, whole };
+    scan_group(ctx, (at, element::Group::SetMember), &page, out, |member, _, out| {
+        out.bulk(member);
         Ok(1)
     })
 }

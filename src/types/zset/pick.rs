@@ -8,7 +8,7 @@ use crate::codec::element::Group as Elements;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
-use crate::types::scan::{Options, may_touch, parse_cursor, reply_end, scan_between, scan_group};
+use crate::types::scan::{Options, Page, may_touch, parse_cursor, reply_end, scan_between, scan_group};
 use crate::types::string::value::may_reply;
 use crate::util::num::{format_17_digits, format_double};
 
@@ -82,6 +82,7 @@ fn zscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let options = Options::parse(args.cursor(3), Some(Kind::Zset))?;
     let whole = ctx.body(at).form == form::LISTPACK;
+    let page = Page { cursor, options: &options, whole };
     let emit = |member: &[u8], score: Score, out: &mut Reply| {
         out.bulk(member);
         if options.bare {
@@ -95,12 +96,12 @@ fn zscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if ctx.body(at).encoding == INDEX {
         // Only the sort group has the members' texts; they come in the order of the scores.
         let Keys { lower, upper } = Keys::whole();
-        return scan_between(ctx, (at, &lower, &upper), cursor, &options, whole, out, |key, value, out| {
+        return scan_between(ctx, (at, &lower, &upper), &page, out, |key, value, out| {
             let (score, member) = read_sort(key, value)?;
             Ok(if options.accepts(member) { emit(member, score, out) } else { 0 })
         });
     }
-    scan_group(ctx, (at, Elements::ZsetScore), cursor, &options, whole, out, |member, value, out| {
+    scan_group(ctx, (at, Elements::ZsetScore), &page, out, |member, value, out| {
         Ok(emit(member, read_score(b"", value)?, out))
     })
 }
