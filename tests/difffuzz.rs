@@ -6,9 +6,9 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use common::server::{Kind, Server, notice};
+use common::server::{Kind, Server, has_python, notice};
 
 /// What Tarn has of the fuzzer's groups.
 const GROUPS: &str = "string,bitmap,hyperloglog,hash,list,set,sorted_set,geo,stream,generic";
@@ -26,9 +26,7 @@ fn setting(name: &str, default: &str) -> String {
 
 #[test]
 fn tarn_answers_as_redis_does() {
-    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if !python.is_ok_and(|status| status.success()) {
-        notice("skipped: no python3 on this machine to run the differential fuzzer");
+    if !has_python("the differential fuzzer") {
         return;
     }
     let Some(reference) = Server::start(Kind::Redis82, REFERENCE_ARGS) else {

@@ -7,16 +7,14 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use common::rng::seed_from;
-use common::server::{Kind, notice};
+use common::server::{Kind, has_python, notice};
 
 #[test]
 fn tarn_holds_what_the_model_holds() {
-    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if !python.is_ok_and(|status| status.success()) {
-        notice("skipped: no python3 on this machine to run the model test");
+    if !has_python("the model test") {
         return;
     }
     let Some(model) = Kind::Redis82.binary() else {

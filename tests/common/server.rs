@@ -255,6 +255,16 @@ pub(crate) fn notice(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// Whether `python3` is there to run `what`; says so if not.
+pub(crate) fn has_python(what: &str) -> bool {
+    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let has = python.is_ok_and(|status| status.success());
+    if !has {
+        notice(&format!("skipped: no python3 on this machine to run {what}"));
+    }
+    has
+}
+
 /// A port nobody listens on, below those the kernel gives to outgoing connections: one of these could take it while a server
 /// that is to come back on it is down.
 pub(crate) fn free_port() -> u16 {
