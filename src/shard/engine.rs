@@ -20,6 +20,7 @@ use crate::codec::{self, NamespaceMap, NsId};
 use crate::error::Result;
 use crate::log::{self, Io, Log};
 use crate::store::{Store, StoreOptions};
+use crate::util::pace::Pace;
 
 use super::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use super::cold::ColdCache;
@@ -404,7 +405,10 @@ impl Engine {
     /// would cost a command more than it saves.
     fn free_thread(&self) {
         while !self.stopping.load(Ordering::Relaxed) {
-            self.trash.try_iter().take_while(|_| !self.stopping.load(Ordering::Relaxed)).for_each(drop);
+            let mut pace = Pace::new();
+            for body in self.trash.try_iter().take_while(|_| !self.stopping.load(Ordering::Relaxed)) {
+                body.overlay.free(|| pace.step());
+            }
             std::thread::sleep(FREE_EVERY);
         }
     }
@@ -556,7 +560,7 @@ impl Engine {
         }
         std::thread::scope(|scope| {
             let aside = || {
-                crate::util::sys::set_nice(self.options.nice);
+                crate::util::sys::to_background(self.options.nice);
                 self.ingest(partition, flight)
             };
             match std::thread::Builder::new().name("ingest".to_owned()).spawn_scoped(scope, aside)?.join() {
@@ -573,7 +577,8 @@ impl Engine {
         }
         flight.prepare(partition)?;
         let highest = flight.highest;
-        partition.ingest_with(flight.records(), || {
+        let mut pace = Pace::new();
+        partition.ingest_with(flight.records().inspect(|_| pace.long_step()), || {
             self.log.sync_to(highest)?;
             self.io.step("flush.synced")
         })?;
@@ -726,7 +731,7 @@ pub fn cores() -> usize {
 /// A thread with a name and a nice value.
 pub fn spawn(name: String, nice: i32, run: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     let body = move || {
-        crate::util::sys::set_nice(nice);
+        crate::util::sys::to_background(nice);
         run();
     };
     match std::thread::Builder::new().name(name).spawn(body) {

@@ -39,6 +39,7 @@
 use super::partition::Slot;
 use crate::codec::key::{self, DiskKey, decode_key, element_owner, tag};
 use crate::codec::{Meta, NsId};
+use crate::util::pace::Pace;
 use fjall::Keyspace;
 use fjall::compaction::filter::{CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict};
 use std::collections::HashMap;
@@ -77,6 +78,8 @@ struct DeadFilter {
     namespaces: HashMap<NsId, bool>,
     buffer: Vec<u8>,
     dropped: u64,
+    /// The compaction's: what comes by here is most of its work.
+    pace: Pace,
 }
 
 impl DeadFilter {
@@ -88,6 +91,7 @@ impl DeadFilter {
             namespaces: HashMap::new(),
             buffer: Vec::new(),
             dropped: 0,
+            pace: Pace::new(),
         }
     }
 
@@ -166,6 +170,7 @@ fn holds(keyspace: &Keyspace, key: &[u8]) -> Option<bool> {
 
 impl CompactionFilter for DeadFilter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
+        self.pace.long_step();
         // What cannot be read or decoded is kept: an error here would end fjall's worker for good.
         if self.is_dead(item.key()) == Some(true) {
             self.dropped += 1;

@@ -4,6 +4,7 @@
 //! in a thread of its own whose priority is lowered first.
 
 use super::error::{Result, StoreError};
+use crate::util::sys::to_background;
 use std::path::Path;
 
 /// Runs `work` in a new thread at this `nice` value, with all threads that it starts. Where lowering is refused or
@@ -12,7 +13,7 @@ pub(super) fn at_nice<R: Send>(nice: Option<i32>, work: impl FnOnce() -> R + Sen
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("store-open".into()).spawn_scoped(scope, move || {
             if let Some(nice) = nice {
-                lower(nice);
+                to_background(nice);
             }
             work()
         });
@@ -23,20 +24,6 @@ pub(super) fn at_nice<R: Send>(nice: Option<i32>, work: impl FnOnce() -> R + Sen
         }
     })
 }
-
-/// Lowers the calling thread alone: Linux takes a thread's id where POSIX has the process's, and 0 is the caller.
-#[cfg(target_os = "linux")]
-fn lower(nice: i32) {
-    // SAFETY: setpriority takes three integers and touches no memory of this process.
-    #[expect(unsafe_code, reason = "the standard library has no thread priorities")]
-    let refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0;
-    if refused {
-        tracing::debug!(nice, "priority of the store's threads not lowered");
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn lower(_: i32) {}
 
 #[cfg(test)]
 #[cfg(target_os = "linux")]

@@ -6,9 +6,10 @@
 //! | [`num`] | 64-bit integers and doubles: strict readers, the shortest-looking writer Redis uses |
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
+//! | [`pace`] | background work that lets go of its core now and then |
 //! | [`prefetch`] | memory into the cache before it is read |
 //! | [`splitmix`] | numbers that follow from a seed |
-//! | [`sys`] | nice value, file limit, shutdown of a socket |
+//! | [`sys`] | scheduling of a thread, file limit, shutdown of a socket |
 //! | [`logging`] | the server's log: where to, how much |
 //! | [`words`] | words of a line, quoted or not |
 //! | [`time`] | wall and monotonic clock |
@@ -21,6 +22,7 @@ mod grisu;
 pub mod logging;
 pub mod long_double;
 pub mod num;
+pub mod pace;
 pub mod prefetch;
 pub mod splitmix;
 pub mod sys;

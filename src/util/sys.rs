@@ -1,14 +1,17 @@
 //! The few calls to the system that the standard library does not have.
 
-/// Sets the nice value of the calling thread. Failure leaves it as it was.
-pub fn set_nice(nice: i32) {
+/// Makes the calling thread, and those that it starts, one of background work: at this nice value, and without the right
+/// to take a core from somebody when it wakes. Failure leaves it as it was, as 0 does.
+pub fn to_background(nice: i32) {
     if nice == 0 {
         return;
     }
+    #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "no safe form in the standard library")]
-    // SAFETY: plain integers; on Linux the call concerns the calling thread alone.
+    // SAFETY: plain integers and a structure that is valid for the call; both calls concern the calling thread alone.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &libc::sched_param { sched_priority: 0 });
     }
 }
 

@@ -209,6 +209,14 @@ impl Overlay {
         self.len() * ENTRY_BYTES + self.heap_bytes
     }
 
+    /// Frees the map, which takes long if it is big; `step` is called after each entry.
+    pub fn free(self, mut step: impl FnMut()) {
+        match self.root {
+            Root::Leaf(leaf) => leaf.free(&mut step),
+            Root::Inner(inner) => inner.free(&mut step),
+        }
+    }
+
     /// Begins a look-ahead: fetches the leaf that would hold `key`. `None`: there is only one.
     #[inline]
     pub fn near(&self, key: &[u8]) -> Option<Near<'_>> {

@@ -158,6 +158,14 @@ impl Leaf {
         Leaf { entries: Keys::of(entry), masks, touched: Cell::new(false) }
     }
 
+    /// Like [`Inner::free`].
+    pub(super) fn free(self, step: &mut impl FnMut()) {
+        for entry in self.entries.into_items() {
+            drop(entry);
+            step();
+        }
+    }
+
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -378,6 +386,14 @@ pub(super) struct Inner {
 }
 
 impl Inner {
+    /// Frees all that is below; `step` is called after each entry.
+    pub(super) fn free(self, step: &mut impl FnMut()) {
+        match self.children {
+            Children::Leaves(leaves) => leaves.into_iter().for_each(|leaf| leaf.free(step)),
+            Children::Inners(inners) => inners.into_iter().for_each(|inner| inner.free(step)),
+        }
+    }
+
     /// A root over a leaf that is about to be split.
     pub(super) fn over(leaf: Leaf) -> Inner {
         let sums = vec![leaf.sums()];
