@@ -241,21 +241,31 @@ impl Bench {
         self.once("DEL l");
     }
 
+    /// CPU time of the server so far.
+    fn cpu_seconds(&mut self) -> f64 {
+        let info = self.call("INFO cpu").text();
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        field("used_cpu_user:").unwrap_or(0.0) + field("used_cpu_sys:").unwrap_or(0.0)
+    }
+
     /// A queue of constant length; its first and last operations must cost the same.
     fn queue(&mut self, name: &str, pair: impl Fn(u64) -> [String; 2]) {
-        let part = (self.options.queue / 20).max(1);
+        const ROUNDS: u64 = 20;
+        /// Rounds whose median is a rate. The very first one warms up.
+        const END: usize = 5;
+        let part = (self.options.queue / ROUNDS).max(1);
         let words = |command: &str| command.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let mut rates = Vec::new();
-        for round in 0..20 {
-            let start = Instant::now();
+        let (mut rates, mut costs) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            let (start, cpu) = (Instant::now(), self.cpu_seconds());
             self.pipeline(part, |n| words(&pair(round * part / 2 + n / 2)[(n % 2) as usize]));
             rates.push(part as f64 / start.elapsed().as_secs_f64());
+            costs.push((self.cpu_seconds() - cpu) * 1e6 / part as f64);
         }
-        let (first, last) = (rates[1], rates[rates.len() - 1]);
+        let ends = |of: &[f64]| (median(&of[1..=END]), median(&of[of.len() - END..]));
+        let ((first, last), (cheap, dear)) = (ends(&rates), ends(&costs));
         println!(
-            "| {name}: {:.0} operations a second at the start, {:.0} at the end ({:.2}x) | | | | {} |",
-            first,
-            last,
+            "| {name}: {first:.0} operations a second at the start, {last:.0} at the end ({:.2}x), CPU of each {cheap:.2} and {dear:.2} µs | | | | {} |",
             last / first,
             resident_mb(self.pid())
         );
@@ -266,6 +276,12 @@ impl Bench {
         self.queue("XADD + XDEL", |n| [format!("XADD jobs {}-1 job {n}", n + 1), format!("XDEL jobs {}-1", n + 1)]);
         self.queue("ZADD + ZPOPMIN", |n| [format!("ZADD delayed {n} job:{n}"), "ZPOPMIN delayed".to_owned()]);
     }
+}
+
+fn median(of: &[f64]) -> f64 {
+    let mut sorted = of.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
 
 fn report(command: &str, mut times: Vec<Duration>) {

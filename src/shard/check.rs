@@ -29,7 +29,7 @@ impl Core {
             if object.kind == Kind::Absent {
                 assert!(object.body.is_none() && object.value().is_empty(), "a removal is empty: {}", what());
                 assert_eq!(object.expire_ms, 0, "a removal has no time: {}", what());
-                assert!(!object.is_clean(), "a removal waits for its tombstone: {}", what());
+                assert!(!object.is_clean(), "a removal waits for a flush: {}", what());
             } else if self.names.is_live(object.ns) {
                 assert!(!object.is_clean() || has(state::STORED), "what is clean is stored: {}", what());
                 if !has(state::STORED) {

@@ -147,7 +147,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn fault_missing(&mut self, hash: u32, ns: NsId, key: &[u8], may_block: bool) -> Result<Option<Index>> {
-        if self.partition.disk_bytes() == 0 || !self.membership.may_contain(hash) {
+        if !self.fjall_may_hold(hash) {
             return Ok(None);
         }
         match self.cold.take(ns, key) {
@@ -168,6 +168,11 @@ impl Core {
             Some(value) => self.admit(hash, ns, key, &value).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// False if fjall does not hold the key for certain: no look-up would go there.
+    fn fjall_may_hold(&self, hash: u32) -> bool {
+        self.partition.disk_bytes() != 0 && self.membership.may_contain(hash)
     }
 
     /// Takes what fjall holds of a key into the table, clean.
@@ -280,6 +285,23 @@ impl Core {
         }
         self.fields.forget(index);
         object
+    }
+
+    /// An object is gone again of which fjall holds nothing and need not hear. If a look-up of its key would ask fjall
+    /// nevertheless, the next flush forgets it instead: a queue that is empty again and again is made anew in its place.
+    pub fn forget(&mut self, index: Index) {
+        if self.fjall_may_hold(self.table.at(index).hash) {
+            return;
+        }
+        let object = self.discard(index);
+        if object.state & state::DIRTY != 0 {
+            self.dirty_bytes = self.dirty_bytes.saturating_sub(size_of::<Object>() + object.bytes.len());
+        }
+        if self.dirty.last() == Some(&index) {
+            self.dirty.pop();
+        } else {
+            self.dirty_bytes += size_of::<Index>();
+        }
     }
 
     /// Lets clean objects leave for the second-level cache while the table is over its limit. Only between

@@ -154,7 +154,8 @@ impl Gather {
         if object.state & state::DIRTY == 0 {
             return;
         }
-        if !core.names.is_live(object.ns) {
+        let forgotten = object.kind == Kind::Absent && object.state & state::MAYBE_STORED == 0;
+        if forgotten || !core.names.is_live(object.ns) {
             core.discard(index);
             return;
         }

@@ -14,8 +14,8 @@
 //! | `RAW` | a string changed in place: `OBJECT ENCODING` calls it so until it is set anew, or leaves the table |
 //! | `TEXT` | a string that is no `int` to `OBJECT ENCODING` even if it reads as one; as long as `RAW` |
 //!
-//! Invariants: an object with `DIRTY` or `IN_FLIGHT` is never evicted; [`Kind::Absent`] is a removal that waits for its
-//! tombstone; elements of a body are dirty only if their object is.
+//! Invariants: an object with `DIRTY` or `IN_FLIGHT` is never evicted; [`Kind::Absent`] is a removal that waits for the
+//! next flush, with a tombstone if `MAYBE_STORED`; elements of a body are dirty only if their object is.
 
 use crate::codec::element::Group;
 use crate::codec::{Extra, Kind as StoredKind, Meta, NsId};
@@ -23,7 +23,7 @@ use crate::log::Lsn;
 
 use super::overlay::{Key, Overlay};
 
-/// What a key holds; `Absent` stands for a removal that fjall has not seen yet.
+/// What a key holds; `Absent` stands for a removal that no flush has seen yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of Redis's types")]
 pub enum Kind {

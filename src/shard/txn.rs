@@ -236,6 +236,9 @@ impl<'a, 'e> Txn<'a, 'e> {
         let before = object.mem_bytes();
         let key_len = object.key_len as usize;
         let len = object.bytes.len() - key_len;
+        if object.state & state::DIRTY != 0 {
+            core.dirty_bytes = core.dirty_bytes.saturating_sub(len);
+        }
         if len > COPY_LIMIT {
             let key = object.bytes[..key_len].to_vec();
             let bytes = std::mem::replace(&mut object.bytes, key);
@@ -514,7 +517,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let object = core.table.at(at.index);
         // A record that never was in fjall leaves no tombstone.
         if object.kind == Kind::Absent && object.state & TRACE == 0 {
-            core.discard(at.index);
+            core.forget(at.index);
         }
     }
 

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::keys::Keyed;
-use super::{ALLOCATION_BYTES, Sums, state};
+use super::{ALLOCATION_BYTES, ENTRY_BYTES, Sums, state};
 
 /// Key, then value. Most elements of sets and sorted sets stand inline.
 type Text = SmallVec<[u8; 48]>;
@@ -89,6 +89,11 @@ impl Entry {
             base: has(state::BASE),
             next: has(state::NEXT),
         }
+    }
+
+    /// Memory held, estimated; what the entry adds to [`super::Overlay::bytes`].
+    pub fn bytes(&self) -> usize {
+        ENTRY_BYTES + self.heap_bytes()
     }
 
     pub(super) fn heap_bytes(&self) -> usize {

@@ -544,6 +544,60 @@ fn dirty_bytes_follow_a_value_that_grows() {
 }
 
 #[test]
+fn a_key_that_comes_and_goes_leaves_nothing_for_a_flush() {
+    let mut world = world(Fsync::No);
+    for n in 0..1000 {
+        world.put(DB, b"a", b"1", 0);
+        if n % 2 == 0 {
+            world.put(DB, b"b", b"1", 0);
+            world.delete(DB, b"b");
+        }
+        world.delete(DB, b"a");
+    }
+    let engine = world.engine().clone();
+    {
+        let core = engine.shards[0].core();
+        assert!(core.dirty.len() <= 1000 && core.dirty_bytes <= 4000, "{} {}", core.dirty.len(), core.dirty_bytes);
+        assert_eq!(core.table.iter().count(), 0);
+    }
+    world.flush();
+    assert_eq!(engine.shards[0].core().dirty_bytes, 0);
+    world.verify();
+}
+
+#[test]
+fn a_key_that_was_stored_and_comes_and_goes_is_not_looked_for_in_fjall_each_time() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    world.flush();
+    world.delete(DB, b"a");
+    world.flush();
+    assert_eq!(world.state(DB, b"a"), None, "its tombstone is stored");
+    let engine = world.engine().clone();
+    let before = engine.shards[0].core().stats.stored_reads;
+    for _ in 0..1000 {
+        world.put(DB, b"a", b"1", 0);
+        world.delete(DB, b"a");
+    }
+    {
+        let core = engine.shards[0].core();
+        assert!(core.stats.stored_reads - before <= 1);
+        assert!(core.dirty.len() == 1 && core.dirty_bytes < 1000, "{} {}", core.dirty.len(), core.dirty_bytes);
+    }
+    world.flush();
+    assert_eq!(world.state(DB, b"a"), None, "the flush forgets it");
+    world.verify();
+    world.put(DB, b"a", b"2", 0);
+    world.delete(DB, b"a");
+    world.put(DB, b"a", b"3", 0);
+    world.flush();
+    assert!(world.stored(DB, b"a").is_some());
+    drop(engine);
+    world.crash(None);
+    world.verify();
+}
+
+#[test]
 fn a_prefix_longer_than_stored_keys_still_finds() {
     let mut world = world(Fsync::No);
     let key = vec![b'k'; codec::MAX_INLINE + 50];

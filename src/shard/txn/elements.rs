@@ -256,7 +256,9 @@ impl Txn<'_, '_> {
             new.state |= old.state;
             old.value().is_none_or(replace)
         };
-        let old = body.overlay.merge(Entry::new(key, Some(value), state), merge);
+        let entry = Entry::new(key, Some(value), state);
+        let bytes = entry.bytes();
+        let old = body.overlay.merge(entry, merge);
         if existed && old.is_none() {
             return true;
         }
@@ -266,7 +268,7 @@ impl Txn<'_, '_> {
         core.table_bytes = core.table_bytes + after - before;
         core.dirty_bytes = match &old {
             Some(old) if old.state & overlay::state::DIRTY != 0 => (core.dirty_bytes + after).saturating_sub(before),
-            _ => core.dirty_bytes + key.len() + value.len() + crate::shard::object::ELEMENT_OVERHEAD,
+            _ => core.dirty_bytes + bytes,
         };
         self.set.undo.push(match old {
             Some(was) => Undo::Element { at, was },
@@ -305,8 +307,9 @@ impl Txn<'_, '_> {
             core.dirty_bytes = core.dirty_bytes.saturating_sub(gone);
         }
         if old.state & TRACE != 0 {
-            body.overlay.insert(Entry::new(key, None, old.state | overlay::state::DIRTY));
-            core.dirty_bytes += key.len() + crate::shard::object::ELEMENT_OVERHEAD;
+            let removal = Entry::new(key, None, old.state | overlay::state::DIRTY);
+            core.dirty_bytes += removal.bytes();
+            body.overlay.insert(removal);
         }
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
         self.set.undo.push(Undo::Element { at, was: old });

@@ -15,7 +15,6 @@ impl Txn<'_, '_> {
     /// Makes a key hold this string, whatever it held before. `expire_ms` is absolute, 0 for none.
     pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
         let (at, hash, index) = self.raw_find(ns, key)?;
-        let old_len = index.map_or(0, |index| self.lease[at as usize].table.at(index).value().len());
         let at = self.claim(at, hash, index, ns, key, value.len());
         self.set_kind(at, Kind::String);
         self.lease[at.at as usize].set_expire(at.index, expire_ms);
@@ -26,7 +25,7 @@ impl Txn<'_, '_> {
             let object = core.table.at_mut(at.index);
             let before = object.mem_bytes();
             if object.state & state::DIRTY != 0 {
-                core.dirty_bytes += value.len().saturating_sub(old_len);
+                core.dirty_bytes += value.len();
             }
             set_tail(&mut object.bytes, object.key_len as usize, value);
             core.table_bytes = core.table_bytes + object.mem_bytes() - before;
