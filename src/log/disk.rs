@@ -9,6 +9,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::util::pace::Pace;
+use crate::util::sys::begin_write_back;
 
 /// A file that is open for reading and writing. Offsets are explicit, so that a cut never moves a hidden cursor.
 pub trait File: Send + Sync {
@@ -57,11 +61,11 @@ impl Io for RealIo {
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        Ok(Arc::new(RealFile(file)))
+        Ok(Arc::new(RealFile::new(file)))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(RealFile(fs::OpenOptions::new().read(true).write(true).open(path)?)))
+        Ok(Arc::new(RealFile::new(fs::OpenOptions::new().read(true).write(true).open(path)?)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -92,31 +96,66 @@ impl Io for RealIo {
     }
 }
 
-struct RealFile(fs::File);
+/// What a sync has the kernel prepare at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+struct RealFile {
+    file: fs::File,
+    /// The end of all that was written.
+    end: AtomicU64,
+    /// As far the kernel has been told to write.
+    begun: AtomicU64,
+}
+
+impl RealFile {
+    fn new(file: fs::File) -> Self {
+        let size = file.metadata().map_or(0, |metadata| metadata.len());
+        RealFile { file, end: AtomicU64::new(size), begun: AtomicU64::new(size) }
+    }
+
+    /// Has the kernel begin with what is to be synced, piece by piece: for 100 MB at once it would keep the core for some
+    /// ms. Only a hint; the sync that follows answers for all of it.
+    fn begin_sync(&self) {
+        let end = self.end.load(Ordering::Acquire);
+        let mut at = self.begun.fetch_max(end, Ordering::AcqRel);
+        if at + PIECE_BYTES >= end {
+            return;
+        }
+        let mut pace = Pace::new();
+        while at < end {
+            begin_write_back(&self.file, at, PIECE_BYTES);
+            at += PIECE_BYTES;
+            pace.long_step();
+        }
+    }
+}
 
 impl File for RealFile {
     fn size_bytes(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        FileExt::read_at(&self.0, buf, offset)
+        FileExt::read_at(&self.file, buf, offset)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        FileExt::write_at(&self.0, buf, offset)
+        let done = FileExt::write_at(&self.file, buf, offset)?;
+        self.end.fetch_max(offset + done as u64, Ordering::AcqRel);
+        Ok(done)
     }
 
     fn truncate(&self, size_bytes: u64) -> io::Result<()> {
-        self.0.set_len(size_bytes)
+        self.file.set_len(size_bytes)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.begin_sync();
+        self.file.sync_data()
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.0.sync_all()
+        self.file.sync_all()
     }
 }
 

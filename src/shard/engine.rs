@@ -523,10 +523,12 @@ impl Engine {
         use super::flush::Gather;
         let mut core = shard.core();
         let partition = core.partition.clone();
+        let mut pace = Pace::new();
         let mut gather = Gather::begin(&mut core);
         let mut more = gather.slice(&mut core);
         while more {
             drop(core);
+            pace.long_step();
             core = shard.core();
             more = gather.slice(&mut core);
         }
@@ -545,6 +547,7 @@ impl Engine {
             if !more {
                 return result;
             }
+            pace.long_step();
         }
     }
 

@@ -9,7 +9,7 @@
 //! | [`pace`] | background work that lets go of its core now and then |
 //! | [`prefetch`] | memory into the cache before it is read |
 //! | [`splitmix`] | numbers that follow from a seed |
-//! | [`sys`] | scheduling of a thread, file limit, shutdown of a socket |
+//! | [`sys`] | scheduling of a thread, file limit, write-back of a file, shutdown of a socket |
 //! | [`logging`] | the server's log: where to, how much |
 //! | [`words`] | words of a line, quoted or not |
 //! | [`time`] | wall and monotonic clock |

@@ -15,6 +15,19 @@ pub fn to_background(nice: i32) {
     }
 }
 
+/// Has the kernel begin to write a part of a file to the disk; nothing is waited for, and nothing promised.
+pub fn begin_write_back(file: &std::fs::File, offset: u64, bytes: u64) {
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: plain integers and a descriptor that is open for the time of the call.
+    unsafe {
+        use std::os::fd::AsRawFd;
+        libc::sync_file_range(file.as_raw_fd(), offset as i64, bytes as i64, libc::SYNC_FILE_RANGE_WRITE);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, offset, bytes);
+}
+
 /// Ends a socket from another thread than its own: its reader then sees the end. The caller makes sure that the
 /// descriptor is still that socket.
 pub fn shutdown_socket(fd: i32) {
