@@ -1,7 +1,7 @@
 //! Segments come and go: rotation, deletion, the end.
 //!
-//! A rotation waits for no disk while it holds the writer's lock: the new segment is prepared and synced before, the
-//! old one and the directory are synced after. In between frames may already go to the new one, and a power loss may
+//! A rotation waits for no disk while it holds the writer's lock: the new segment is prepared and synced before, and what
+//! the old one has by then; the rest of it and the directory are synced after. In between frames may already go to the new one, and a power loss may
 //! take its name, or the end of the old one: both are above `synced`, which moves only when old segments, directory
 //! and new segment are all on disk.
 
@@ -30,6 +30,9 @@ impl Core {
             return Ok(SegmentBoundary(segment.first));
         }
         let prepared = Prepared::new(&*self.io, &self.dir)?;
+        // Else the renaming, under the writer's lock, could wait in the file system's journal for all that is still to be
+        // written, 100 ms and more. If it fails, this rotation is the remedy.
+        let _ = self.sync(0);
         let mut writer = self.writer.lock();
         writer.mend()?;
         // Under the lock this is exact: what comes after it comes to the new segment.

@@ -198,7 +198,7 @@ fn rule_4_a_read_error_is_no_tail() {
 fn rule_4_a_start_that_crashes_while_it_cuts_is_done_again() {
     let base = SimIo::new();
     let (log, waiter) = with_records(&base, Fsync::No, 3);
-    base.fail(crate::log::sim::Op::Sync, 2, u64::MAX, libc::EIO);
+    base.fail(crate::log::sim::Op::Sync, 1, u64::MAX, libc::EIO);
     for first in [4, 6] {
         // A rotation whose syncs fail leaves the segment in use and unsynced.
         let _ = log.rotate();
