@@ -125,7 +125,7 @@ impl RealFile {
         while at < end {
             begin_write_back(&self.file, at, PIECE_BYTES);
             at += PIECE_BYTES;
-            pace.long_step();
+            pace.step();
         }
     }
 }

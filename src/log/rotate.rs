@@ -1,9 +1,9 @@
 //! Segments come and go: rotation, deletion, the end.
 //!
-//! A rotation waits for no disk while it holds the writer's lock: the new segment is prepared and synced before, and what
-//! the old one has by then; the rest of it and the directory are synced after. In between frames may already go to the new one, and a power loss may
-//! take its name, or the end of the old one: both are above `synced`, which moves only when old segments, directory
-//! and new segment are all on disk.
+//! A rotation waits for no disk while it holds the writer's lock: the new segment is prepared and synced before, as is
+//! what the old one has by then; the rest of it and the directory are synced after. In between frames may already go to
+//! the new one, and a power loss may take its name, or the end of the old one: both are above `synced`, which moves only
+//! when old segments, directory and new segment are all on disk.
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -528,7 +528,7 @@ impl Engine {
         let mut more = gather.slice(&mut core);
         while more {
             drop(core);
-            pace.long_step();
+            pace.step();
             core = shard.core();
             more = gather.slice(&mut core);
         }
@@ -547,7 +547,7 @@ impl Engine {
             if !more {
                 return result;
             }
-            pace.long_step();
+            pace.step();
         }
     }
 
@@ -581,7 +581,7 @@ impl Engine {
         flight.prepare(partition)?;
         let highest = flight.highest;
         let mut pace = Pace::new();
-        partition.ingest_with(flight.records().inspect(|_| pace.long_step()), || {
+        partition.ingest_with(flight.records().inspect(|_| pace.step()), || {
             self.log.sync_to(highest)?;
             self.io.step("flush.synced")
         })?;
@@ -731,7 +731,7 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A thread with a name and a nice value.
+/// A thread with a name, one of background work if `nice` is not 0.
 pub fn spawn(name: String, nice: i32, run: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     let body = move || {
         crate::util::sys::to_background(nice);

@@ -457,7 +457,7 @@ fn change_element(
     let old = body.overlay.get(element);
     let kept = old.map_or(0, |old| old.state);
     let new = change(old, kept | overlay::state::DIRTY | overlay::state::MAYBE_STORED);
-    let added = element.len() + new.value().map_or(0, <[u8]>::len) + ELEMENT_OVERHEAD;
+    let added = new.bytes();
     body.overlay.insert(new);
     core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
     core.dirty_bytes += added;

@@ -170,7 +170,7 @@ fn holds(keyspace: &Keyspace, key: &[u8]) -> Option<bool> {
 
 impl CompactionFilter for DeadFilter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
-        self.pace.long_step();
+        self.pace.step();
         // What cannot be read or decoded is kept: an error here would end fjall's worker for good.
         if self.is_dead(item.key()) == Some(true) {
             self.dropped += 1;

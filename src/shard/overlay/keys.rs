@@ -104,10 +104,6 @@ impl<T: Keyed> Keys<T> {
         self.items.iter()
     }
 
-    pub(super) fn into_items(self) -> Vec<T> {
-        self.items
-    }
-
     /// Where `key` is, or where it would be.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {

@@ -209,10 +209,13 @@ impl Overlay {
         self.len() * ENTRY_BYTES + self.heap_bytes
     }
 
-    /// Frees the map, which takes long if it is big; `step` is called after each entry.
+    /// Frees the map, which takes long if it is big; `step` is called after each leaf.
     pub fn free(self, mut step: impl FnMut()) {
         match self.root {
-            Root::Leaf(leaf) => leaf.free(&mut step),
+            Root::Leaf(leaf) => {
+                drop(leaf);
+                step();
+            }
             Root::Inner(inner) => inner.free(&mut step),
         }
     }

@@ -158,14 +158,6 @@ impl Leaf {
         Leaf { entries: Keys::of(entry), masks, touched: Cell::new(false) }
     }
 
-    /// Like [`Inner::free`].
-    pub(super) fn free(self, step: &mut impl FnMut()) {
-        for entry in self.entries.into_items() {
-            drop(entry);
-            step();
-        }
-    }
-
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -386,10 +378,15 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Frees all that is below; `step` is called after each entry.
+    /// Frees all that is below; `step` is called after each leaf.
     pub(super) fn free(self, step: &mut impl FnMut()) {
         match self.children {
-            Children::Leaves(leaves) => leaves.into_iter().for_each(|leaf| leaf.free(step)),
+            Children::Leaves(leaves) => {
+                for leaf in leaves {
+                    drop(leaf);
+                    step();
+                }
+            }
             Children::Inners(inners) => inners.into_iter().for_each(|inner| inner.free(step)),
         }
     }
