@@ -15,8 +15,8 @@ pub fn to_background(nice: i32) {
     }
 }
 
-/// Has the kernel begin to write a part of a file to the disk. Nothing is promised; a disk that has much to do may keep
-/// the caller waiting, so none that others wait for.
+/// Has the kernel begin to write a part of a file to the disk. Nothing is promised. A disk that has much to do keeps the
+/// caller waiting, who must therefore be none that others wait for.
 pub fn begin_write_back(file: &std::fs::File, offset: u64, bytes: u64) {
     #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "no safe form in the standard library")]
