@@ -3,16 +3,19 @@
 //! | thread | does |
 //! |---|---|
 //! | `shard-N` | work that may wait, and every 100 ms the shard's timer: expiry sweep, garbage, dead namespaces |
-//! | `flush` | watches the dirty budget and the log's size, runs flushes, sets the writers' delay |
+//! | `flush`, `watch`, `free` | see [`background`] |
 //! | `log` | see [`crate::log`] |
 //!
 //! Opening: superblock and lock file, store, namespaces, counts; then [`Engine::replay`] brings the log's records into
 //! the tables; only then may commands run.
 
+mod background;
+
+pub use background::FlushError;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
@@ -20,7 +23,6 @@ use crate::codec::{self, NamespaceMap, NsId};
 use crate::error::Result;
 use crate::log::{self, Io, Log};
 use crate::store::{Store, StoreOptions};
-use crate::util::pace::Pace;
 
 use super::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use super::cold::ColdCache;
@@ -99,18 +101,8 @@ fn hash_tag(key: &[u8]) -> Option<&[u8]> {
 /// Delay of a writer when the dirty budget is used up, µs.
 pub const MOST_DELAY_US: u64 = 20_000;
 
-/// However little is dirty, it is flushed after this time: replays stay short, and what waits for a flush (garbage, dead
-/// namespaces) is not forgotten on an idle server.
-const FLUSH_EVERY: Duration = Duration::from_secs(300);
-
-/// Time between two looks at what is to be freed.
-const FREE_EVERY: Duration = Duration::from_millis(20);
-
 /// Bodies that wait to be freed at most.
 const MOST_TRASH: usize = 1024;
-
-/// Time between two looks at the allocator's free memory.
-const TRIM_EVERY: Duration = Duration::from_secs(1);
 
 /// What the engine is told at its start. Sizes in bytes.
 #[derive(Debug, Clone)]
@@ -303,10 +295,7 @@ impl Engine {
             let run = move || super::timer::shard_thread(&engine, id as ShardId, &work);
             threads.push(spawn(format!("shard-{id}"), 0, run));
         }
-        let engine = self.clone();
-        threads.push(spawn("flush".to_owned(), 0, move || engine.flush_thread()));
-        let engine = self.clone();
-        threads.push(spawn("free".to_owned(), self.options.nice, move || engine.free_thread()));
+        threads.extend(self.start_background());
     }
 
     /// All shard ids.
@@ -384,214 +373,11 @@ impl Engine {
         self.log.health().or_else(stuck)
     }
 
-    /// Whether the last flush failed.
-    pub fn flush_fails(&self) -> bool {
-        self.flush_failure.lock().is_some()
-    }
-
-    /// Whether a flush is running, or asked for and about to.
-    pub fn is_flushing(&self) -> bool {
-        *self.flush_wake.0.lock() || self.flush_lock.is_locked()
-    }
-
-    /// Wakes the flusher; `now` asks for a flush even below the thresholds.
-    pub fn wake_flusher(&self, now: bool) {
-        let mut asked = self.flush_wake.0.lock();
-        *asked |= now;
-        self.flush_wake.1.notify_one();
-    }
-
-    /// Frees what commands have thrown away, at the lower priority of background work. It looks now and then: waking it
-    /// would cost a command more than it saves.
-    fn free_thread(&self) {
-        while !self.stopping.load(Ordering::Relaxed) {
-            let mut pace = Pace::new();
-            for body in self.trash.try_iter().take_while(|_| !self.stopping.load(Ordering::Relaxed)) {
-                body.overlay.free(|| pace.step());
-            }
-            std::thread::sleep(FREE_EVERY);
-        }
-    }
-
-    fn flush_thread(&self) {
-        let mut last_flush = std::time::Instant::now();
-        let (mut last_trim, mut trimmer) = (last_flush, crate::util::alloc::Trimmer::default());
-        while !self.stopping.load(Ordering::Relaxed) {
-            let asked = {
-                let mut asked = self.flush_wake.0.lock();
-                if !*asked {
-                    self.flush_wake.1.wait_for(&mut asked, Duration::from_millis(10));
-                }
-                std::mem::take(&mut *asked)
-            };
-            self.set_gates();
-            if last_trim.elapsed() > TRIM_EVERY {
-                trimmer.turn((self.options.table_budget + self.options.cold_budget + self.options.block_cache) as u64);
-                last_trim = std::time::Instant::now();
-            }
-            let poisoned = self.log.needs_flush();
-            let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
-            let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
-            let old = self.dirty_bytes() > 0 && last_flush.elapsed() > FLUSH_EVERY;
-            if !(asked || full || long || poisoned || old) {
-                continue;
-            }
-            last_flush = std::time::Instant::now();
-            if self.flush().is_err() {
-                self.stats.flush_errors.fetch_add(1, Ordering::Relaxed);
-                if self.store.health().is_err()
-                    && let Err(error) = self.store.reopen()
-                {
-                    tracing::error!(%error, "cannot reopen the store");
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        }
-    }
-
-    /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.
-    pub(super) fn set_gates(&self) {
-        let budget = self.dirty_budget.load(Ordering::Relaxed).max(1);
-        let dirty = self.dirty_bytes() as u64;
-        let free = budget / 4 * 3;
-        let over = dirty.saturating_sub(free);
-        let delay = MOST_DELAY_US * over.min(budget - free) / (budget - free).max(1);
-        self.write_delay_us.store(delay, Ordering::Relaxed);
-        if (self.gate.load(Ordering::Relaxed) & gate::SLOWED != 0) != (delay > 0) {
-            self.set_gate(gate::SLOWED, delay > 0);
-        }
-        if (self.gate.load(Ordering::Relaxed) & gate::REFUSED != 0) != self.refusal().is_some() {
-            self.set_gate(gate::REFUSED, self.refusal().is_some());
-        }
-    }
-
-    /// Brings everything dirty to fjall and deletes the segments that are thereby worthless.
-    pub fn flush(&self) -> Result<(), FlushError> {
-        let _one = self.flush_lock.lock();
-        let outcome = self.flush_all();
-        let why = outcome.as_ref().err().map(FlushError::cause);
-        let before = std::mem::replace(&mut *self.flush_failure.lock(), why.clone());
-        match &outcome {
-            // Once, not ten times a second as long as a disk is full.
-            Err(error) if before != why => tracing::error!(%error, "flush failed, will be repeated"),
-            Ok(()) if before.is_some() => tracing::info!("flushes succeed again"),
-            _ => {}
-        }
-        outcome
-    }
-
-    fn flush_all(&self) -> Result<(), FlushError> {
-        let began = std::time::Instant::now();
-        self.io.step("flush.begin")?;
-        let boundary = self.log.rotate()?;
-        self.io.step("flush.rotated")?;
-        self.store_tables()?;
-        self.io.step("flush.stored")?;
-        self.delete_before(boundary)?;
-        self.io.step("flush.deleted")?;
-        self.stats.flushes.fetch_add(1, Ordering::Relaxed);
-        self.stats.flush_us.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
-        self.stats.last_flush_ms.store(crate::util::time::now_ms(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Deletes the segments before a boundary, when all that they hold is in fjall.
-    pub(super) fn delete_before(&self, boundary: log::SegmentBoundary) -> std::io::Result<()> {
-        self.log.delete_before(boundary)?;
-        self.log_from.fetch_max(boundary.first_lsn(), Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// The log holds no record below this LSN any more; 0 as long as that is not known.
-    pub fn log_from(&self) -> log::Lsn {
-        self.log_from.load(Ordering::SeqCst)
-    }
-
-    /// Brings everything dirty to fjall. During replay this is the whole flush: the log must stay as it is.
-    pub fn store_tables(&self) -> Result<(), FlushError> {
-        self.shards.iter().try_for_each(|shard| self.flush_shard(shard))
-    }
-
     /// Has the log write what was appended, for commits that no connection waits for.
     pub fn write_out(&self, lsn: log::Lsn) {
         if lsn > self.log.written() {
             self.log.commit(lsn, self.waiter);
         }
-    }
-
-    fn flush_shard(&self, shard: &Shard) -> Result<(), FlushError> {
-        use super::flush::Gather;
-        let mut core = shard.core();
-        let partition = core.partition.clone();
-        let mut pace = Pace::new();
-        let mut gather = Gather::begin(&mut core);
-        let mut more = gather.slice(&mut core);
-        while more {
-            drop(core);
-            pace.step();
-            core = shard.core();
-            more = gather.slice(&mut core);
-        }
-        let mut flight = gather.end(&mut core);
-        drop(core);
-        let result = self.ingest_aside(&partition, &mut flight);
-        if result.is_ok() {
-            self.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
-        }
-        flight.drop_bytes();
-        loop {
-            let mut core = shard.core();
-            let more = flight.settle(&mut core, result.is_ok());
-            core.store_is_cold = self.store_is_cold();
-            drop(core);
-            if !more {
-                return result;
-            }
-            pace.step();
-        }
-    }
-
-    /// Runs the ingestion at the lower priority of background work. The flusher itself must not have that: whoever is
-    /// preempted while it holds a core keeps everybody from it.
-    fn ingest_aside(
-        &self,
-        partition: &crate::store::Partition,
-        flight: &mut super::flush::Flight,
-    ) -> Result<(), FlushError> {
-        if !self.options.background {
-            return self.ingest(partition, flight);
-        }
-        std::thread::scope(|scope| {
-            let aside = || {
-                crate::util::sys::to_background(self.options.nice);
-                self.ingest(partition, flight)
-            };
-            match std::thread::Builder::new().name("ingest".to_owned()).spawn_scoped(scope, aside)?.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })
-    }
-
-    fn ingest(&self, partition: &crate::store::Partition, flight: &mut super::flush::Flight) -> Result<(), FlushError> {
-        self.io.step("flush.gathered")?;
-        if flight.is_empty() {
-            return Ok(());
-        }
-        flight.prepare(partition)?;
-        let highest = flight.highest;
-        let mut pace = Pace::new();
-        partition.ingest_with(flight.records().inspect(|_| pace.step()), || {
-            self.log.sync_to(highest)?;
-            self.io.step("flush.synced")
-        })?;
-        self.io.step("flush.ingested")?;
-        Ok(())
-    }
-
-    /// Whether a read of the store may have to wait for the disk.
-    fn store_is_cold(&self) -> bool {
-        store_bytes(&self.store) > self.options.block_cache as u64 / 2
     }
 
     /// Keys of a namespace, over all shards under lease.
@@ -629,32 +415,6 @@ impl Engine {
             }
             closed => closed,
         }
-    }
-}
-
-/// Why a flush failed.
-#[derive(Debug, thiserror::Error)]
-pub enum FlushError {
-    /// The log.
-    #[error("log: {0}")]
-    Io(#[from] std::io::Error),
-    /// fjall.
-    #[error("store: {0}")]
-    Store(#[from] crate::store::StoreError),
-}
-
-impl FlushError {
-    /// The operating system's words where they are behind it, as clients are told them.
-    fn cause(&self) -> Arc<str> {
-        let mut error: &dyn std::error::Error = self;
-        while let Some(source) = error.source() {
-            error = source;
-        }
-        let text = match self {
-            FlushError::Io(io) => io.to_string(),
-            FlushError::Store(_) => error.to_string(),
-        };
-        text.split(" (os error ").next().unwrap_or_default().into()
     }
 }
 

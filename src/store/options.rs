@@ -87,8 +87,8 @@ pub(super) fn partition_options(compression: Compression) -> KeyspaceCreateOptio
         .filter_policy(FilterPolicy::new([bloom]))
         // Whole filters and indexes, held in memory: a miss costs 0.25 µs instead of 0.8. They take about 2 bytes a
         // record, which `Partition::pinned_bytes` reports to the memory budget.
-        .filter_block_partitioning_policy(PartitioningPolicy::all(false))
-        .index_block_partitioning_policy(PartitioningPolicy::all(false))
+        .filter_block_partitioning_policy(PartitioningPolicy::new([false, true]))
+        .index_block_partitioning_policy(PartitioningPolicy::new([false, true]))
         .filter_block_pinning_policy(PinningPolicy::all(true))
         .index_block_pinning_policy(PinningPolicy::all(true))
         // Rule 15: nothing is ever inserted, so that the journal stays empty; if something were, no write(2) each.

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::codec;
 use crate::log::Fsync;
 use crate::log::sim::Op;
-use crate::shard::engine::gate;
+use crate::shard::engine::{MOST_DELAY_US, gate};
 use crate::shard::object::{Kind, state};
 use crate::shard::timer::Timer;
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
@@ -228,6 +228,37 @@ fn rule_13_a_writer_does_not_wait_for_flushes_that_fail() {
     assert!(world.engine().refusal().is_none());
     assert_eq!(world.engine().gate.load(Ordering::Relaxed) & gate::REFUSED, 0);
     world.audit();
+}
+
+/// Writers fill the budget while a flush runs: they are slowed then, and not only after it.
+#[test]
+fn rule_13_writers_are_slowed_while_a_flush_runs() {
+    let mut world = World::new(2, Fsync::No);
+    world.options.background = true;
+    world.reopen(false);
+    let engine = world.engine().clone();
+    let wait_for = |what: &dyn Fn() -> bool| {
+        for _ in 0..2000 {
+            if what() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        panic!("waited ten seconds");
+    };
+    let key = (0..).map(|n| format!("key {n}").into_bytes()).find(|key| engine.router.shard_of(key) == 0).unwrap();
+    world.put(DB, &key, b"1", 0);
+    // A flush gets no further than the other shard.
+    let other = engine.lease(&[1]);
+    engine.wake_flusher(true);
+    wait_for(&|| engine.shards[0].dirty_bytes() == 0);
+    assert!(engine.is_flushing());
+    world.put(DB, &key, &vec![b'x'; 2 * world.options.dirty_budget], 0);
+    wait_for(&|| engine.write_delay_us.load(Ordering::Relaxed) == MOST_DELAY_US);
+    assert_ne!(engine.gate.load(Ordering::Relaxed) & gate::SLOWED, 0);
+    drop(other);
+    wait_for(&|| engine.write_delay_us.load(Ordering::Relaxed) == 0);
+    engine.close(false).unwrap();
 }
 
 /// Whoever stops the server must learn that acknowledged writes may be lost, and only then.
