@@ -16,6 +16,8 @@
 //! an ingestion finishes the log is synced up to the highest LSN gathered (rule 1); an object turns clean only if it was
 //! not changed since it was gathered (rule 2); a failed ingestion turns everything dirty again.
 
+mod records;
+
 use crate::codec::element::Group;
 use crate::codec::{self, ExpiryKind};
 use crate::log::Lsn;
@@ -26,23 +28,12 @@ use super::object::{Kind, Object, state};
 use super::overlay::{self, Key};
 use super::rank;
 use super::table::Index;
+use records::{Records, Span};
 
 /// Records encoded or settled per hold of the shard's lock.
 pub const SLICE: usize = if cfg!(test) { 8 } else { 128 };
 /// A record whose value is longer counts for several.
 const ENTRY_BYTES: usize = 2 << 10;
-
-#[derive(Clone, Copy)]
-struct Record {
-    /// Eight bytes of the key after what all keys of its group begin with: decides nearly every comparison.
-    head: u64,
-    at: usize,
-    key_len: u32,
-    /// `TOMBSTONE` for a removal.
-    value_len: u32,
-}
-
-const TOMBSTONE: u32 = u32::MAX;
 
 /// An object in flight.
 struct Entry {
@@ -51,11 +42,19 @@ struct Entry {
     put: bool,
 }
 
-/// An element in flight.
-struct ElementEntry {
+/// A version of a collection with elements in flight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Carried {
     index: Index,
     version: u64,
-    key: Key,
+}
+
+/// An element in flight.
+struct ElementEntry {
+    /// The end of its record's key.
+    key: Span,
+    /// Its collection's number in [`Flight::bodies`].
+    body: u32,
 }
 
 /// What a flight does to the counted elements of one version of a collection.
@@ -66,7 +65,7 @@ struct Counted {
     /// Elements once the flight has landed.
     size: u64,
     /// Elements that fjall holds from now on (+1) or no more (-1), in order.
-    changes: Vec<(Key, i8)>,
+    changes: Vec<(Span, i8)>,
 }
 
 /// A collection of which more elements wait for the next slice.
@@ -81,10 +80,10 @@ struct Part {
 /// Everything one shard gives to one ingestion.
 #[derive(Default)]
 pub struct Flight {
-    bytes: Vec<u8>,
-    records: Vec<Record>,
+    records: Records,
     entries: Vec<Entry>,
     elements: Vec<ElementEntry>,
+    bodies: Vec<Carried>,
     raw: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// Collections whose counted index follows.
     counted: Vec<Counted>,
@@ -92,7 +91,7 @@ pub struct Flight {
     number: u64,
     /// Stands in the root of each counted index that the flight changes.
     generation: u64,
-    /// Where in `bytes` the records without an object begin.
+    /// Where the records without an object begin.
     raw_from: usize,
     /// The earliest time put into the expiry index.
     earliest_ms: Option<u64>,
@@ -118,7 +117,7 @@ impl Gather {
         }
         core.in_flight = std::mem::take(&mut core.dirty);
         core.flight_bytes = std::mem::take(&mut core.dirty_bytes);
-        let flight = Flight { bytes: Vec::with_capacity(core.flight_bytes), ..Flight::default() };
+        let flight = Flight { records: Records::with_capacity(core.flight_bytes), ..Flight::default() };
         Gather { flight, next: 0, part: None, key: Vec::new() }
     }
 
@@ -190,10 +189,19 @@ impl Gather {
         let Some(body) = &mut object.body else { return };
         let version = body.version;
         let Gather { flight, key: disk_key, .. } = self;
+        let carried = Carried { index: part.index, version };
+        if flight.bodies.last() != Some(&carried) {
+            flight.bodies.push(carried);
+        }
+        let number = flight.bodies.len() as u32 - 1;
         let (mut gathered, most) = (0, *budget);
         let next = body.overlay.visit_dirty(&part.from, most, |element| {
+            disk_key.clear();
+            codec::key::element_key(ns, &object.bytes[..key_len], version, element.key(), disk_key);
+            let key = flight.records.push(disk_key, element.value()).tail(element.key().len());
+            flight.elements.push(ElementEntry { key, body: number });
             if let Some(counted) = &mut part.counted {
-                counted.note(element);
+                counted.note(element, key);
             }
             element.state = element.state & !(overlay::state::DIRTY | overlay::state::NEXT)
                 | overlay::state::IN_FLIGHT
@@ -201,10 +209,6 @@ impl Gather {
             if element.is_live() {
                 element.state |= overlay::state::NEXT;
             }
-            disk_key.clear();
-            codec::key::element_key(ns, &object.bytes[..key_len], version, element.key(), disk_key);
-            flight.push(disk_key, element.value());
-            flight.elements.push(ElementEntry { index: part.index, version, key: Key::from_slice(element.key()) });
             gathered += 1;
             let cost = 1 + element.value().map_or(0, <[u8]>::len) / ENTRY_BYTES;
             *budget = budget.saturating_sub(cost);
@@ -240,12 +244,12 @@ impl Gather {
         codec::key::meta_key(object.ns, object.key(), &mut self.key);
         let meta = object.meta();
         match &meta {
-            None => self.flight.push(&self.key, None),
+            None => self.flight.records.push(&self.key, None),
             Some(meta) => {
                 let long_key = codec::is_long(object.key()).then(|| object.key());
-                self.flight.push_with(&self.key, |out| meta.encode(long_key, object.value(), out));
+                self.flight.records.push_with(&self.key, |out| meta.encode(long_key, object.value(), out))
             }
-        }
+        };
         self.flight.entries.push(Entry { index, put: meta.is_some() });
         self.expiry_records(core, index);
     }
@@ -271,14 +275,14 @@ impl Gather {
         if old != now && old != 0 {
             self.key.clear();
             codec::key::expiry_key(old, kind, object.ns, object.key(), &mut self.key);
-            self.flight.push(&self.key, None);
+            self.flight.records.push(&self.key, None);
             // Nothing else would remove it if this flush fails.
             self.flight.raw.push((self.key.clone(), None));
         }
         if now != 0 {
             self.key.clear();
             codec::key::expiry_key(now, kind, object.ns, object.key(), &mut self.key);
-            self.flight.push(&self.key, Some(b""));
+            self.flight.records.push(&self.key, Some(b""));
             self.flight.earliest_ms = Some(self.flight.earliest_ms.map_or(now, |earliest| earliest.min(now)));
         }
     }
@@ -290,21 +294,21 @@ impl Gather {
         self.flight.generation = core.generation + core.gathers;
         core.flying = Some(self.flight.generation);
         self.flight.highest = self.flight.highest.max(core.last_lsn);
-        self.flight.raw_from = self.flight.bytes.len();
+        self.flight.raw_from = self.flight.records.size_bytes();
         for (key, value) in std::mem::take(&mut core.raw) {
-            self.flight.push(&key, value.as_deref());
+            self.flight.records.push(&key, value.as_deref());
             self.flight.raw.push((key, value));
         }
         for ns in std::mem::take(&mut core.dirty_counts) {
             self.key.clear();
             codec::key::count_key(ns, &mut self.key);
-            self.flight.push(&self.key, Some(&codec::key::count_value(core.count(ns))));
+            self.flight.records.push(&self.key, Some(&codec::key::count_value(core.count(ns))));
             self.flight.counts.push(ns);
         }
         if !self.flight.is_empty() {
             self.key.clear();
             codec::key::flushed_key(&mut self.key);
-            self.flight.push(&self.key, Some(&codec::key::count_value(self.flight.highest)));
+            self.flight.records.push(&self.key, Some(&codec::key::count_value(self.flight.highest)));
         }
         self.flight
     }
@@ -321,34 +325,18 @@ impl Counted {
 
     /// Notes an element on its way.
     #[inline]
-    fn note(&mut self, element: &overlay::Entry) {
+    fn note(&mut self, element: &overlay::Entry, span: Span) {
         let (key, now, before) = (element.key(), element.is_live(), element.state & overlay::state::BASE != 0);
         if now != before && key.first() == Some(&self.group.tag()) {
-            self.changes.push((Key::from_slice(key), i8::from(now) - i8::from(before)));
+            self.changes.push((span, i8::from(now) - i8::from(before)));
         }
     }
 }
 
 impl Flight {
-    fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value.unwrap_or_default());
-        let value_len = value.map_or(TOMBSTONE, |v| v.len() as u32);
-        self.records.push(Record { head: 0, at, key_len: key.len() as u32, value_len });
-    }
-
-    fn push_with(&mut self, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        value(&mut self.bytes);
-        let value_len = (self.bytes.len() - at - key.len()) as u32;
-        self.records.push(Record { head: 0, at, key_len: key.len() as u32, value_len });
-    }
-
     /// Whether there is nothing to ingest.
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.records.len() == 0
     }
 
     /// Number of records.
@@ -360,61 +348,29 @@ impl Flight {
     /// other flight under way.
     pub fn prepare(&mut self, partition: &Partition) -> Result<(), StoreError> {
         for counted in std::mem::take(&mut self.counted) {
-            let changes: Vec<(&[u8], i8)> = counted.changes.iter().map(|(key, by)| (&key[..], *by)).collect();
-            let (generation, size) = (self.generation, counted.size);
-            let mut push = |key: &[u8], value: Option<&[u8]>| self.push(key, value);
-            rank::update(partition, &counted.prefix, counted.group, generation, size, &changes, &mut push)?;
+            let changes: Vec<_> = counted.changes.iter().map(|&(key, by)| (self.records.key(key), by)).collect();
+            let mut counters = Records::default();
+            let mut push = |key: &[u8], value: Option<&[u8]>| {
+                counters.push(key, value);
+            };
+            let Counted { prefix, group, size, .. } = &counted;
+            rank::update(partition, prefix, *group, self.generation, *size, &changes, &mut push)?;
+            self.records.append(&counters);
         }
-        self.sort();
+        // Of records with the same key an object's stays, as it knows best: a tombstone for an expiry record that nobody
+        // owned must not hide the one of an object that has taken the same time since.
+        self.records.sort(self.raw_from);
         Ok(())
-    }
-
-    /// Sorts by key. Of records with the same key an object's stays, as it knows best: a tombstone for an expiry record
-    /// that nobody owned must not hide the one of an object that has taken the same time since.
-    fn sort(&mut self) {
-        let Flight { bytes, records, raw_from, .. } = self;
-        let raw = |r: &Record| r.at >= *raw_from;
-        let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
-        let mut shared = [usize::MAX; 256];
-        let mut first: [&[u8]; 256] = [&[]; 256];
-        for record in records.iter() {
-            let key = key(record);
-            let tag = key[0] as usize;
-            if shared[tag] == usize::MAX {
-                (shared[tag], first[tag]) = (key.len(), key);
-            }
-            let most = shared[tag].min(key.len());
-            let same = key[..most].iter().zip(first[tag]).position(|(a, b)| a != b);
-            shared[tag] = same.unwrap_or(most);
-        }
-        for record in records.iter_mut() {
-            let key = key(record);
-            let rest = &key[shared[key[0] as usize]..];
-            let mut head = [0; 8];
-            let len = rest.len().min(8);
-            head[..len].copy_from_slice(&rest[..len]);
-            record.head = u64::from_be_bytes(head);
-        }
-        records.sort_unstable_by(|a, b| {
-            let by_head = bytes[a.at].cmp(&bytes[b.at]).then(a.head.cmp(&b.head));
-            by_head.then_with(|| key(a).cmp(key(b))).then(raw(a).cmp(&raw(b))).then(b.at.cmp(&a.at))
-        });
-        records.dedup_by(|later, kept| later.head == kept.head && key(later) == key(kept));
     }
 
     /// The records in order: key, and value or tombstone.
     pub fn records(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
-        self.records.iter().map(|r| {
-            let value = r.at + r.key_len as usize;
-            let key = &self.bytes[r.at..value];
-            (key, (r.value_len != TOMBSTONE).then(|| &self.bytes[value..value + r.value_len as usize]))
-        })
+        self.records.iter()
     }
 
-    /// Forgets the encoded records; only what settling needs stays.
-    pub fn drop_bytes(&mut self) {
-        self.bytes = Vec::new();
-        self.records = Vec::new();
+    /// Forgets the records; only what settling needs stays.
+    pub fn forget_records(&mut self) {
+        self.records.forget();
     }
 
     /// After the ingestion: settles the next slice. True while there is more.
@@ -426,7 +382,7 @@ impl Flight {
         }
         for _ in 0..SLICE {
             if let Some(entry) = self.elements.pop() {
-                settle_element(core, &entry, ok);
+                settle_element(core, self.bodies[entry.body as usize], self.records.key(entry.key), ok);
             } else if let Some(entry) = self.entries.pop() {
                 settle_object(core, &entry, ok);
             } else {
@@ -454,16 +410,16 @@ impl Flight {
     }
 }
 
-fn settle_element(core: &mut Core, entry: &ElementEntry, ok: bool) {
-    if !core.table.is_used(entry.index) {
+fn settle_element(core: &mut Core, carried: Carried, key: &[u8], ok: bool) {
+    if !core.table.is_used(carried.index) {
         return;
     }
-    let Some(body) = &mut core.table.at_mut(entry.index).body else { return };
-    if body.version != entry.version {
+    let Some(body) = &mut core.table.at_mut(carried.index).body else { return };
+    if body.version != carried.version {
         return;
     }
     let before = body.overlay.bytes();
-    let gone = body.overlay.update(&entry.key, |element| {
+    let gone = body.overlay.update(key, |element| {
         element.state &= !overlay::state::IN_FLIGHT;
         let (from, to) = match ok {
             true => (overlay::state::NEXT, overlay::state::BASE),
@@ -476,7 +432,7 @@ fn settle_element(core: &mut Core, entry: &ElementEntry, ok: bool) {
         !element.is_live() && element.state & overlay::state::DIRTY == 0
     });
     if gone == Some(true) {
-        body.overlay.remove(&entry.key);
+        body.overlay.remove(key);
     }
     core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
 }

@@ -381,6 +381,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     let log = engine.log.status();
     let table_bytes: usize = engine.shards.iter().map(|shard| shard.table_bytes()).sum();
     let store_bytes: u64 = engine.store.partitions().iter().map(|partition| partition.disk_bytes()).sum();
+    let pinned_bytes: usize = engine.store.partitions().iter().map(|partition| partition.pinned_bytes()).sum();
     let named = facts.keys.keys().filter(|name| crate::util::num::parse_u64(name).is_none()).count();
     text.line("tarn_shards", engine.shards.len());
     text.line("tarn_net_threads", facts.server.threads.lock().len());
@@ -398,6 +399,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_metadata_cache_hits", facts.shards.stats.cold_reads);
     text.line("tarn_block_cache_bytes", engine.store.cache_used_bytes());
     text.line("tarn_block_cache_budget", engine.options.block_cache);
+    text.line("tarn_pinned_bytes", pinned_bytes);
     text.line("tarn_store_reads", facts.shards.stats.stored_reads);
     text.line("tarn_store_bytes", store_bytes);
     text.line("tarn_compactions_running", engine.store.active_compactions());

@@ -201,7 +201,7 @@ impl Engine {
         if result.is_ok() {
             self.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
         }
-        flight.drop_bytes();
+        flight.forget_records();
         loop {
             let mut core = shard.core();
             let more = flight.settle(&mut core, result.is_ok());

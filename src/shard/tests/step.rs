@@ -74,7 +74,7 @@ impl Stepper {
             engine.log.sync_to(highest)?;
             if fail { Err(std::io::Error::other("given up by the test")) } else { Ok(()) }
         });
-        flight.drop_bytes();
+        flight.forget_records();
         let ok = result.is_ok();
         assert!(ok || fail, "{result:?}");
         if !ok {
