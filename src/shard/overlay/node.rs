@@ -101,6 +101,8 @@ struct Masks {
     dirty: u64,
     base: u64,
     next: u64,
+    /// May leave memory.
+    clean: u64,
 }
 
 /// The lowest `n` bits, up to all 64.
@@ -111,7 +113,8 @@ const fn low(n: usize) -> u64 {
 impl Masks {
     fn of(entry: &Entry) -> Masks {
         let sums = entry.sums();
-        Masks { live: sums.live, dirty: sums.dirty, base: sums.base, next: sums.next }
+        let clean = entry.is_clean().into();
+        Masks { live: sums.live, dirty: sums.dirty, base: sums.base, next: sums.next, clean }
     }
 
     fn zip(self, other: Masks, f: impl Fn(u64, u64) -> u64) -> Masks {
@@ -120,6 +123,7 @@ impl Masks {
             dirty: f(self.dirty, other.dirty),
             base: f(self.base, other.base),
             next: f(self.next, other.next),
+            clean: f(self.clean, other.clean),
         }
     }
 
@@ -284,9 +288,9 @@ impl Leaf {
         if sweep.leaves == 0 || self.touched.replace(false) {
             return;
         }
-        let kept = self.entries.iter().filter(|entry| !entry.is_clean()).count();
+        let leave = self.masks.clean.count_ones() as usize;
         // Few among many are not worth the moves.
-        if self.len() - kept <= kept / 4 {
+        if leave <= (self.len() - leave) / 4 {
             return;
         }
         let size = |leaf: &Leaf| (leaf.sums(), leaf.entries.iter().map(Entry::heap_bytes).sum());
