@@ -112,8 +112,6 @@ pub struct Core {
     pub garbage: super::garbage::Queue,
     /// The keys that fjall may hold.
     pub membership: super::membership::Membership,
-    /// Where in fjall the filter of keys is still to be filled from; `None` once it is complete.
-    pub fill_from: Option<Vec<u8>>,
     /// Versions built without metadata since the timer last looked.
     pub staged: Arc<parking_lot::Mutex<Vec<super::build::Staged>>>,
     /// The log of all shards.
@@ -404,6 +402,11 @@ impl Core {
     /// Keys of a namespace.
     pub fn count(&self, ns: NsId) -> u64 {
         self.counts.get(&ns).copied().unwrap_or(0)
+    }
+
+    /// Keys of all namespaces.
+    pub fn keys(&self) -> u64 {
+        self.counts.values().sum()
     }
 
     /// Sets the number of keys of a namespace.

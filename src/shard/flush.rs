@@ -158,7 +158,7 @@ impl Gather {
             core.discard(index);
             return;
         }
-        if object.state & state::MAYBE_STORED == 0 {
+        if object.kind != Kind::Absent {
             core.membership.insert(object.hash);
         }
         object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;

@@ -93,16 +93,21 @@ impl<'a> Timer<'a> {
         }
     }
 
-    /// Whether the filter of keys is still incomplete.
+    /// Whether a filter of keys is being filled.
     fn filling(&self) -> bool {
-        self.with_core(|core| core.fill_from.is_some())
+        self.with_core(|core| core.membership.fill_from().is_some())
     }
 
-    /// Adds the next keys that fjall holds to the filter of keys.
+    /// Adds the next keys that fjall holds to the filter of keys, or begins another one if it is outgrown.
     fn fill_membership(&mut self, _now_ms: u64) -> Result {
-        let (from, partition) = self.with_core(|core| (core.fill_from.clone(), core.partition.clone()));
+        let codec::key::KeyRange { lower, upper } = codec::key::tag_range(codec::key::tag::META);
+        let (from, partition) = self.with_core(|core| {
+            if core.in_flight.is_empty() && core.membership.is_outgrown(core.keys()) {
+                core.membership.refill(lower);
+            }
+            (core.membership.fill_from().map(<[u8]>::to_vec), core.partition.clone())
+        });
         let Some(from) = from else { return Ok(()) };
-        let upper = codec::key::tag_range(codec::key::tag::META).upper;
         let mut hashes = Vec::with_capacity(FILL_SLICE);
         let (mut next, mut seen) = (None, 0);
         for item in partition.range(&from, &upper).map_err(unreadable)?.take(FILL_SLICE) {
@@ -118,14 +123,10 @@ impl<'a> Timer<'a> {
         }
         let ended = seen < FILL_SLICE;
         for hashes in hashes.chunks(SWEEP_SLICE) {
-            self.with_core(|core| hashes.iter().for_each(|&hash| core.membership.insert(hash)));
+            self.with_core(|core| core.membership.fill(hashes));
         }
-        self.with_core(|core| {
-            core.fill_from = next.filter(|_| !ended).map(|last| codec::key::successor(&last));
-            if ended {
-                core.membership.set_complete();
-            }
-        });
+        let next = next.filter(|_| !ended).map(|last| codec::key::successor(&last));
+        self.with_core(|core| core.membership.filled_to(next));
         Ok(())
     }
 

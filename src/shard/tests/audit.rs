@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::World;
 use crate::codec::{self, DiskKey, Meta};
+use crate::shard::table::table_hash;
 
 impl World {
     /// Brings everything to rest, then compares every record in fjall with the model: no element, expiry record,
@@ -27,7 +28,10 @@ impl World {
                     DiskKey::Meta { ns, key: stored } => {
                         let (meta, long, _) = Meta::decode(&value).unwrap();
                         let name = ids.get(&ns).expect("metadata of a dead namespace is left");
-                        keys.insert((*name, long.unwrap_or(stored).to_vec()));
+                        let key = long.unwrap_or(stored);
+                        let hash = table_hash(engine.router.hash(key), ns);
+                        assert!(core.membership.may_contain(hash), "a key that fjall holds passes the filter");
+                        keys.insert((*name, key.to_vec()));
                         *counts.entry(ns).or_default() += 1;
                         if meta.version != 0 {
                             versions.insert((ns, stored.to_vec(), meta.version));
