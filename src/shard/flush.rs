@@ -18,13 +18,15 @@
 
 mod records;
 
+use std::collections::btree_map;
+
 use crate::codec::element::Group;
 use crate::codec::{self, ExpiryKind};
 use crate::log::Lsn;
 use crate::store::{Partition, StoreError};
 
 use super::core::Core;
-use super::object::{Kind, Object, state};
+use super::object::{ELEMENT_OVERHEAD, Kind, Object, state};
 use super::overlay::{self, Key};
 use super::rank;
 use super::table::Index;
@@ -368,7 +370,7 @@ impl Flight {
         self.records.iter()
     }
 
-    /// Forgets the records; only what settling needs stays.
+    /// Forgets the records; their bytes stay, as settling needs the keys.
     pub fn forget_records(&mut self) {
         self.records.forget();
     }
@@ -403,7 +405,10 @@ impl Flight {
             return;
         }
         for (key, value) in self.raw.drain(..) {
-            core.raw.entry(key).or_insert(value);
+            if let btree_map::Entry::Vacant(place) = core.raw.entry(key) {
+                core.dirty_bytes += place.key().len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
+                place.insert(value);
+            }
         }
         let Core { dirty_counts, names, .. } = core;
         dirty_counts.extend(self.counts.drain(..).filter(|&ns| names.is_live(ns)));
@@ -419,6 +424,7 @@ fn settle_element(core: &mut Core, carried: Carried, key: &[u8], ok: bool) {
         return;
     }
     let before = body.overlay.bytes();
+    let mut dirty_again = 0;
     let gone = body.overlay.update(key, |element| {
         element.state &= !overlay::state::IN_FLIGHT;
         let (from, to) = match ok {
@@ -426,8 +432,9 @@ fn settle_element(core: &mut Core, carried: Carried, key: &[u8], ok: bool) {
             false => (overlay::state::BASE, overlay::state::NEXT),
         };
         element.state = if element.state & from == 0 { element.state & !to } else { element.state | to };
-        if !ok {
+        if !ok && element.state & overlay::state::DIRTY == 0 {
             element.state |= overlay::state::DIRTY;
+            dirty_again = element.bytes();
         }
         !element.is_live() && element.state & overlay::state::DIRTY == 0
     });
@@ -435,6 +442,7 @@ fn settle_element(core: &mut Core, carried: Carried, key: &[u8], ok: bool) {
         body.overlay.remove(key);
     }
     core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
+    core.dirty_bytes += dirty_again;
 }
 
 fn settle_object(core: &mut Core, entry: &Entry, ok: bool) {

@@ -9,8 +9,8 @@
 //! | bits a key | 10.7: about one absent key in a hundred passes |
 //! | memory of ten million keys | 13 to 27 MB, as the last layer is more or less full |
 //!
-//! A key cannot be taken out. Once most of the keys are gone, another filter is filled beside this one, by the shard's
-//! timer from fjall and by each flush, and takes its place.
+//! A key cannot be taken out. Once far more have been added than there are, and than there were when the filter was
+//! complete, another one is filled beside it, by the shard's timer from fjall and by each flush, and takes its place.
 //!
 //! Invariants: every key whose metadata fjall may hold has been added, once the filter is complete; a flush adds its keys
 //! before they reach fjall, each time; a filter begins to be filled between two flushes.
@@ -48,7 +48,7 @@ struct Layer {
 const BITS_PER_KEY: usize = 11;
 const BITS_PER_BLOCK: usize = 512;
 const FIRST_LAYER_BLOCKS: usize = 1024;
-/// Keys that are gone, for which no other filter is made: what the first layer has room for.
+/// Keys beyond that for which no other filter is made yet: as many as the first layer has room for.
 const SPARE_KEYS: usize = if cfg!(test) { 4 } else { FIRST_LAYER_BLOCKS * BITS_PER_BLOCK / BITS_PER_KEY };
 
 /// Spreads a hash over 64 bits: the upper half names the block, nine bits at a time of the rest a bit in it.
@@ -166,8 +166,8 @@ impl Membership {
         }
     }
 
-    /// Whether most of what was added is gone, the shard having `keys` now, and so much has been added since the last
-    /// time that filling another filter is worth it.
+    /// Whether another filter is worth the reading: this one has twice the `keys` that the shard has now, and twice
+    /// those it had when it was complete.
     pub fn is_outgrown(&self, keys: u64) -> bool {
         let Some(filter) = &self.filter else { return false };
         let added = filter.keys();

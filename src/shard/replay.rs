@@ -319,9 +319,7 @@ fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: O
     let Some(index) = found else {
         core.cold.take(ns, key);
         let index = core.create(hash, ns, key, 0);
-        let object = core.table.at_mut(index);
-        object.state |= state::MAYBE_STORED;
-        core.membership.insert(object.hash);
+        core.table.at_mut(index).state |= state::MAYBE_STORED;
         return Ok(index);
     };
     let object = core.table.at_mut(index);

@@ -2,7 +2,7 @@
 //!
 //! | every 100 ms | bounded by |
 //! |---|---|
-//! | after a start: the filter of keys is filled from fjall | 8,192 keys a turn, a turn every 5 ms |
+//! | after a start, and when it is outgrown: a filter of keys is filled from fjall | 8,192 keys a turn, a turn every 5 ms |
 //! | expiry: keys of the table whose time is past, then fjall's expiry index | 128 keys per hold of the lock |
 //! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
 //! | garbage: elements of dropped bodies get tombstones | 1,024 elements a turn |
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::codec::{self, DiskKey, ExpiryKind};
 use crate::error::Result;
 use crate::store::Partition;
+use crate::util::pace::Pace;
 
 use super::actor::{Job, Lease, ShardSet};
 use super::core::{Core, ShardId, unreadable};
@@ -109,23 +110,25 @@ impl<'a> Timer<'a> {
         });
         let Some(from) = from else { return Ok(()) };
         let mut hashes = Vec::with_capacity(FILL_SLICE);
-        let (mut next, mut seen) = (None, 0);
+        let (mut last, mut seen, mut pace) = (None, 0, Pace::new());
         for item in partition.range(&from, &upper).map_err(unreadable)?.take(FILL_SLICE) {
             let (record, value) = item.map_err(unreadable)?;
+            if let DiskKey::Meta { ns, key } = codec::key::decode_key(&record).map_err(unreadable)? {
+                let key = match codec::is_long_form(key) {
+                    true => codec::Meta::decode(&value).map_err(unreadable)?.1.unwrap_or(key),
+                    false => key,
+                };
+                hashes.push(table_hash(self.engine.router.hash(key), ns));
+            }
+            last = Some(record);
             seen += 1;
-            let DiskKey::Meta { ns, key } = codec::key::decode_key(&record).map_err(unreadable)? else { continue };
-            let key = match codec::is_long_form(key) {
-                true => codec::Meta::decode(&value).map_err(unreadable)?.1.unwrap_or(key),
-                false => key,
-            };
-            hashes.push(table_hash(self.engine.router.hash(key), ns));
-            next = Some(record);
+            pace.step();
         }
-        let ended = seen < FILL_SLICE;
         for hashes in hashes.chunks(SWEEP_SLICE) {
             self.with_core(|core| core.membership.fill(hashes));
         }
-        let next = next.filter(|_| !ended).map(|last| codec::key::successor(&last));
+        let more = seen == FILL_SLICE;
+        let next = last.filter(|_| more).map(|last| codec::key::successor(&last));
         self.with_core(|core| core.membership.filled_to(next));
         Ok(())
     }

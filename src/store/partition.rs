@@ -150,7 +150,7 @@ impl Partition {
         self.slot.try_with(|keyspace| keyspace.tree.l0_run_count()).unwrap_or_default()
     }
 
-    /// Memory of filters and indexes that the block cache does not count, bytes.
+    /// Memory of the ways to the pieces of indexes, which the block cache does not count, bytes.
     pub fn pinned_bytes(&self) -> usize {
         let pinned = |keyspace: &Keyspace| keyspace.tree.pinned_filter_size() + keyspace.tree.pinned_block_index_size();
         self.slot.try_with(pinned).unwrap_or_default()

@@ -33,7 +33,7 @@ impl Records {
         Records { bytes: Vec::with_capacity(bytes), list: Vec::new() }
     }
 
-    /// Adds a record, or a tombstone; where its key stands.
+    /// Adds a record, or a tombstone. Answers where its key stands.
     #[inline]
     pub(super) fn push(&mut self, key: &[u8], value: Option<&[u8]>) -> Span {
         let at = self.bytes.len();
@@ -44,7 +44,7 @@ impl Records {
         Span { at, len: key.len() as u32 }
     }
 
-    /// Adds a record whose value `encode` appends; where its key stands.
+    /// Adds a record whose value `encode` appends. Answers where its key stands.
     pub(super) fn push_with(&mut self, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> Span {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(key);
@@ -77,7 +77,8 @@ impl Records {
         &self.bytes[span.at..span.at + span.len as usize]
     }
 
-    /// Sorts by key. Of records with the same key one stays: the later one, but rather one that begins before `raw_from`.
+    /// Sorts by key. Of records with the same key one stays: the last of those that begin before `raw_from`, if there is
+    /// one, else the last of all.
     pub(super) fn sort(&mut self, raw_from: usize) {
         let Records { bytes, list } = self;
         let raw = |r: &Record| r.at >= raw_from;

@@ -2,7 +2,7 @@
 //!
 //! | node | holds |
 //! |---|---|
-//! | [`Leaf`] | up to 64 entries, and a bit of each in four masks |
+//! | [`Leaf`] | up to 64 entries, and a bit of each in five masks |
 //! | [`Inner`] | up to 128 children in an array, with the lower bound and the sums of each in two more |
 //!
 //! A search reads the heads of the keys, then an entry or two. Children stand in their parent's array, not

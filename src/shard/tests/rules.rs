@@ -231,6 +231,29 @@ fn rule_13_a_writer_does_not_wait_for_flushes_that_fail() {
     world.audit();
 }
 
+/// What a flush could not bring to fjall still counts: else writers would fill memory as long as flushes fail.
+#[test]
+fn rule_13_a_failed_flush_leaves_its_bytes_dirty() {
+    let mut world = world(Fsync::No);
+    let big = big(b'x');
+    world.put(DB, b"a", b"1", 0);
+    world.put(DB, b"big", &big, 0);
+    world.flush();
+    // Elements, a body that is garbage, and a string.
+    world.put(DB, b"big", &big, 0);
+    world.put(DB, b"a", b"2", 0);
+    let before = world.engine().dirty_bytes();
+    assert!(before > big.len());
+    for _ in 0..3 {
+        let mut flush = Stepper::begin(world.engine(), Some(0));
+        while flush.step(world.engine()) {}
+        assert_eq!(world.engine().dirty_bytes(), before);
+    }
+    world.flush();
+    assert_eq!(world.engine().dirty_bytes(), 0);
+    world.audit();
+}
+
 /// Writers fill the budget while a flush runs: they are slowed then, and not only after it.
 #[test]
 fn rule_13_writers_are_slowed_while_a_flush_runs() {
