@@ -50,7 +50,7 @@ pub type Order = BTreeMap<(NsId, Box<[u8]>), Index>;
 const FREE_AT_ONCE: usize = 64;
 
 /// Bytes from which on a body's elements may leave one by one.
-const TRIM_FROM: usize = if cfg!(test) { 1 << 10 } else { 16 << 10 };
+const TRIM_FROM: usize = 1 << 10;
 /// Leaves of an overlay that a step of the clock looks at.
 const TRIM_LEAVES: usize = 8;
 

@@ -2,7 +2,7 @@
 //!
 //! | thread | does |
 //! |---|---|
-//! | `flush` | brings what is dirty to fjall, when the dirty budget is half used up or the log has grown long |
+//! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long |
 //! | `watch` | sets the writers' delay by what is dirty, gives free memory back to the system |
 //! | `free` | frees big overlays that commands have thrown away |
 //! | `ingest` | one flight's ingestion, at the lower priority of background work |
@@ -23,6 +23,9 @@ use crate::util::pace::Pace;
 /// However little is dirty, it is flushed after this time: replays stay short, and what waits for a flush (garbage, dead
 /// namespaces) is not forgotten on an idle server.
 const FLUSH_EVERY: Duration = Duration::from_secs(300);
+
+/// Time between two flushes that only make room.
+const CROWDED_EVERY: Duration = Duration::from_secs(1);
 
 /// Time between two looks at what is dirty.
 const WATCH_EVERY: Duration = Duration::from_millis(10);
@@ -91,8 +94,12 @@ impl Engine {
         let poisoned = self.log.needs_flush();
         let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
         let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
-        let old = self.dirty_bytes() > 0 && last_flush.elapsed() > FLUSH_EVERY;
-        poisoned || full || long || old
+        let dirty_for = |time| self.dirty_bytes() > 0 && last_flush.elapsed() > time;
+        let old = dirty_for(FLUSH_EVERY);
+        // What is dirty by one element stays whole: little dirt can keep much from leaving.
+        let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
+        let crowded = tables > self.options.table_budget / 8 * 9 && dirty_for(CROWDED_EVERY);
+        poisoned || full || long || old || crowded
     }
 
     /// Watches over memory. It is not the flusher's to do: writers fill the budget while a flush runs.

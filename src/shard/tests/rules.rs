@@ -254,6 +254,35 @@ fn rule_13_a_failed_flush_leaves_its_bytes_dirty() {
     world.audit();
 }
 
+fn wait_for(what: &dyn Fn() -> bool) {
+    for _ in 0..2000 {
+        if what() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("waited ten seconds");
+}
+
+/// Dirty objects cannot leave the table: a flush makes room although the dirty budget is hardly used.
+#[test]
+fn rule_13_tables_above_their_budget_are_flushed() {
+    let mut world = world(Fsync::No);
+    world.options.background = true;
+    world.reopen(false);
+    let engine = world.engine().clone();
+    let most = world.options.table_budget;
+    for n in 0..2 * most / 5000 {
+        world.put(DB, format!("{n}").as_bytes(), &[b'x'; 5000], 0);
+    }
+    assert!(engine.dirty_bytes() < world.options.dirty_budget / 2);
+    wait_for(&|| engine.stats.flushes.load(Ordering::Relaxed) > 0 && engine.dirty_bytes() == 0);
+    world.put(DB, b"a", b"1", 0);
+    world.evict();
+    assert!(engine.shards[0].table_bytes() < most);
+    engine.close(false).unwrap();
+}
+
 /// Writers fill the budget while a flush runs: they are slowed then, and not only after it.
 #[test]
 fn rule_13_writers_are_slowed_while_a_flush_runs() {
@@ -261,15 +290,6 @@ fn rule_13_writers_are_slowed_while_a_flush_runs() {
     world.options.background = true;
     world.reopen(false);
     let engine = world.engine().clone();
-    let wait_for = |what: &dyn Fn() -> bool| {
-        for _ in 0..2000 {
-            if what() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        panic!("waited ten seconds");
-    };
     let key = (0..).map(|n| format!("key {n}").into_bytes()).find(|key| engine.router.shard_of(key) == 0).unwrap();
     world.put(DB, &key, b"1", 0);
     // A flush gets no further than the other shard.
