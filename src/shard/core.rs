@@ -24,7 +24,7 @@ use crate::store::Partition;
 
 use super::cold::{Cold, ColdCache};
 use super::names::Names;
-use super::object::{Body, EXPIRY_OVERHEAD, Kind, Object, state};
+use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::table::{Index, Table, table_hash};
 
 /// Identifies a shard of the engine.
@@ -366,6 +366,12 @@ impl Core {
         if body.overlay.len() > FREE_AT_ONCE {
             drop(self.trash.try_send(body));
         }
+    }
+
+    /// Has the next flush write a record without an object, or remove it. Answers what it was to do before.
+    pub fn put_raw(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Option<Vec<u8>>> {
+        self.dirty_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
+        self.raw.insert(key, value)
     }
 
     /// Marks an object as changed.

@@ -18,15 +18,13 @@
 
 mod records;
 
-use std::collections::btree_map;
-
 use crate::codec::element::Group;
 use crate::codec::{self, ExpiryKind};
 use crate::log::Lsn;
 use crate::store::{Partition, StoreError};
 
 use super::core::Core;
-use super::object::{ELEMENT_OVERHEAD, Kind, Object, state};
+use super::object::{Kind, Object, state};
 use super::overlay::{self, Key};
 use super::rank;
 use super::table::Index;
@@ -114,8 +112,9 @@ impl Gather {
     pub fn begin(core: &mut Core) -> Self {
         debug_assert!(core.in_flight.is_empty(), "one flush at a time");
         // What a command has left that failed is in the log alone, whose segments this flush may delete.
-        for staged in core.staged.lock().iter() {
-            core.raw.insert(staged.record_key(), Some(Vec::new()));
+        let staged: Vec<_> = core.staged.lock().iter().map(|staged| staged.record_key()).collect();
+        for record in staged {
+            core.put_raw(record, Some(Vec::new()));
         }
         core.in_flight = std::mem::take(&mut core.dirty);
         core.flight_bytes = std::mem::take(&mut core.dirty_bytes);
@@ -405,9 +404,8 @@ impl Flight {
             return;
         }
         for (key, value) in self.raw.drain(..) {
-            if let btree_map::Entry::Vacant(place) = core.raw.entry(key) {
-                core.dirty_bytes += place.key().len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
-                place.insert(value);
+            if !core.raw.contains_key(&key) {
+                core.put_raw(key, value);
             }
         }
         let Core { dirty_counts, names, .. } = core;

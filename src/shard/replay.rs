@@ -17,7 +17,7 @@ use super::core::{Core, ShardId, storage};
 use super::engine::{Engine, OpenError};
 use super::garbage::{Dead, DeadStage, Stage};
 use super::names::Names;
-use super::object::{ELEMENT_OVERHEAD, Kind, state};
+use super::object::{Kind, state};
 use super::overlay::{self, Entry};
 use super::table::Index;
 
@@ -100,7 +100,7 @@ fn bury_pending(core: &mut Core) -> Result<(), OpenError> {
     }
     for key in pending {
         raw(core, &super::build::garbage_of_pending(&key), Some(b""));
-        core.raw.insert(key, None);
+        core.put_raw(key, None);
     }
     Ok(())
 }
@@ -121,7 +121,7 @@ fn complete_names(engine: &Engine) -> Result<(), OpenError> {
         return Ok(());
     }
     let lsn = engine.log.append(|_, out| codec::redo::encode_names(&record, out));
-    lease[0].raw.insert(key, Some(record));
+    lease[0].put_raw(key, Some(record));
     let names = Arc::new(names);
     for core in &mut lease {
         core.names = names.clone();
@@ -286,14 +286,13 @@ fn rename(core: &mut Core, names: Arc<Names>) {
         let (mut key, mut record) = (Vec::new(), Vec::new());
         codec::key::names_key(&mut key);
         names.map().encode(&mut record);
-        core.raw.insert(key, Some(record));
+        core.put_raw(key, Some(record));
     }
     core.names = names;
 }
 
 fn raw(core: &mut Core, key: &[u8], value: Option<&[u8]>) {
-    core.dirty_bytes += key.len() + ELEMENT_OVERHEAD;
-    core.raw.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+    core.put_raw(key.to_vec(), value.map(<[u8]>::to_vec));
     if let Ok(DiskKey::DeadNs { ns }) = codec::key::decode_key(key) {
         match value {
             Some(_) => core.dead_names.insert(ns, DeadStage::Queued(core.gathers + 1)),

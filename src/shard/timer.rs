@@ -372,8 +372,7 @@ fn first_keys(partition: &Partition, lower: &[u8], upper: &[u8], most: usize) ->
 /// Tombstones for records that nobody will write again.
 fn bury(core: &mut Core, keys: Vec<Vec<u8>>) {
     for key in keys {
-        core.dirty_bytes += key.len() + super::object::ELEMENT_OVERHEAD;
-        core.raw.insert(key, None);
+        core.put_raw(key, None);
     }
 }
 
@@ -442,24 +441,24 @@ fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
     };
     let core = &mut *txn.lease[0];
     if !core.names.is_live(ns) {
-        core.raw.insert(record.to_vec(), None);
+        core.put_raw(record.to_vec(), None);
         return Ok(());
     }
     let Some((key, index)) = core.fault_stored(txn.router, ns, stored_key)? else {
-        core.raw.insert(record.to_vec(), None);
+        core.put_raw(record.to_vec(), None);
         return Ok(());
     };
     let object = core.table.at(index);
     if kind == ExpiryKind::Field {
         if object.fields_due_ms() != expire_ms && core.fields.stored_ms(index) != expire_ms {
-            core.raw.insert(record.to_vec(), None);
+            core.put_raw(record.to_vec(), None);
         }
     } else if object.kind != Kind::Absent && object.expire_ms == expire_ms {
         core.stats.expired_keys += 1;
         txn.delete(ns, &key)?;
     } else if core.stored_ttl.get(&index) != Some(&expire_ms) {
         // Left behind by a crash or a failed flush: no object would remove it.
-        core.raw.insert(record.to_vec(), None);
+        core.put_raw(record.to_vec(), None);
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ use super::core::{Core, ShardId};
 use super::engine::Router;
 use super::garbage::DeadStage;
 use super::names::Names;
-use super::object::{Body, ELEMENT_OVERHEAD, Kind, Object, state};
+use super::object::{Body, Kind, Object, state};
 use super::table::Index;
 
 pub use strings::{BIG_STRING, CHUNK};
@@ -276,8 +276,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     pub fn put_raw(&mut self, at: u16, key: Vec<u8>, value: Option<Vec<u8>>) {
         let core = &mut self.lease[at as usize];
         redo::encode_raw(core.shard, &key, value.as_deref(), &mut self.set.redo);
-        core.dirty_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
-        let old = core.raw.insert(key.clone(), value);
+        let old = core.put_raw(key.clone(), value);
         self.set.undo.push(Undo::Raw { at, key, old });
     }
 
@@ -395,8 +394,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             if core.shard == 0 {
                 let mut key = Vec::new();
                 codec::key::names_key(&mut key);
-                core.dirty_bytes += record.len();
-                let old = core.raw.insert(key.clone(), Some(record.clone()));
+                let old = core.put_raw(key.clone(), Some(record.clone()));
                 self.set.undo.push(Undo::Raw { at, key, old });
             }
             let counts = dead.iter().filter_map(|ns| Some((*ns, core.counts.remove(ns)?))).collect();
