@@ -63,7 +63,7 @@ fn run(config: Config) -> Result<(), Failure> {
     limit_clients(&config)?;
     let settings = config.settings();
     let budget = Budget::new(&settings, &Machine::read());
-    alloc::settle();
+    alloc::settle(2 * budget.io_threads + 2);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         pid = std::process::id(),

@@ -228,10 +228,17 @@ impl<T: Keyed> Keys<T> {
         Some(self.remove(len))
     }
 
-    /// Keeps what `keep` says.
-    pub(super) fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
-        self.items.retain(keep);
-        self.items.shrink_to(self.items.len() + self.items.len() / 2);
+    /// Makes room for so many items in all, in one step.
+    pub(super) fn reserve(&mut self, items: usize) {
+        self.items.reserve_exact(items.min(ROOM).saturating_sub(self.len()));
+    }
+
+    /// Keeps what `keep` says, `kept` items. They move: what goes back to the allocator is whole, and fits what is as big.
+    pub(super) fn retain(&mut self, kept: usize, mut keep: impl FnMut(&T) -> bool) {
+        let mut items = Vec::with_capacity(kept + kept / 4);
+        items.extend(std::mem::take(&mut self.items).into_iter().filter(|item| keep(item)));
+        self.items = items;
+        self.heads = Vec::new();
         self.index();
     }
 
@@ -268,6 +275,10 @@ impl<T: Keyed> Keys<T> {
 /// What only the check of the invariants looks at.
 #[cfg(test)]
 impl<T: Keyed> Keys<T> {
+    pub(super) fn room(&self) -> usize {
+        self.items.capacity()
+    }
+
     pub(super) fn check(&self) {
         assert!(self.items.is_sorted_by(|a, b| a.key() < b.key()));
         if !self.heads.is_empty() {

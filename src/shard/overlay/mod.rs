@@ -240,6 +240,13 @@ impl Overlay {
         Some(leaf.entry(at))
     }
 
+    /// Makes room for so many entries in all, if they are few: each growth of a small map would leave a hole behind.
+    pub fn reserve(&mut self, entries: usize) {
+        if let Root::Leaf(leaf) = &mut self.root {
+            leaf.reserve(entries);
+        }
+    }
+
     /// Puts `entry` in the place of its key and returns what was there before.
     pub fn insert(&mut self, entry: Entry) -> Option<Entry> {
         self.merge(entry, |_, _| true)

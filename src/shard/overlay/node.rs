@@ -220,6 +220,10 @@ impl Leaf {
         (self.masks.live & low(self.find(key).unwrap_or_else(|at| at))).count_ones().into()
     }
 
+    pub(super) fn reserve(&mut self, entries: usize) {
+        self.entries.reserve(entries);
+    }
+
     pub(super) fn insert(&mut self, at: usize, entry: Entry) {
         self.masks.insert(at, Masks::of(&entry));
         self.entries.insert(at, entry);
@@ -295,7 +299,7 @@ impl Leaf {
         }
         let size = |leaf: &Leaf| (leaf.sums(), leaf.entries.iter().map(Entry::heap_bytes).sum());
         let before = size(self);
-        self.entries.retain(|entry| !entry.is_clean());
+        self.entries.retain(self.len() - leave, |entry| !entry.is_clean());
         self.masks = Masks::default();
         for (at, entry) in self.entries.iter().enumerate() {
             self.masks.insert(at, Masks::of(entry));
@@ -728,6 +732,10 @@ impl Inner {
 /// What only the check of the invariants looks at.
 #[cfg(test)]
 impl Leaf {
+    pub(super) fn room(&self) -> usize {
+        self.entries.room()
+    }
+
     pub(super) fn check_arrays(&self) {
         self.entries.check();
         let mut masks = Masks::default();

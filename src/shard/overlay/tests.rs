@@ -407,6 +407,29 @@ fn what_shrinks_at_random_merges() {
 }
 
 #[test]
+fn a_small_map_takes_the_room_it_was_told_and_a_swept_one_what_it_needs() {
+    let room = |overlay: &Overlay| match &overlay.root {
+        Root::Leaf(leaf) => leaf.room(),
+        Root::Inner(_) => panic!("one leaf"),
+    };
+    let mut overlay = Overlay::new();
+    overlay.reserve(50);
+    assert_eq!(room(&overlay), 50);
+    for n in 0..50 {
+        let state = if n < 20 { state::DIRTY } else { 0 };
+        overlay.insert(Entry::new(&key(n), Some(b"v"), state));
+    }
+    assert_eq!(room(&overlay), 50);
+    overlay.evict_clean(b"", 1);
+    overlay.evict_clean(b"", 1);
+    assert_eq!(overlay.len(), 20);
+    assert_eq!(room(&overlay), 25);
+    check(&overlay);
+    overlay.reserve(1_000_000);
+    assert!(room(&overlay) <= LEAF_ENTRIES, "a leaf");
+}
+
+#[test]
 fn a_sweep_spares_the_touched_once_and_the_unclean_always() {
     let mut overlay = Overlay::new();
     (0..10_000u32).for_each(|i| drop(overlay.insert(clean(&i.to_be_bytes()))));

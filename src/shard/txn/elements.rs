@@ -191,6 +191,10 @@ impl Txn<'_, '_> {
         let unreadable = |e: StoreError| storage(object.key(), e);
         let range = core.partition.range(&prefix, &upper).map_err(unreadable)?;
         let records = range.take(LOAD_MOST + 1).collect::<std::result::Result<Vec<_>, _>>().map_err(unreadable)?;
+        if let Some(body) = &mut self.object_mut(at).body {
+            // A write mostly follows.
+            body.overlay.reserve(records.len() + records.len() / 8 + 2);
+        }
         for (key, value) in &records {
             self.admit(at, &key[prefix.len()..], value);
         }
