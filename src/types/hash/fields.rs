@@ -324,13 +324,11 @@ impl Hash {
     pub fn each(&self, ctx: &Ctx, mut visit: impl FnMut(Field<'_>) -> Result) -> Result {
         let timed = self.is_timed();
         let (lower, upper) = whole_group(Group::HashField);
-        for element in ctx.txn.elements(self.at, Bound::Included(&lower), Bound::Excluded(&upper), false)? {
-            let (stored, value) = element?;
-            let field = Field::split(&stored[1..], &value, timed).map_err(unreadable)?;
-            if field.is_live(ctx.now_ms) {
-                visit(field)?;
-            }
-        }
+        let mut elements = ctx.txn.elements(self.at, Bound::Included(&lower), Bound::Excluded(&upper), false)?;
+        elements.each(u64::MAX, |stored, value| {
+            let field = Field::split(&stored[1..], value, timed).map_err(unreadable)?;
+            if field.is_live(ctx.now_ms) { visit(field) } else { Ok(()) }
+        })?;
         Ok(())
     }
 

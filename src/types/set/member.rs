@@ -92,10 +92,10 @@ fn smembers(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 /// Replies with every member, without a header.
 pub(super) fn reply_all(ctx: &Ctx, at: Found, out: &mut Reply) -> Result {
-    for member in ctx.group(at, element::Group::SetMember)? {
-        let (element, value) = member?;
-        out.bulk(text(&element, &value)?);
-    }
+    ctx.group(at, element::Group::SetMember)?.each(u64::MAX, |element, value| {
+        out.bulk(text(element, value)?);
+        Ok(())
+    })?;
     Ok(())
 }
 

@@ -167,15 +167,11 @@ fn reply(ctx: &Ctx, at: Found, cut: &Cut<'_>, query: &Query<'_>, out: &mut Reply
     } else {
         Some(out.defer_array())
     };
-    let (mut entries, mut count) = (cut.span.entries_from(&ctx.txn, at, query.reverse, cut.skip)?, 0);
-    while count < cut.most
-        && let Some(entry) = entries.next().transpose()?
-    {
-        let (score, member) = entry.get()?;
+    let count = cut.span.entries_from(&ctx.txn, at, query.reverse, cut.skip)?.each(cut.most, |score, member| {
         may_reply(ctx, out)?;
         reply_member(out, member, score, query.with_scores);
-        count += 1;
-    }
+        Ok(())
+    })?;
     match mark {
         Some(mark) => out.set_len(mark, count as usize * if query.with_scores && out.proto() == 2 { 2 } else { 1 }),
         // The header is written: a size that does not fit must not reach the client.
@@ -192,14 +188,8 @@ fn zrangestore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if let Some(at) = ctx.lookup_kind(&args[2], Kind::Zset)? {
         let cut = Cut::new(ctx, at, &query, ends)?;
         cut.may_walk(ctx, at)?;
-        let (mut entries, mut left) = (cut.span.entries_from(&ctx.txn, at, query.reverse, cut.skip)?, cut.most);
-        while left > 0
-            && let Some(entry) = entries.next().transpose()?
-        {
-            let (score, member) = entry.get()?;
-            stored.put(member, score)?;
-            left -= 1;
-        }
+        let mut entries = cut.span.entries_from(&ctx.txn, at, query.reverse, cut.skip)?;
+        entries.each(cut.most, |score, member| stored.put(member, score))?;
     }
     out.int(stored.finish(ctx)? as i64);
     Ok(())

@@ -227,6 +227,26 @@ pub struct Entries<'t, 'a> {
 }
 
 impl<'t> Entries<'t, '_> {
+    /// Visits the next `most` members at most, until `visit` fails; how many there were.
+    #[inline]
+    pub fn each(&mut self, most: u64, mut visit: impl FnMut(Score, &[u8]) -> Result) -> Result<u64> {
+        if let (Check::Nothing, Some(elements)) = (self.check, &mut self.elements) {
+            return elements.each(most, |key, value| {
+                let (score, member) = read_sort(key, value)?;
+                visit(score, member)
+            });
+        }
+        let mut count = 0;
+        while count < most
+            && let Some(entry) = self.next_checked()?
+        {
+            let (score, member) = entry.get()?;
+            visit(score, member)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
     /// The next member that passes the check.
     fn next_checked(&mut self) -> Result<Option<Entry<'t>>> {
         loop {
