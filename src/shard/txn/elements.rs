@@ -444,8 +444,8 @@ impl<'a> Iterator for Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Visits key and value of the next `most` elements at most, until `visit` fails; how many there were. Takes half as
-    /// long as the iterator where all are in memory: nothing is wrapped.
+    /// Visits key and value of the next `most` elements at most, until `visit` fails; how many there were. Where all are
+    /// in memory it takes less than the iterator, as nothing is wrapped.
     #[inline]
     pub fn each(&mut self, most: u64, mut visit: impl FnMut(&[u8], &[u8]) -> Result) -> Result<u64> {
         let mut count = 0;
