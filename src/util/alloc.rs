@@ -113,7 +113,9 @@ impl Trimmer {
         trim();
         self.took = began.elapsed();
         self.last = Instant::now();
-        self.floor = super::sys::resident_bytes().saturating_sub(used_bytes() as u64);
+        let left = super::sys::resident_bytes();
+        self.floor = left.saturating_sub(used_bytes() as u64);
+        tracing::debug!(took = ?self.took, resident_bytes = left, before = resident, "free memory given back");
     }
 }
 
