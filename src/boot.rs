@@ -62,8 +62,10 @@ pub fn serve(config: Config) -> ExitCode {
 fn run(config: Config) -> Result<(), Failure> {
     limit_clients(&config)?;
     let settings = config.settings();
-    let budget = Budget::new(&settings, &Machine::read());
-    alloc::settle(2 * budget.io_threads + 2);
+    let machine = Machine::read();
+    let budget = Budget::new(&settings, &machine);
+    // Two for each thread that serves connections, as shards' and background threads share them; no fewer than cores.
+    alloc::settle((2 * budget.io_threads + 2).max(machine.cores));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         pid = std::process::id(),

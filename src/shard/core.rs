@@ -368,7 +368,8 @@ impl Core {
         }
     }
 
-    /// Has the next flush write a record without an object, or remove it. Answers what it was to do before.
+    /// Has the next flush write a record without an object, or remove it; counts as dirty, a second time where it takes the
+    /// place of another. Answers what the flush was to do before.
     pub fn put_raw(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Option<Vec<u8>>> {
         self.dirty_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
         self.raw.insert(key, value)

@@ -42,6 +42,7 @@ pub fn used_bytes() -> usize {
 /// - It has a heap for nearly each thread, and does not take from one what is free in another. Most threads are shards',
 ///   which load what network threads free: with `heaps`, 4 instead of 16, 30,000 sorted sets written to at random left
 ///   106 MB resident instead of 120. With 2 it is less still, but threads wait for each other's heaps.
+///   `MALLOC_ARENA_MAX` in the environment does not change it.
 pub fn settle(heaps: usize) {
     #[cfg(not(target_env = "gnu"))]
     let _ = heaps;
@@ -87,26 +88,20 @@ impl Default for Trimmer {
 }
 
 impl Trimmer {
-    /// Memory that is resident and not in use, below which nothing is done; an eighth of what is in use comes to it.
+    /// Memory resident and not in use below which nothing is done, besides an eighth of what is in use.
     const SPARE: u64 = 16 << 20;
-    /// What a trim is to find at least: this, or a part of what is in use.
+    /// By how much it must have grown since the last trim; if more, a part of what is in use.
     const GROWN: u64 = 8 << 20;
-    /// Time between trims while memory stays within its budget.
+    /// Time between trims while memory stays within its budget; the most at all.
     const CALM: Duration = Duration::from_secs(30);
-    /// Time between trims else, in times of what the last one took.
-    const SHARE: u32 = 100;
+    /// Beyond the budget: time between trims, as a multiple of what the last one took.
+    const PAUSE: u32 = 100;
 
     /// Trims if much is resident that is not in use, and has become so since the last trim; often only if more is
     /// resident than `budget`.
     pub fn turn(&mut self, budget: u64) {
         let (resident, used) = (super::sys::resident_bytes(), used_bytes() as u64);
-        let spare = resident.saturating_sub(used);
-        self.floor = self.floor.min(spare);
-        if spare < used / 8 + Self::SPARE || spare < self.floor + Self::GROWN.max(used / 32) {
-            return;
-        }
-        let pause = if resident <= budget { Self::CALM } else { self.took * Self::SHARE };
-        if self.last.elapsed() < pause {
+        if !self.is_due(resident, used, resident <= budget, self.last.elapsed()) {
             return;
         }
         let began = Instant::now();
@@ -116,6 +111,13 @@ impl Trimmer {
         let left = super::sys::resident_bytes();
         self.floor = left.saturating_sub(used_bytes() as u64);
         tracing::debug!(took = ?self.took, resident_bytes = left, before = resident, "free memory given back");
+    }
+
+    fn is_due(&mut self, resident: u64, used: u64, calm: bool, since: Duration) -> bool {
+        let spare = resident.saturating_sub(used);
+        self.floor = self.floor.min(spare);
+        let pause = if calm { Self::CALM } else { (self.took * Self::PAUSE).min(Self::CALM) };
+        spare >= used / 8 + Self::SPARE && spare >= self.floor + Self::GROWN.max(used / 32) && since >= pause
     }
 }
 
@@ -169,6 +171,27 @@ unsafe impl GlobalAlloc for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_memory_goes_back_once_there_is_more_of_it_and_time_for_it() {
+        const MB: u64 = 1 << 20;
+        let (now, later) = (Duration::ZERO, Trimmer::CALM);
+        let mut trimmer = Trimmer::default();
+        assert!(trimmer.is_due(180 * MB, 100 * MB, false, now));
+        assert!(!trimmer.is_due(180 * MB, 100 * MB, true, now), "within the budget it can wait");
+        assert!(trimmer.is_due(180 * MB, 100 * MB, true, later));
+        assert!(!trimmer.is_due(120 * MB, 100 * MB, false, later), "too little");
+        // A trim left 60 MB that cannot go.
+        trimmer.floor = 60 * MB;
+        assert!(!trimmer.is_due(165 * MB, 100 * MB, false, later), "no more than what it left");
+        assert!(trimmer.is_due(170 * MB, 100 * MB, false, later));
+        // Use falls, what is resident does not.
+        assert!(trimmer.is_due(160 * MB, 40 * MB, false, later));
+        trimmer.took = Duration::from_millis(50);
+        assert!(!trimmer.is_due(170 * MB, 100 * MB, false, Duration::from_secs(4)), "takes too much of the time");
+        trimmer.took = Duration::from_secs(5);
+        assert!(trimmer.is_due(170 * MB, 100 * MB, false, later), "never rarer than within the budget");
+    }
 
     #[test]
     fn big_blocks_are_seen_at_once() {

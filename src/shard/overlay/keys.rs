@@ -24,7 +24,7 @@ use crate::util::prefetch::prefetch_all;
 /// Up to so many keys are searched without heads.
 const FEW: usize = 8;
 /// Items that a node has room for before it grows by doubling.
-const ROOM: usize = 64;
+pub(super) const ROOM: usize = 64;
 /// Heads compared at once.
 const LANES: usize = 8;
 /// Stands behind the last head; no head is greater.
@@ -228,12 +228,17 @@ impl<T: Keyed> Keys<T> {
         Some(self.remove(len))
     }
 
-    /// Makes room for so many items in all, in one step.
+    /// Makes room for so many items in all, a full leaf's at most.
     pub(super) fn reserve(&mut self, items: usize) {
-        self.items.reserve_exact(items.min(ROOM).saturating_sub(self.len()));
+        let items = items.min(ROOM);
+        self.items.reserve_exact(items.saturating_sub(self.len()));
+        if items > FEW {
+            self.heads.reserve_exact(items.next_multiple_of(LANES).saturating_sub(self.heads.len()));
+        }
     }
 
-    /// Keeps what `keep` says, `kept` items. They move: what goes back to the allocator is whole, and fits what is as big.
+    /// Keeps what `keep` says, exactly `kept` items. They move: the allocator gets a whole block back, which another node
+    /// of that size can have, where shrinking in place would leave a gap.
     pub(super) fn retain(&mut self, kept: usize, mut keep: impl FnMut(&T) -> bool) {
         let mut items = Vec::with_capacity(kept + kept / 4);
         items.extend(std::mem::take(&mut self.items).into_iter().filter(|item| keep(item)));
@@ -261,6 +266,7 @@ impl<T: Keyed> Keys<T> {
         if self.items.len() > FEW {
             let same = first.key().iter().zip(last.key()).take_while(|(a, b)| a == b).count();
             self.prefix = SmallVec::from_slice(&first.key()[..same]);
+            self.heads.reserve_exact(self.items.len().next_multiple_of(LANES));
             self.heads.extend(self.items.iter().map(|item| head(&item.key()[same..])));
             self.pad();
         }

@@ -240,7 +240,7 @@ impl Overlay {
         Some(leaf.entry(at))
     }
 
-    /// Makes room for so many entries in all, if they are few: each growth of a small map would leave a hole behind.
+    /// Makes room for so many entries in all, a leaf's at most: each growth of a small map would leave a gap behind.
     pub fn reserve(&mut self, entries: usize) {
         if let Root::Leaf(leaf) = &mut self.root {
             leaf.reserve(entries);

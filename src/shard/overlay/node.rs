@@ -19,7 +19,8 @@ use super::keys::Keys;
 use super::{Entry, Key, Root, Sums};
 
 /// Entries of a full leaf: as many as a mask has bits.
-pub(super) const LEAF_ENTRIES: usize = 64;
+pub(super) const LEAF_ENTRIES: usize = super::keys::ROOM;
+const _: () = assert!(LEAF_ENTRIES == u64::BITS as usize);
 /// Children of a full inner node.
 pub(super) const FAN_OUT: usize = 128;
 /// A node with fewer entries or children looks for a neighbour to merge with.
