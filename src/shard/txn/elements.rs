@@ -433,13 +433,7 @@ impl<'a> Iterator for Elements<'a> {
         if self.disk.is_some() {
             return self.next_merged();
         }
-        loop {
-            let next = if self.reverse { self.memory.iter.next_back() } else { self.memory.iter.next() };
-            let entry = next?;
-            if let Some(value) = entry.value() {
-                return Some(Ok((Piece::Memory(entry.key()), Piece::Memory(value))));
-            }
-        }
+        self.next_in_memory().map(|(key, value)| Ok((Piece::Memory(key), Piece::Memory(value))))
     }
 }
 
@@ -459,14 +453,23 @@ impl<'a> Elements<'a> {
             return Ok(count);
         }
         while count < most
-            && let Some(entry) = if self.reverse { self.memory.iter.next_back() } else { self.memory.iter.next() }
+            && let Some((key, value)) = self.next_in_memory()
         {
-            if let Some(value) = entry.value() {
-                visit(entry.key(), value)?;
-                count += 1;
-            }
+            visit(key, value)?;
+            count += 1;
         }
         Ok(count)
+    }
+
+    /// The next element where none has to be read from fjall.
+    #[inline]
+    fn next_in_memory(&mut self) -> Option<(&'a [u8], &'a [u8])> {
+        loop {
+            let entry = if self.reverse { self.memory.iter.next_back() } else { self.memory.iter.next() }?;
+            if let Some(value) = entry.value() {
+                return Some((entry.key(), value));
+            }
+        }
     }
 
     fn next_merged(&mut self) -> Option<Result<(Piece<'a>, Piece<'a>)>> {
