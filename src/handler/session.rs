@@ -74,6 +74,22 @@ pub struct Session {
     pub client: Arc<Client>,
 }
 
+/// Bits of [`Client::bits`].
+pub mod bits {
+    /// CLIENT NO-EVICT.
+    pub const NO_EVICT: u32 = 1;
+    /// CLIENT NO-TOUCH.
+    pub const NO_TOUCH: u32 = 2;
+    /// CLIENT REPLY OFF.
+    pub const REPLY_OFF: u32 = 4;
+    /// The connection came through the unix socket.
+    pub const UNIX: u32 = 8;
+    /// The connection was killed: it runs nothing more.
+    pub const CLOSING: u32 = 16;
+    /// The peer has left: nobody waits for a reply any more, but writes received whole still happen.
+    pub const GONE: u32 = 32;
+}
+
 /// A connection as other connections see it. Written by its own thread only, except for `kill`.
 #[derive(Debug, Default)]
 pub struct Client {
@@ -103,7 +119,7 @@ pub struct Client {
     pub output_bytes: AtomicU64,
     /// Since when that is above the soft limit of its class, Unix ms; 0 if it is not.
     pub over_since_ms: AtomicU64,
-    /// Bits: 1 no-evict, 2 no-touch, 4 reply off, 8 unix socket, 16 to be closed.
+    /// See [`bits`].
     pub bits: AtomicU32,
     /// Commands run, bytes read and written.
     pub totals: [AtomicU64; 3],

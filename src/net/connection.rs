@@ -32,11 +32,11 @@ use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
 use crate::handler::server::bump;
+use crate::handler::session::bits::{CLOSING, UNIX};
 use crate::handler::session::{Client, ReplyMode};
 use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
-use crate::server::client::{CLOSING, UNIX};
 use crate::shard::engine::gate;
 use crate::util::time::now_ms;
 

@@ -10,20 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{help, unknown_subcommand};
-use crate::handler::session::{Client, ReplyMode};
+use crate::handler::session::{Client, ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Session, flags};
 use crate::shard::engine::gate;
 use crate::util::num::parse_i64;
 use filter::Filter;
-
-/// Bits of [`Client::bits`].
-pub(crate) const NO_EVICT: u32 = 1;
-const NO_TOUCH: u32 = 2;
-const REPLY_OFF: u32 = 4;
-/// The connection came through the unix socket.
-pub(crate) const UNIX: u32 = 8;
-/// The connection was killed: it runs nothing more.
-pub(crate) const CLOSING: u32 = 16;
 
 /// Names, library names and versions: no byte that would break a line of CLIENT LIST.
 pub(super) fn check_label(label: &[u8], what: &str) -> Result {
@@ -40,13 +31,13 @@ pub(super) fn set_name(session: &mut Session, name: &[u8]) {
 
 /// The letters of CLIENT LIST's `flags`.
 fn letters(client: &Client) -> String {
-    let bits = client.bits.load(Ordering::Relaxed);
+    let set = client.bits.load(Ordering::Relaxed);
     let mut letters = String::new();
     for (on, letter) in [
         (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
-        (bits & UNIX != 0, 'U'),
-        (bits & NO_EVICT != 0, 'e'),
-        (bits & NO_TOUCH != 0, 'T'),
+        (set & bits::UNIX != 0, 'U'),
+        (set & bits::NO_EVICT != 0, 'e'),
+        (set & bits::NO_TOUCH != 0, 'T'),
     ] {
         if on {
             letters.push(letter);
@@ -143,7 +134,7 @@ fn kill_one(session: &mut Session, client: &Arc<Client>) {
     if client.id == session.id {
         session.after = After::Close;
     } else {
-        client.bits.fetch_or(CLOSING, Ordering::Relaxed);
+        client.bits.fetch_or(bits::CLOSING, Ordering::Relaxed);
         crate::util::sys::shutdown_socket(client.fd);
     }
 }
@@ -225,7 +216,7 @@ fn reply(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         b"skip" => session.reply_mode = ReplyMode::SkipNext,
         _ => return Err(Error::Syntax),
     }
-    set_bit(session, REPLY_OFF, session.reply_mode == ReplyMode::Off);
+    set_bit(session, bits::REPLY_OFF, session.reply_mode == ReplyMode::Off);
     Ok(())
 }
 
@@ -249,14 +240,14 @@ fn on_or_off(word: &[u8]) -> Result<bool> {
 
 fn no_evict(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     ctx.session.no_evict = on_or_off(&args[2])?;
-    set_bit(ctx.session, NO_EVICT, ctx.session.no_evict);
+    set_bit(ctx.session, bits::NO_EVICT, ctx.session.no_evict);
     out.ok();
     Ok(())
 }
 
 fn no_touch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     ctx.session.no_touch = on_or_off(&args[2])?;
-    set_bit(ctx.session, NO_TOUCH, ctx.session.no_touch);
+    set_bit(ctx.session, bits::NO_TOUCH, ctx.session.no_touch);
     out.ok();
     Ok(())
 }

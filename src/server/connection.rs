@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::REDIS_VERSION;
 use super::client::{check_label, set_name};
-use crate::handler::session::ReplyMode;
+use crate::handler::session::{ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::util::num::parse_i64;
 
@@ -150,7 +150,7 @@ fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     session.reply_mode = ReplyMode::On;
     session.no_touch = false;
     session.no_evict = false;
-    session.client.bits.fetch_and(super::client::UNIX | super::client::CLOSING, Ordering::Relaxed);
+    session.client.bits.fetch_and(bits::UNIX | bits::CLOSING | bits::GONE, Ordering::Relaxed);
     session.client.labels.lock().name.clear();
     set_proto(session, 2);
     out.set_proto(2);

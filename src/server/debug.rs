@@ -5,9 +5,9 @@
 use std::sync::atomic::Ordering;
 
 use super::admin::flush;
-use super::client::UNIX;
 use super::{help, wrong_subcommand};
 use crate::config::settings::Access;
+use crate::handler::session::bits::UNIX;
 use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
 use crate::util::num::{parse_double, parse_i64, parse_natural};

@@ -4,8 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{CLOSING, letters};
+use super::letters;
 use crate::handler::session::Client;
+use crate::handler::session::bits::CLOSING;
 use crate::handler::{Error, Result, Server};
 use crate::resp::args::Cursor;
 use crate::util::num::parse_i64;
