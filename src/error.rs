@@ -25,8 +25,8 @@ pub enum Error {
     Arity(Cow<'static, str>),
     /// A value would pass the 512 MB limit of strings.
     TooBig,
-    /// The reply would hold more than a client may have waiting.
-    ReplyTooLong,
+    /// Reply, log record or what is gathered on the way take more memory than one command may have, or all together.
+    TooMuch,
     /// An expiry time of zero, below zero, or too far away; the command's name.
     InvalidExpire(&'static str),
     /// The key must exist for this command.
@@ -42,6 +42,9 @@ pub enum Error {
     /// Not for the client: the command needs the disk, or much time, and must not keep this thread. The command left
     /// nothing behind and is run again on the shard's own thread.
     Cold,
+    /// The command was ended on its way and has left nothing behind: its client was killed or has left, or the server
+    /// goes down.
+    Ended,
     /// The store answered with an I/O error or a corrupt record; why.
     Storage(Cow<'static, str>),
 }
@@ -78,7 +81,9 @@ impl Error {
             Error::OutOfRange => "ERR value is out of range".into(),
             Error::Arity(name) => format!("ERR wrong number of arguments for '{name}' command").into(),
             Error::TooBig => "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into(),
-            Error::ReplyTooLong => "ERR reply exceeds maximum allowed size".into(),
+            Error::TooMuch => {
+                "OOM command needs more memory than 'maxmemory' or 'client-output-buffer-limit' leaves for one".into()
+            }
             Error::InvalidExpire(name) => format!("ERR invalid expire time in '{name}' command").into(),
             Error::NoSuchKey => "ERR no such key".into(),
             Error::Overflow => "ERR increment or decrement would overflow".into(),
@@ -86,6 +91,9 @@ impl Error {
             Error::Quoted(text) => String::from_utf8_lossy(text),
             Error::Misconf(why) => format!("MISCONF Errors writing to the AOF file: {why}").into(),
             Error::Cold => "ERR internal: cold read not retried".into(),
+            Error::Ended => {
+                "ERR command ended before it was done: its client was killed or the server is shutting down".into()
+            }
             Error::Storage(why) => format!("ERR storage: {why}").into(),
         }
     }

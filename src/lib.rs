@@ -18,6 +18,7 @@
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
 //! | [`cli`] | the command line of the binary |
+//! | [`meter`] | what the command that a thread runs may still do: steps, bytes |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
 
 pub mod boot;
@@ -28,6 +29,7 @@ pub mod config;
 pub mod error;
 pub mod handler;
 pub mod log;
+pub mod meter;
 pub mod net;
 pub mod rdb;
 pub mod resp;

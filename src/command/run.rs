@@ -14,12 +14,17 @@ use tokio::sync::oneshot;
 
 use super::{Id, Slot, keys, resolve, table};
 use crate::error::{Error, quotation};
+use crate::handler::ctx::Mark;
+use crate::handler::effects::carry_out;
+use crate::handler::limits::command_bytes;
 use crate::handler::server::{ThreadStats, bump};
-use crate::handler::{Args, Command, Ctx, Group, OwnedArgs, Reply, Route, Server, Session, flags};
+use crate::handler::session::bits;
+use crate::handler::{Args, Command, Ctx, Effect, Effects, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
+use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::engine::gate;
-use crate::shard::txn::{Mark, Txn, WriteSet};
+use crate::shard::txn::{Txn, WriteSet};
 
 /// What became of a command.
 pub enum Outcome {
@@ -41,6 +46,8 @@ pub struct Finished {
     pub need: Lsn,
     /// The command's slot if it failed.
     pub failed: Option<Slot>,
+    /// What leaves with the reply.
+    pub effects: Vec<Effect>,
 }
 
 /// What a network thread keeps for running commands.
@@ -51,6 +58,28 @@ pub struct Runner {
     pub stats: Arc<ThreadStats>,
     /// Buffers of the write set.
     pub set: WriteSet,
+    /// The command's effects, until they leave with its reply.
+    pub effects: Effects,
+    /// Bytes that a command may hold, and the generation of the directives that say so.
+    bounds: (u64, usize),
+}
+
+impl Runner {
+    /// For one network thread.
+    pub fn new(server: Arc<Server>, stats: Arc<ThreadStats>) -> Self {
+        let bounds = (server.config.generation(), command_bytes(&server.config.settings()));
+        Runner { server, stats, set: WriteSet::default(), effects: Effects::default(), bounds }
+    }
+
+    /// Bytes that a command may hold.
+    #[inline]
+    fn command_bytes(&mut self) -> usize {
+        let generation = self.server.config.generation();
+        if self.bounds.0 != generation {
+            self.bounds = (generation, command_bytes(&self.server.config.settings()));
+        }
+        self.bounds.1
+    }
 }
 
 /// One call as it was parsed.
@@ -238,7 +267,8 @@ fn run_here(
     out: &mut Reply,
     need: &mut Lsn,
 ) -> Outcome {
-    let Runner { server, stats, set } = runner;
+    let most_bytes = runner.command_bytes();
+    let Runner { server, stats, set, effects, .. } = runner;
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     set.hints.clear();
     let shards = match command.route {
@@ -256,9 +286,13 @@ fn run_here(
     };
     let begin = out.len();
     if !command.has(flags::THREAD)
+        && call.args.len() <= MOST_ARGS
         && let Some(lease) = server.engine.try_lease(&shards)
     {
-        let (lease, result) = under_lease(server, session, command, call, lease, set, out, false);
+        let running = meter::begin(Allowance::here(most_bytes));
+        let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, false);
+        // What waits for these cores has an allowance of its own.
+        drop(running);
         drop(lease);
         if let Ok((lsn, failed)) = result {
             *need = (*need).max(lsn);
@@ -270,14 +304,17 @@ fn run_here(
         }
     }
     let Some(session) = slot.take() else { return Outcome::Closed };
-    let blocking = command.has(flags::THREAD);
+    let blocking = command.has(flags::THREAD) || call.args.len() > MOST_ARGS;
     Outcome::Posted(post(server, session, command, call, shards, out.proto(), blocking))
 }
 
-/// The function must be run again where it may wait for the disk; it left nothing behind.
+/// With more arguments a command is not even begun on a network thread.
+const MOST_ARGS: usize = meter::STEPS_HERE / 2;
+
+/// The function must be run again where it may wait for the disk and take its time; it left nothing behind.
 struct Cold;
 
-/// Runs the function and commits; whether it failed.
+/// Runs the function and commits; whether it failed. The caller has given it an allowance.
 #[expect(clippy::too_many_arguments, reason = "the way of every command, without a struct to fill on the hot path")]
 #[inline]
 fn under_lease<'e>(
@@ -286,7 +323,7 @@ fn under_lease<'e>(
     command: &'static Command,
     call: Call<'_>,
     lease: Lease<'e>,
-    set: &mut WriteSet,
+    (set, effects): (&mut WriteSet, &mut Effects),
     out: &mut Reply,
     may_block: bool,
 ) -> (Lease<'e>, Result<(Lsn, bool), Cold>) {
@@ -296,9 +333,10 @@ fn under_lease<'e>(
     let mut txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
     txn.count_hits = command.has(flags::READONLY);
     txn.no_touch = session.no_touch;
-    let mut ctx = Ctx { txn, session, server };
+    let mut ctx = Ctx::new(txn, session, effects, server);
     let begin = out.len();
     let result = (command.run)(&mut ctx, call.args, out);
+    let result = result.and_then(|()| if meter::is_over() { Err(Error::TooMuch) } else { Ok(()) });
     let result = match result {
         Ok(()) => {
             debug_assert!(
@@ -309,17 +347,19 @@ fn under_lease<'e>(
             Ok((ctx.txn.commit(&server.engine.log), false))
         }
         Err(error) => {
-            ctx.txn.rollback_to(Mark::default());
+            ctx.rollback_to(Mark::default());
             out.truncate(begin);
+            out.set_proto(ctx.session().proto);
             if error == Error::Cold {
                 Err(Cold)
             } else {
+                ctx.txn.count_look_ups();
                 out.error(&error);
                 Ok((ctx.txn.need, true))
             }
         }
     };
-    (std::mem::take(&mut ctx.txn.lease), result)
+    (ctx.into_lease(), result)
 }
 
 /// A call with everything it needs to run on another thread.
@@ -361,7 +401,7 @@ fn post(
     if blocking {
         server.engine.post_blocking(shards, request.job(true));
     } else {
-        // Busy, or cold. Whoever holds the shard finds out which.
+        // Busy, cold, or long. Whoever holds the shard finds out which.
         server.engine.post(shards, request.job(false));
     }
     finished
@@ -373,19 +413,27 @@ impl Request {
     }
 
     fn run<'e>(mut self, lease: Lease<'e>, may_block: bool) -> Lease<'e> {
-        // Several shards are leased only by a shard's thread, which may wait.
-        let may_block = may_block || lease.len() != 1;
-        let mut reply = Reply::new(self.proto);
-        let mut set = WriteSet::default();
-        let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let server = self.server.clone();
+        let most_bytes = command_bytes(&server.config.settings());
+        let running = meter::begin(match may_block {
+            true => Allowance::elsewhere(most_bytes, self.ended()),
+            false => Allowance::here(most_bytes),
+        });
+        let mut reply = Reply::new(self.proto);
+        let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+        let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
+        let buffers = (&mut set, &mut effects);
         let (lease, result) =
-            under_lease(&server, &mut self.session, self.row, call, lease, &mut set, &mut reply, may_block);
+            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may_block);
+        drop(running);
         match result {
             Ok((need, failed)) => {
                 let failed = failed.then(|| table().slot(self.command.0, self.row));
                 // A closed channel means that the connection is gone; its write stands all the same.
-                let _ = self.done.send(Finished { session: self.session, reply, need, failed });
+                let finished = Finished { session: self.session, reply, need, failed, effects: effects.take() };
+                if let Err(Finished { effects, .. }) = self.done.send(finished) {
+                    carry_out(&server, effects);
+                }
             }
             Err(Cold) => {
                 let shards = self.shards.clone();
@@ -393,6 +441,21 @@ impl Request {
             }
         }
         lease
+    }
+}
+
+impl Request {
+    /// Whether the command is to end before it is done: a kill and a shutdown end any, its client's leaving one that only
+    /// reads.
+    fn ended(&self) -> Ended {
+        let (client, server) = (self.session.client.clone(), self.server.clone());
+        let queued_writes = self.session.multi.as_ref().is_some_and(|multi| multi.writes());
+        let reads = !self.row.has(flags::WRITE) && !queued_writes;
+        let bits = if reads { bits::CLOSING | bits::GONE } else { bits::CLOSING };
+        Box::new(move || {
+            client.bits.load(Ordering::Relaxed) & bits != 0
+                || server.engine.gate.load(Ordering::Relaxed) & gate::STOPPING != 0
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Args, Ctx, Error, Reply, Result};
 /// A container called with a word that is none of its subcommands. Its row is `UNQUEUED`: such a call is never queued, it
 /// spoils the transaction.
 pub fn unknown_subcommand(ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
-    if let Some(multi) = &mut ctx.session.multi {
+    if let Some(multi) = ctx.multi() {
         multi.aborted = true;
     }
     let container = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();

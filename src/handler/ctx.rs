@@ -2,9 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::{Error, Found, Result, Server, Session};
+use super::session::Multi;
+use super::{Effects, Error, Found, Result, Server, Session};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
+use crate::meter;
 use crate::shard::object::{Kind, Object};
 use crate::shard::txn::Txn;
 
@@ -12,8 +14,10 @@ use crate::shard::txn::Txn;
 pub struct Ctx<'a, 'e> {
     /// The cores under lease and the writes made so far.
     pub txn: Txn<'a, 'e>,
-    /// The connection's state.
-    pub session: &'a mut Session,
+    /// The connection's state; changed through [`Ctx::alter`] alone.
+    pub(super) session: &'a mut Session,
+    /// What the command does beside records.
+    pub(super) effects: &'a mut Effects,
     /// What all connections share.
     pub server: &'a Server,
 }
@@ -31,7 +35,66 @@ impl DerefMut for Ctx<'_, '_> {
     }
 }
 
+/// A point in a command to which it can return.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mark {
+    txn: crate::shard::txn::Mark,
+    effects: usize,
+    held: usize,
+}
+
+impl<'a, 'e> Ctx<'a, 'e> {
+    /// A command's surroundings.
+    #[inline]
+    pub fn new(txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
+        debug_assert_eq!(effects.len(), 0, "effects are taken between commands");
+        Ctx { txn, session, effects, server }
+    }
+
+    /// Gives the cores back.
+    #[inline]
+    pub fn into_lease(mut self) -> crate::shard::actor::Lease<'e> {
+        std::mem::take(&mut self.txn.lease)
+    }
+}
+
 impl Ctx<'_, '_> {
+    /// The connection's state.
+    #[inline]
+    pub fn session(&self) -> &Session {
+        self.session
+    }
+
+    /// MULTI's queue. Not among what a rollback restores: the commands that deal with it are never queued, and EXEC puts
+    /// back what it took.
+    pub fn multi(&mut self) -> &mut Option<Multi> {
+        &mut self.session.multi
+    }
+
+    /// Forgets MULTI's queue: EXEC has run it, or nobody will.
+    pub fn end_multi(&mut self) {
+        self.session.end_multi();
+    }
+
+    /// Where the command stands.
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        Mark { txn: self.txn.mark(), effects: self.effects.len(), held: meter::held() }
+    }
+
+    /// Takes back everything since a mark.
+    #[inline]
+    pub fn rollback_to(&mut self, mark: Mark) {
+        self.txn.rollback_to(mark.txn);
+        self.effects.cut_back(mark.effects, self.session);
+        meter::let_go(mark.held);
+    }
+
+    /// Whether a connection is about to be killed by this command.
+    pub fn kills(&self, client: u64) -> bool {
+        self.effects.kills(client)
+    }
+
     /// The namespace of the session.
     #[inline]
     pub fn ns(&self) -> NsId {
@@ -78,12 +141,13 @@ impl Ctx<'_, '_> {
         &self.session.settings.get_or_insert_with(|| (generation, config.settings())).1
     }
 
-    /// The whole value of a live string, copied only if it is stored in chunks.
+    /// The whole value of a live string, copied (and charged as held) only if it is stored in chunks.
     pub fn string_value(&mut self, found: Found) -> Result<std::borrow::Cow<'_, [u8]>> {
         if self.txn.object(found).body.is_none() {
             return Ok(std::borrow::Cow::Borrowed(self.txn.object(found).value()));
         }
         let len = self.txn.string_len(found);
+        meter::hold(len)?;
         let mut value = Vec::new();
         self.txn.string_range(found, 0, len, &mut value)?;
         Ok(std::borrow::Cow::Owned(value))
@@ -112,13 +176,14 @@ impl Ctx<'_, '_> {
     /// Runs another command within this transaction, as EXEC and scripts do. What it wrote is taken back if it fails,
     /// and its error becomes its reply; `Err` only where the whole transaction must be run again.
     pub fn run(&mut self, command: &super::Command, args: super::Args<'_>, out: &mut super::Reply) -> Result {
-        let (mark, begin) = (self.txn.mark(), out.len());
+        let (mark, begin) = (self.mark(), out.len());
         self.txn.count_hits = command.has(super::flags::READONLY);
-        match (command.run)(self, args, out) {
+        let result = (command.run)(self, args, out);
+        match result.and_then(|()| if meter::is_over() { Err(Error::TooMuch) } else { Ok(()) }) {
             Ok(()) => Ok(()),
-            Err(Error::Cold) => Err(Error::Cold),
+            Err(error @ (Error::Cold | Error::Ended)) => Err(error),
             Err(error) => {
-                self.txn.rollback_to(mark);
+                self.rollback_to(mark);
                 out.truncate(begin);
                 out.error(&error);
                 Ok(())

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`row`] | a command's row: arity, flags, key specs, help |
 //! | [`ctx`] | what a function gets: transaction, session, server |
+//! | [`effects`] | what a command does beside records |
+//! | [`limits`] | what one command may take |
 //! | [`container`] | what all containers of subcommands answer alike |
 //! | [`session`] | what a connection carries from command to command |
 //! | [`server`] | what all connections share |
@@ -14,6 +16,8 @@
 
 pub mod container;
 pub mod ctx;
+pub mod effects;
+pub mod limits;
 pub mod row;
 pub mod server;
 pub mod session;
@@ -22,6 +26,7 @@ pub use crate::error::{Error, Result};
 pub use crate::resp::{Args, OwnedArgs, Reply};
 pub use crate::shard::txn::Found;
 pub use ctx::Ctx;
+pub use effects::{Effect, Effects};
 pub use row::{Begin, Command, Find, Group, KeySpec, Route, Run, flags, key};
 pub use server::Server;
 pub use session::{After, Session};

@@ -43,6 +43,24 @@ pub enum After {
     HoldMs(u64),
 }
 
+/// What commands change of their session; plain data, for the way back.
+#[derive(Debug, Clone)]
+pub struct State {
+    db: Vec<u8>,
+    ns: NsId,
+    names: Arc<Names>,
+    proto: u8,
+    authenticated: bool,
+    reply_mode: ReplyMode,
+    no_touch: bool,
+    no_evict: bool,
+    after: After,
+    labels: Labels,
+}
+
+/// Bits that belong to the session's state.
+const STATE_BITS: u32 = bits::NO_EVICT | bits::NO_TOUCH | bits::REPLY_OFF;
+
 /// One connection's state.
 #[derive(Debug)]
 pub struct Session {
@@ -172,6 +190,53 @@ impl Session {
             settings: None,
             client,
         }
+    }
+
+    /// What commands may change, as it is now.
+    pub fn state(&self) -> State {
+        State {
+            db: self.db.clone(),
+            ns: self.ns,
+            names: self.names.clone(),
+            proto: self.proto,
+            authenticated: self.authenticated,
+            reply_mode: self.reply_mode,
+            no_touch: self.no_touch,
+            no_evict: self.no_evict,
+            after: self.after,
+            labels: self.client.labels.lock().clone(),
+        }
+    }
+
+    /// Goes back to an earlier state, in what others see of it too.
+    pub fn restore(&mut self, state: State) {
+        let State { db, ns, names, proto, authenticated, reply_mode, no_touch, no_evict, after, labels } = state;
+        self.names = names;
+        self.select(&db);
+        self.ns = ns;
+        self.set_proto(proto);
+        (self.authenticated, self.reply_mode, self.after) = (authenticated, reply_mode, after);
+        (self.no_touch, self.no_evict) = (no_touch, no_evict);
+        *self.client.labels.lock() = labels;
+        self.show();
+    }
+
+    /// Chooses the protocol version.
+    pub fn set_proto(&mut self, proto: u8) {
+        self.proto = proto;
+        self.client.proto.store(proto.into(), Ordering::Relaxed);
+    }
+
+    /// Has others see the state's bits.
+    pub fn show(&self) {
+        let set = [
+            (self.no_evict, bits::NO_EVICT),
+            (self.no_touch, bits::NO_TOUCH),
+            (self.reply_mode == ReplyMode::Off, bits::REPLY_OFF),
+        ];
+        let on = set.iter().filter(|(on, _)| *on).fold(0, |sum, (_, bit)| sum | bit);
+        self.client.bits.fetch_and(!STATE_BITS | on, Ordering::Relaxed);
+        self.client.bits.fetch_or(on, Ordering::Relaxed);
     }
 
     /// Forgets the queue, if there is one: EXEC has run it, or nobody will.

@@ -31,6 +31,7 @@ use super::worker::Worker;
 use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
+use crate::handler::effects::{Effect, carry_out};
 use crate::handler::server::bump;
 use crate::handler::session::bits::{CLOSING, UNIX};
 use crate::handler::session::{Client, ReplyMode};
@@ -103,6 +104,8 @@ struct State {
     limits: Limits,
     input: Vec<u8>,
     out: Reply,
+    /// What leaves with the replies in `out`.
+    effects: Vec<Effect>,
     /// Replies in `out`.
     replies: usize,
     sending: Vec<u8>,
@@ -169,6 +172,7 @@ impl Connection {
             limits: Limits { max_bulk: settings.proto_max_bulk_len, ..Limits::default() },
             input: Vec::new(),
             out: Reply::new(2),
+            effects: Vec::new(),
             replies: 0,
             sending: Vec::new(),
             sent: 0,
@@ -205,6 +209,9 @@ impl Connection {
                 Stop::Dry | Stop::Full => {}
             }
         }
+        // What has committed happens, whether the reply can leave or not.
+        let effects = std::mem::take(&mut self.state.borrow_mut().effects);
+        carry_out(&self.worker.server, effects);
         // Before the descriptor is closed and its number given to somebody else.
         self.worker.server.clients.lock().remove(&self.client.id);
     }
@@ -402,6 +409,7 @@ impl Connection {
         let call = Call { command, args, hash, now_ms };
         let mut runner = self.worker.runner.borrow_mut();
         let outcome = run::start(&mut runner, &mut state.session, call, &mut state.out, &mut need);
+        state.effects.append(&mut runner.effects.take());
         self.need.set(need);
         match outcome {
             Outcome::Done => {
@@ -482,8 +490,9 @@ impl Connection {
             stats.count_error(finished.reply.as_slice());
         }
         state.session = Some(finished.session);
+        state.effects.extend(finished.effects);
         let begin = state.out.len();
-        state.out.raw(finished.reply.as_slice());
+        state.out.append(finished.reply);
         self.need.set(self.need.get().max(finished.need));
         let stop = self.after(state, begin);
         self.reply_soon(state);
@@ -497,7 +506,7 @@ impl Connection {
             tracing::warn!(client = self.client.id, "closing client that passed client-output-buffer-limit");
             state.broken = true;
         }
-        if state.out.is_empty() || self.queued.get() || state.broken {
+        if state.out.is_empty() && state.effects.is_empty() || self.queued.get() || state.broken {
             return;
         }
         if self.need.get() <= self.worker.server.engine.log.acked() {
@@ -509,6 +518,9 @@ impl Connection {
     }
 
     fn send_now(&self, state: &mut State) {
+        if !state.effects.is_empty() {
+            carry_out(&self.worker.server, state.effects.drain(..));
+        }
         let bytes = state.out.len() as u64;
         bump(&self.worker.runner.borrow().stats.bytes_out, bytes);
         bump(&self.client.totals[2], bytes);
@@ -534,6 +546,7 @@ impl Connection {
             let mut state = self.state.borrow_mut();
             let replies = std::mem::take(&mut state.replies);
             state.out.truncate(0);
+            state.effects.clear();
             let error = Error::Misconf(why.to_owned().into());
             for _ in 0..replies {
                 state.out.error(&error);

@@ -84,7 +84,7 @@ impl Worker {
         let wake = tick.clone();
         let waiter = server.engine.log.register(Box::new(move || wake.notify_one()));
         let settings = RefCell::new((server.config.generation(), server.config.settings()));
-        let runner = Runner { server: server.clone(), stats, set: Default::default() };
+        let runner = Runner::new(server.clone(), stats);
         Rc::new(Worker {
             server,
             runner: RefCell::new(runner),

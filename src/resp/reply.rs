@@ -19,9 +19,12 @@
 //! Invariants: a line never holds a CR or LF of the caller's; headers count what the caller then writes, which only
 //! the caller can get right. A command that fails after it has begun to write is undone with
 //! [`truncate`](Reply::truncate).
+//!
+//! What is written is charged to the command's allowance ([`crate::meter`]). Beyond its bound nothing is written any more,
+//! and the command fails at its next step or at its end.
 
 use crate::util::num;
-use crate::{Error, Result};
+use crate::{Error, Result, meter};
 
 /// A buffer of replies; `proto` is 2 or 3.
 #[derive(Debug)]
@@ -112,6 +115,15 @@ impl Reply {
         std::mem::take(&mut self.buf)
     }
 
+    /// Appends what another has written; without a copy if there is nothing here yet.
+    pub fn append(&mut self, mut other: Reply) {
+        if self.buf.is_empty() && other.buf.len() > self.buf.capacity() {
+            self.swap(&mut other.buf);
+        } else {
+            self.buf.extend_from_slice(&other.buf);
+        }
+    }
+
     /// Exchanges what is written, and its memory, with `other`.
     #[inline]
     pub fn swap(&mut self, other: &mut Vec<u8>) {
@@ -121,7 +133,9 @@ impl Reply {
     /// Appends elements that are encoded already, in this protocol version.
     #[inline]
     pub fn raw(&mut self, encoded: &[u8]) {
-        self.buf.extend_from_slice(encoded);
+        if meter::hold(encoded.len()).is_ok() {
+            self.buf.extend_from_slice(encoded);
+        }
     }
 
     /// `+OK`.
@@ -175,6 +189,9 @@ impl Reply {
     /// A byte string.
     #[inline]
     pub fn bulk(&mut self, value: &[u8]) {
+        if meter::hold(value.len() + 2).is_err() {
+            return;
+        }
         self.buf.reserve(value.len() + 16);
         self.header(b'$', value.len() as u64);
         self.buf.extend_from_slice(value);
@@ -182,7 +199,11 @@ impl Reply {
     }
 
     /// A byte string of `len` bytes that `write` appends, exactly that many, to the buffer it is given.
-    pub fn bulk_parts<R>(&mut self, len: usize, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    ///
+    /// # Errors
+    /// `TooMuch`, without a call of `write`, if there is no room for it; what `write` answers.
+    pub fn bulk_parts(&mut self, len: usize, write: impl FnOnce(&mut Vec<u8>) -> Result) -> Result {
+        meter::hold(len)?;
         self.buf.reserve(len + 16);
         self.header(b'$', len as u64);
         let start = self.buf.len();
@@ -212,25 +233,33 @@ impl Reply {
     /// The header of an array; `count` elements must follow.
     #[inline]
     pub fn array(&mut self, count: usize) {
-        self.header(b'*', count as u64);
+        self.count(b'*', count);
     }
 
     /// The header of a map; `count` keys, each followed by its value, must follow.
     #[inline]
     pub fn map(&mut self, count: usize) {
-        if self.proto == 2 { self.header(b'*', count as u64 * 2) } else { self.header(b'%', count as u64) }
+        if self.proto == 2 { self.count(b'*', count.saturating_mul(2)) } else { self.count(b'%', count) }
     }
 
     /// The header of a set; `count` elements must follow.
     #[inline]
     pub fn set(&mut self, count: usize) {
-        self.header(if self.proto == 2 { b'*' } else { b'~' }, count as u64);
+        self.count(if self.proto == 2 { b'*' } else { b'~' }, count);
     }
 
     /// The header of a push message; `count` elements must follow.
     #[inline]
     pub fn push(&mut self, count: usize) {
-        self.header(if self.proto == 2 { b'*' } else { b'>' }, count as u64);
+        self.count(if self.proto == 2 { b'*' } else { b'>' }, count);
+    }
+
+    /// The header of what has so many elements, none of which takes less than three bytes.
+    #[inline]
+    fn count(&mut self, kind: u8, count: usize) {
+        if meter::expect(count.saturating_mul(3)).is_ok() {
+            self.header(kind, count as u64);
+        }
     }
 
     /// A double, as scores are printed.
@@ -259,6 +288,9 @@ impl Reply {
             return self.bulk(text);
         }
         debug_assert_eq!(extension.len(), 3);
+        if meter::hold(text.len()).is_err() {
+            return;
+        }
         self.header(b'=', text.len() as u64 + 4);
         self.buf.extend_from_slice(extension.as_bytes());
         self.buf.push(b':');
@@ -284,6 +316,10 @@ impl Reply {
 
     /// Completes a header with the count of what was written after it.
     pub fn set_len(&mut self, mark: Mark, count: usize) {
+        if meter::is_over() {
+            // The mark itself may not have been written.
+            return;
+        }
         assert_eq!(self.buf.get(mark.at), Some(&UNKNOWN_COUNT), "marks must be resolved innermost first");
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(count * mark.factor);
@@ -297,6 +333,9 @@ impl Reply {
 
     /// A line of text, made one line if it is not.
     fn line(&mut self, kind: u8, text: &[u8]) {
+        if meter::hold(text.len() + 3).is_err() {
+            return;
+        }
         self.buf.reserve(text.len() + 3);
         self.buf.push(kind);
         let start = self.buf.len();
@@ -312,6 +351,9 @@ impl Reply {
     /// A line with a number. Lengths and counts of one to three digits, most by far, are written as one small array.
     #[inline]
     fn header(&mut self, kind: u8, value: u64) {
+        if meter::hold(4).is_err() {
+            return;
+        }
         let digit = |value: u64| b'0' + (value % 10) as u8;
         match value {
             0..=9 => self.buf.extend_from_slice(&[kind, digit(value), b'\r', b'\n']),
@@ -437,10 +479,30 @@ mod tests {
             let parts = r.bulk_parts(6, |buf| {
                 buf.extend_from_slice(b"abc");
                 buf.extend_from_slice(b"def");
-                2
+                Ok(())
             });
-            assert_eq!(parts, 2);
+            assert_eq!(parts, Ok(()));
         };
         check_both(write, "$6\r\nabcdef\r\n");
+    }
+
+    #[test]
+    fn nothing_is_written_beyond_what_the_command_may_hold() {
+        let _running = meter::begin(meter::Allowance::here(100));
+        let mut reply = Reply::new(2);
+        let mark = reply.defer_array();
+        (0..1000).for_each(|_| reply.bulk(b"0123456789"));
+        reply.set_len(mark, 1000);
+        assert!(reply.len() < 200, "{}", reply.len());
+        assert!(meter::is_over());
+        assert_eq!(reply.bulk_parts(5, |_| unreachable!("there is no room")), Err(Error::TooMuch));
+    }
+
+    #[test]
+    fn a_count_that_cannot_fit_is_refused_before_its_elements() {
+        let _running = meter::begin(meter::Allowance::here(4 << 20));
+        let mut reply = Reply::new(2);
+        reply.array(1_000_000_000);
+        assert!(reply.is_empty() && meter::is_over());
     }
 }

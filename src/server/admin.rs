@@ -132,7 +132,7 @@ fn shutdown(ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
     if !(nosave || force) && engine.log.health().is_some() {
         return Err(Error::err("ERR Errors trying to SHUTDOWN. Check logs."));
     }
-    tracing::info!(client = ctx.session.id, now, "shutdown requested by a client");
+    tracing::info!(client = ctx.session().id, now, "shutdown requested by a client");
     ctx.server.shutdown.send_replace(Some(if nosave { Shutdown::NoSave } else { Shutdown::Save }));
     Ok(())
 }

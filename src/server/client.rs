@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use super::{help, unknown_subcommand};
 use crate::handler::session::{Client, ReplyMode, bits};
-use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Session, flags};
+use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Session, flags};
 use crate::shard::engine::gate;
 use crate::util::num::parse_i64;
 use filter::Filter;
@@ -84,13 +84,13 @@ fn describe(client: &Client, now_ms: u64, line: &mut Vec<u8>) {
 }
 
 fn id(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.int(ctx.session.id as i64);
+    out.int(ctx.session().id as i64);
     Ok(())
 }
 
 fn info(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let mut text = Vec::new();
-    describe(&ctx.session.client, ctx.now_ms, &mut text);
+    describe(&ctx.session().client, ctx.now_ms, &mut text);
     out.verbatim(&text, "txt");
     Ok(())
 }
@@ -99,7 +99,7 @@ fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let filter = Filter::parse(args.cursor(2), filter::Use::List, ctx.server)?;
     let mut text = Vec::new();
     for client in ctx.server.clients.lock().values() {
-        if filter.admits(client, ctx.session.id, ctx.now_ms) {
+        if filter.admits(client, ctx.session().id, ctx.now_ms) {
             describe(client, ctx.now_ms, &mut text);
         }
     }
@@ -114,40 +114,40 @@ fn kill(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     } else {
         Filter::parse(args.cursor(2), filter::Use::Kill, ctx.server)?
     };
-    let mut killed = 0;
+    let mut killed = Vec::new();
     for client in ctx.server.clients.lock().values() {
-        if filter.admits(client, ctx.session.id, ctx.now_ms) {
-            killed += 1;
-            kill_one(ctx.session, client);
+        if !ctx.kills(client.id) && filter.admits(client, ctx.session().id, ctx.now_ms) {
+            killed.push(client.clone());
         }
     }
-    match (old_form, killed) {
+    let count = killed.len() as i64;
+    killed.into_iter().for_each(|client| kill_one(ctx, client));
+    match (old_form, count) {
         (true, 0) => return Err(Error::err("ERR No such client")),
         (true, _) => out.ok(),
-        (false, _) => out.int(killed),
+        (false, _) => out.int(count),
     }
     Ok(())
 }
 
-/// Under the registry's lock, so that the descriptor is still the client's. Killing oneself waits for the reply.
-fn kill_one(session: &mut Session, client: &Arc<Client>) {
-    if client.id == session.id {
-        session.after = After::Close;
+/// Killing oneself waits for the reply.
+fn kill_one(ctx: &mut Ctx, client: Arc<Client>) {
+    if client.id == ctx.session().id {
+        ctx.alter().after = After::Close;
     } else {
-        client.bits.fetch_or(bits::CLOSING, Ordering::Relaxed);
-        crate::util::sys::shutdown_socket(client.fd);
+        ctx.note(Effect::Kill(client));
     }
 }
 
 fn setname(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     check_label(&args[2], "Client names")?;
-    set_name(ctx.session, &args[2]);
+    set_name(ctx.alter(), &args[2]);
     out.ok();
     Ok(())
 }
 
 fn getname(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    let name = &ctx.session.client.labels.lock().name;
+    let name = &ctx.session().client.labels.lock().name;
     if name.is_empty() {
         out.nil()
     } else {
@@ -166,7 +166,7 @@ fn setinfo(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         }
     };
     check_label(&args[3], &String::from_utf8_lossy(&args[2]))?;
-    let mut labels = ctx.session.client.labels.lock();
+    let mut labels = ctx.alter().client.labels.lock();
     *(if is_name { &mut labels.lib_name } else { &mut labels.lib_ver }) = args[3].to_vec();
     out.ok();
     Ok(())
@@ -205,7 +205,7 @@ fn unpause(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn reply(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let session = &mut *ctx.session;
+    let session = ctx.alter();
     match args[2].to_ascii_lowercase().as_slice() {
         b"on" => {
             session.reply_mode = ReplyMode::On;
@@ -216,16 +216,8 @@ fn reply(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         b"skip" => session.reply_mode = ReplyMode::SkipNext,
         _ => return Err(Error::Syntax),
     }
-    set_bit(session, bits::REPLY_OFF, session.reply_mode == ReplyMode::Off);
+    session.show();
     Ok(())
-}
-
-fn set_bit(session: &Session, bit: u32, on: bool) {
-    if on {
-        session.client.bits.fetch_or(bit, Ordering::Relaxed);
-    } else {
-        session.client.bits.fetch_and(!bit, Ordering::Relaxed);
-    }
 }
 
 fn on_or_off(word: &[u8]) -> Result<bool> {
@@ -239,15 +231,19 @@ fn on_or_off(word: &[u8]) -> Result<bool> {
 }
 
 fn no_evict(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    ctx.session.no_evict = on_or_off(&args[2])?;
-    set_bit(ctx.session, bits::NO_EVICT, ctx.session.no_evict);
+    let on = on_or_off(&args[2])?;
+    let session = ctx.alter();
+    session.no_evict = on;
+    session.show();
     out.ok();
     Ok(())
 }
 
 fn no_touch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    ctx.session.no_touch = on_or_off(&args[2])?;
-    set_bit(ctx.session, bits::NO_TOUCH, ctx.session.no_touch);
+    let on = on_or_off(&args[2])?;
+    let session = ctx.alter();
+    session.no_touch = on;
+    session.show();
     out.ok();
     Ok(())
 }

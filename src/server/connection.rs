@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::REDIS_VERSION;
 use super::client::{check_label, set_name};
-use crate::handler::session::{ReplyMode, bits};
+use crate::handler::session::ReplyMode;
 use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::util::num::parse_i64;
 
@@ -60,13 +60,13 @@ fn auth(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if !is_user(ctx.server, user, password) {
         return Err(WRONG_PASSWORD);
     }
-    ctx.session.authenticated = true;
+    ctx.alter().authenticated = true;
     out.ok();
     Ok(())
 }
 
 fn hello(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let mut proto = ctx.session.proto;
+    let mut proto = ctx.session().proto;
     if let Some(version) = args.get(1) {
         proto = match parse_i64(version) {
             None => return Err(Error::err("ERR Protocol version is not an integer or out of range")),
@@ -93,18 +93,19 @@ fn hello(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let may = match user {
         Some((user, password)) if !is_user(ctx.server, user, password) => return Err(WRONG_PASSWORD),
         Some(_) => true,
-        None => ctx.session.authenticated,
+        None => ctx.session().authenticated,
     };
     if !may {
         return Err(HELLO_NOAUTH);
     }
-    ctx.session.authenticated = true;
+    let session = ctx.alter();
+    session.authenticated = true;
     if let Some(name) = name {
-        set_name(ctx.session, name);
+        set_name(session, name);
     }
-    set_proto(ctx.session, proto);
+    session.set_proto(proto);
     out.set_proto(proto);
-    greet(ctx.session, out);
+    greet(session, out);
     Ok(())
 }
 
@@ -126,13 +127,8 @@ fn greet(session: &Session, out: &mut Reply) {
     out.array(0);
 }
 
-fn set_proto(session: &mut Session, proto: u8) {
-    session.proto = proto;
-    session.client.proto.store(proto.into(), Ordering::Relaxed);
-}
-
 fn quit(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    ctx.session.after = After::Close;
+    ctx.alter().after = After::Close;
     out.ok();
     Ok(())
 }
@@ -140,19 +136,16 @@ fn quit(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 /// Everything as it was when the connection was made, but for its id.
 fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let authenticated = !ctx.server.password_required.load(Ordering::Relaxed);
-    let session = &mut *ctx.session;
-    session.multi = None;
-    session.client.multi.store(-1, Ordering::Relaxed);
-    session.db = b"0".to_vec();
-    session.ns = session.names.id(b"0").unwrap_or(crate::codec::NsId::MAX);
-    session.client.db.store(0, Ordering::Relaxed);
+    ctx.end_multi();
+    let session = ctx.alter();
+    session.select(b"0");
     session.authenticated = authenticated;
     session.reply_mode = ReplyMode::On;
     session.no_touch = false;
     session.no_evict = false;
-    session.client.bits.fetch_and(bits::UNIX | bits::CLOSING | bits::GONE, Ordering::Relaxed);
+    session.show();
     session.client.labels.lock().name.clear();
-    set_proto(session, 2);
+    session.set_proto(2);
     out.set_proto(2);
     out.status("RESET");
     Ok(())

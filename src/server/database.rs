@@ -35,21 +35,21 @@ fn name_of<'a>(server: &Server, arg: &'a [u8]) -> Result<&'a [u8]> {
 /// The id of the existing namespace that an argument names, for commands with a second database.
 pub(super) fn other_namespace(ctx: &Ctx, arg: &[u8]) -> Result<NsId> {
     let name = name_of(ctx.server, arg)?;
-    ctx.session.names.id(name).ok_or(NO_SUCH_DATABASE)
+    ctx.session().names.id(name).ok_or(NO_SUCH_DATABASE)
 }
 
 fn select(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let name = name_of(ctx.server, &args[1])?;
-    if ctx.session.names.id(name).is_none() {
+    if ctx.session().names.id(name).is_none() {
         create(ctx, name)?;
     }
-    ctx.session.select(name);
+    ctx.alter().select(name);
     out.ok();
     Ok(())
 }
 
 fn create(ctx: &mut Ctx, name: &[u8]) -> Result {
-    let named = ctx.session.names.map().iter().filter(|(name, _)| parse_i64(name).is_none()).count();
+    let named = ctx.session().names.map().iter().filter(|(name, _)| parse_i64(name).is_none()).count();
     let most = ctx.server.config.settings().max_namespaces;
     if named >= most {
         return Err(Error::Text(format!("ERR too many namespaces, max-namespaces is {most}").into()));
@@ -59,11 +59,11 @@ fn create(ctx: &mut Ctx, name: &[u8]) -> Result {
 
 /// Gives names, new or not, fresh ids; what the old ones held is gone.
 fn renew(ctx: &mut Ctx, names: &[&[u8]]) -> Result {
-    let Some((renewed, dead)) = ctx.session.names.renewed(names) else {
+    let Some((renewed, dead)) = ctx.session().names.renewed(names) else {
         return Err(Error::err("ERR no namespace id is left"));
     };
     ctx.txn.replace_names(renewed.clone(), &dead);
-    ctx.session.follow(&renewed);
+    ctx.alter().follow(&renewed);
     Ok(())
 }
 
@@ -84,9 +84,9 @@ fn swapdb(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         }
     }
     let (first, second) = (first?, second?);
-    let swapped = ctx.session.names.swapped(first, second).ok_or(NO_SUCH_DATABASE)?;
+    let swapped = ctx.session().names.swapped(first, second).ok_or(NO_SUCH_DATABASE)?;
     ctx.txn.replace_names(swapped.clone(), &[]);
-    ctx.session.follow(&swapped);
+    ctx.alter().follow(&swapped);
     out.ok();
     Ok(())
 }
@@ -102,7 +102,7 @@ fn check_mode(args: Args<'_>) -> Result {
 
 fn flushdb(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     check_mode(args)?;
-    let name = ctx.session.db.clone();
+    let name = ctx.session().db.clone();
     flush(ctx, &[&name])?;
     out.ok();
     Ok(())
@@ -110,7 +110,7 @@ fn flushdb(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 fn flushall(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     check_mode(args)?;
-    let names = ctx.session.names.clone();
+    let names = ctx.session().names.clone();
     let names: Vec<&[u8]> = names.map().iter().map(|(name, _)| name).collect();
     flush(ctx, &names)?;
     out.ok();
@@ -121,7 +121,7 @@ fn flushall(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn flush(ctx: &mut Ctx, names: &[&[u8]]) -> Result {
     ctx.txn.saw_all();
     let has_keys = |name: &&&[u8]| {
-        let id = ctx.session.names.id(name);
+        let id = ctx.session().names.id(name);
         id.is_some_and(|id| Engine::count(&ctx.txn, id) > 0)
     };
     let names: Vec<&[u8]> = names.iter().filter(has_keys).copied().collect();

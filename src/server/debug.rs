@@ -26,7 +26,7 @@ fn is_local(session: &Session) -> bool {
 fn debug(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     match ctx.server.config.settings().enable_debug_command {
         Access::Yes => {}
-        Access::Local if is_local(ctx.session) => {}
+        Access::Local if is_local(ctx.session()) => {}
         _ => return Err(DENIED),
     }
     match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
@@ -76,7 +76,7 @@ fn debug(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn sleep(ctx: &mut Ctx, seconds: &[u8], out: &mut Reply) {
     let seconds = parse_double(seconds).unwrap_or(0.0).clamp(0.0, 1e9);
     if seconds > 0.0 {
-        ctx.session.after = After::HoldMs((seconds * 1000.0).ceil() as u64);
+        ctx.alter().after = After::HoldMs((seconds * 1000.0).ceil() as u64);
     }
     out.ok();
 }

@@ -136,7 +136,7 @@ impl<'a> Facts<'a> {
     fn gather(ctx: &Ctx<'a, '_>) -> Facts<'a> {
         let mut shards = Shards::default();
         ctx.lease.iter().for_each(|core| shards.add(core));
-        let names = ctx.lease.first().map_or(&ctx.session.names, |core| &core.names);
+        let names = ctx.lease.first().map_or(&ctx.session().names, |core| &core.names);
         let keys = names.map().iter().filter_map(|(name, id)| {
             let keys = shards.keys.get(&id).copied().filter(|keys| *keys > 0)?;
             Some((name.to_vec(), [keys, shards.timed.of(id).min(keys), shards.timed_fields.of(id).min(keys)]))

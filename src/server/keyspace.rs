@@ -239,8 +239,8 @@ fn object_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 /// Has the reply wait for replicas that will not come. Within a transaction nothing waits. Without a timeout Redis
 /// would wait for ever; as no replica can appear, the answer is told at once instead.
 fn wait_in_vain(ctx: &mut Ctx, replicas: i64, timeout_ms: u64) {
-    if replicas > 0 && timeout_ms > 0 && ctx.session.multi.is_none() {
-        ctx.session.after = After::HoldMs(timeout_ms);
+    if replicas > 0 && timeout_ms > 0 && ctx.session().multi.is_none() {
+        ctx.alter().after = After::HoldMs(timeout_ms);
     }
 }
 
@@ -264,7 +264,7 @@ fn waitaof(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let timeout_ms = timeout_ms(ctx.now_ms, &args[3])?;
     let log = &ctx.server.engine.log;
     let last = log.last();
-    if local > 0 && ctx.session.multi.is_none() {
+    if local > 0 && ctx.session().multi.is_none() {
         log.sync_to(last).map_err(|error| Error::Misconf(error.to_string().into()))?;
     }
     let synced = log.synced() >= last;

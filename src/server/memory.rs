@@ -41,7 +41,7 @@ fn stats(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let rss = sys::resident_bytes();
     let peak = server.rates.lock().memory_peak.0.max(used);
     let tables: u64 = ctx.lease.iter().map(|core| core.table_bytes as u64).sum();
-    let names = ctx.session.names.clone();
+    let names = ctx.session().names.clone();
     let keys: u64 = names.map().iter().map(|(_, ns)| Engine::count(&ctx.txn, ns)).sum();
     let of = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
     let lines = [

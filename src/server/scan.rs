@@ -12,12 +12,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
+use crate::meter;
 use crate::shard::actor::ShardSet;
 use crate::shard::core::ShardId;
 use crate::shard::draw::draw;
 use crate::shard::engine::Router;
 use crate::shard::walk::{Met, Span, must_wait, walk};
-use crate::types::scan::{IN_PLACE, Options, parse_cursor};
+use crate::types::scan::{Options, parse_cursor};
 use crate::util::glob;
 
 /// Whether a key is answered.
@@ -43,7 +44,9 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[1])?;
     let options = Options::parse(args.cursor(2), None)?;
     ctx.txn.saw_all();
-    if !ctx.txn.may_block && (options.count as u64 > IN_PLACE || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+    if !ctx.txn.may_block
+        && (options.count as u64 > meter::STEPS_HERE as u64 || ctx.txn.lease.iter().any(|core| must_wait(core)))
+    {
         return Err(Error::Cold);
     }
     let (next, keys) = scan_shards(ctx, cursor, &options)?;
@@ -113,7 +116,7 @@ fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::matching(&args[1]);
     let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
     ctx.txn.saw_all();
-    let many = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() > IN_PLACE;
+    let many = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() > meter::STEPS_HERE as u64;
     if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }

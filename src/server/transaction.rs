@@ -6,81 +6,57 @@
 //! While EXEC runs, the session still stands in its transaction, with an empty queue: by this a command knows that it
 //! must not wait.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::command::run::{Hints, shards_of};
 use crate::handler::session::Multi;
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
-use crate::shard::names::Names;
 
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    if ctx.session.multi.is_some() {
+    if ctx.session().multi.is_some() {
         return Err(Error::err("ERR MULTI calls can not be nested"));
     }
-    ctx.session.multi = Some(Multi::default());
-    ctx.session.client.multi.store(0, Ordering::Relaxed);
+    *ctx.multi() = Some(Multi::default());
+    ctx.session().client.multi.store(0, Ordering::Relaxed);
     out.ok();
     Ok(())
 }
 
 fn discard(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    if ctx.session.multi.is_none() {
+    if ctx.session().multi.is_none() {
         return Err(Error::err("ERR DISCARD without MULTI"));
     }
-    ctx.session.end_multi();
+    ctx.end_multi();
     out.ok();
     Ok(())
 }
 
 fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    let Some(multi) = &mut ctx.session.multi else {
+    let may_block = ctx.txn.may_block;
+    let Some(multi) = ctx.multi() else {
         return Err(Error::err("ERR EXEC without MULTI"));
     };
     if multi.aborted {
-        ctx.session.end_multi();
+        ctx.end_multi();
         return Err(Error::err("EXECABORT Transaction discarded because of previous errors."));
     }
-    if !ctx.txn.may_block && multi.queue.iter().any(|(command, _)| command.has(flags::THREAD)) {
+    if !may_block && multi.queue.iter().any(|(command, _)| command.has(flags::THREAD)) {
         return Err(Error::Cold);
     }
     let queue = std::mem::take(&mut multi.queue);
-    let before = Before::of(ctx.session);
     out.array(queue.len());
     for (command, args) in &queue {
         if let Err(error) = ctx.run(command, args.as_args(), out) {
-            // All of it is run again elsewhere, from a session that looks as it did.
-            before.restore(ctx.session, out);
-            if let Some(multi) = &mut ctx.session.multi {
+            // All of it is run again elsewhere, or not at all.
+            if let Some(multi) = ctx.multi() {
                 multi.queue = queue;
             }
             return Err(error);
         }
     }
-    ctx.session.end_multi();
+    ctx.end_multi();
     Ok(())
-}
-
-/// What queued commands may change of their session.
-struct Before {
-    db: Vec<u8>,
-    names: Arc<Names>,
-    proto: u8,
-}
-
-impl Before {
-    fn of(session: &Session) -> Self {
-        Before { db: session.db.clone(), names: session.names.clone(), proto: session.proto }
-    }
-
-    fn restore(self, session: &mut Session, out: &mut Reply) {
-        session.names = self.names;
-        session.select(&self.db);
-        session.proto = self.proto;
-        session.client.proto.store(u32::from(self.proto), Ordering::Relaxed);
-        out.set_proto(self.proto);
-    }
 }
 
 /// The shards of everything queued: a key's shard does not depend on the database that a queued SELECT may choose.
@@ -113,16 +89,20 @@ pub const COMMANDS: &[Command] = &[
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::sync::Arc;
 
     use super::*;
     use crate::config::{Config, Source};
+    use crate::handler::ctx::Mark;
+    use crate::handler::effects::{Effects, carry_out};
     use crate::handler::{OwnedArgs, session::Client};
-    use crate::shard::txn::{Mark, Txn, WriteSet};
+    use crate::shard::txn::{Txn, WriteSet};
     use crate::shard::walk::tests::engine;
 
     fn queue(session: &mut Session, line: &str) {
         let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
         let command = crate::command::table().find(&args.as_args()[0]).unwrap().1;
+        let command = crate::command::resolve(command, args.as_args().get(1));
         session.multi.get_or_insert_default().queue.push((command, args));
     }
 
@@ -132,16 +112,31 @@ mod tests {
         session.follow(&lease.first().unwrap().names);
         let mut set = WriteSet::default();
         let txn = Txn::new(lease, &server.engine.router, &mut set, 1, may_block);
-        let mut ctx = Ctx { txn, session, server };
+        let mut effects = Effects::default();
+        let mut ctx = Ctx::new(txn, session, &mut effects, server);
         let args: OwnedArgs = [&b"exec"[..]].into_iter().collect();
         let mut out = Reply::new(2);
         let result = exec(&mut ctx, args.as_args(), &mut out);
         match result {
             Ok(()) => _ = ctx.txn.commit(&server.engine.log),
-            Err(_) => ctx.txn.rollback_to(Mark::default()),
+            Err(_) => ctx.rollback_to(Mark::default()),
         }
-        drop(std::mem::take(&mut ctx.txn.lease));
+        drop(ctx.into_lease());
+        carry_out(server, effects.take());
         (result, String::from_utf8_lossy(out.as_slice()).replace("\r\n", " "))
+    }
+
+    /// An engine of two shards that holds the key `cold` on disk only.
+    fn with_a_cold_key(dir: &std::path::Path) -> Arc<crate::shard::Engine> {
+        let before = engine(dir, 2);
+        let ns = before.first_names().id(b"0").unwrap();
+        before.transact(&[0, 1], 1, |txn| txn.put_string(ns, b"cold", b"value", 0)).unwrap();
+        before.flush().unwrap();
+        before.close(false).unwrap();
+        drop(before);
+        let engine = engine(dir, 2);
+        engine.shards.iter().for_each(|shard| shard.core().store_is_cold = true);
+        engine
     }
 
     /// Databases are selected and flushed before a read turns out to need the disk: run again, nothing of the first
@@ -149,16 +144,8 @@ mod tests {
     #[test]
     fn an_exec_that_must_wait_for_the_disk_is_run_again_from_the_start() {
         let dir = tempfile::tempdir().unwrap();
-        let ns = {
-            let engine = engine(dir.path(), 2);
-            let ns = engine.first_names().id(b"0").unwrap();
-            engine.transact(&[0, 1], 1, |txn| txn.put_string(ns, b"cold", b"value", 0)).unwrap();
-            engine.flush().unwrap();
-            engine.close(false).unwrap();
-            ns
-        };
-        let engine = engine(dir.path(), 2);
-        engine.shards.iter().for_each(|shard| shard.core().store_is_cold = true);
+        let engine = with_a_cold_key(dir.path());
+        let ns = engine.first_names().id(b"0").unwrap();
         let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap());
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
         session.ns = ns;
@@ -175,6 +162,40 @@ mod tests {
         assert!(session.multi.is_none());
         assert_eq!((session.db.as_slice(), session.ns), (&b"1"[..], ns));
         assert_eq!(run(&server, &mut session, true).0, Err(Error::err("ERR EXEC without MULTI")));
+    }
+
+    /// What the first attempt did to other connections would be done twice, or change what the second one answers.
+    #[test]
+    fn an_exec_that_is_run_again_has_its_effects_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = with_a_cold_key(dir.path());
+        let ns = engine.first_names().id(b"0").unwrap();
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap());
+        let other = Arc::new(Client { id: 5, ..Client::default() });
+        server.clients.lock().insert(5, other.clone());
+        let client = Arc::new(Client { id: 6, ..Client::default() });
+        let mut session = Session::new(client.clone(), server.engine.first_names(), true);
+        session.ns = ns;
+        let lines = [
+            "CLIENT GETNAME",
+            "CLIENT SETNAME me",
+            "CLIENT KILL ID 5",
+            "CLIENT KILL ID 5",
+            "CLIENT NO-TOUCH on",
+            "HELLO 3 SETNAME other AUTH x y",
+            "GET cold",
+        ];
+        lines.iter().for_each(|line| queue(&mut session, line));
+        let killed = || other.bits.load(Ordering::Relaxed) & crate::handler::session::bits::CLOSING != 0;
+        assert_eq!(run(&server, &mut session, false).0, Err(Error::Cold));
+        assert!(!killed());
+        assert!(client.labels.lock().name.is_empty() && client.bits.load(Ordering::Relaxed) == 0);
+        let (result, reply) = run(&server, &mut session, true);
+        assert_eq!(result, Ok(()));
+        let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
+        assert_eq!(reply, format!("*7 $-1 +OK :1 :0 +OK {wrong} $5 value "));
+        assert!(killed());
+        assert_eq!((&client.labels.lock().name[..], session.proto, session.no_touch), (&b"me"[..], 2, true));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
 use crate::log::Log;
+use crate::meter;
 use crate::store::{Partition, StoreError};
 
 use super::core::storage;
@@ -113,9 +114,12 @@ impl Build {
 
     /// Adds an element, which was not added before.
     pub fn put(&mut self, element: &[u8], value: &[u8]) -> Result {
-        self.bytes += element.len() + value.len() + super::object::ELEMENT_OVERHEAD;
+        meter::step_through(element.len() + value.len())?;
+        let bytes = element.len() + value.len() + super::object::ELEMENT_OVERHEAD;
+        meter::hold(bytes)?;
+        self.bytes += bytes;
         self.elements.push((element.to_vec(), value.to_vec()));
-        if self.bytes > SPILL { self.spill() } else { Ok(()) }
+        if self.bytes > SPILL.min(meter::most() / 4) { self.spill() } else { Ok(()) }
     }
 
     /// Brings what is in memory to fjall.
@@ -127,7 +131,7 @@ impl Build {
             self.begin();
         }
         let mut elements = std::mem::take(&mut self.elements);
-        self.bytes = 0;
+        meter::release(std::mem::take(&mut self.bytes));
         elements.sort_unstable();
         let mut prefix = Vec::new();
         codec::key::element_prefix(self.key.0, &self.key.1, self.version, &mut prefix);

@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::log::{Log, Lsn};
+use crate::meter;
 
 use undo::{NamesBefore, Undo};
 
@@ -91,6 +92,11 @@ pub struct Txn<'a, 'e> {
     pub no_touch: bool,
     /// The highest LSN that the reply depends on.
     pub need: Lsn,
+    /// Look-ups of keys that were there and that were not, since the counters of the shard were last told.
+    hits: u64,
+    misses: u64,
+    /// Bytes of the write set that the command was charged for.
+    charged: usize,
     /// How many of the write set's hints are used up.
     hinted: std::cell::Cell<usize>,
     routed: bool,
@@ -111,6 +117,9 @@ impl<'a, 'e> Txn<'a, 'e> {
             count_hits: false,
             no_touch: false,
             need: 0,
+            hits: 0,
+            misses: 0,
+            charged: 0,
             hinted: std::cell::Cell::new(0),
             routed,
         }
@@ -145,6 +154,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// The object, whether live or not.
     #[inline]
     fn raw_find(&mut self, ns: NsId, key: &[u8]) -> Result<(u16, u64, Option<Index>)> {
+        meter::step(1)?;
         let hash = self.hash(key);
         let at = self.place(hash, key);
         let index = self.lease[at as usize].fault(hash, ns, key, self.may_block)?;
@@ -165,21 +175,21 @@ impl<'a, 'e> Txn<'a, 'e> {
         let core = &mut *self.lease[at as usize];
         let Some(index) = index else {
             self.need = self.need.max(core.last_lsn);
-            core.stats.keyspace_misses += u64::from(count_hits);
+            self.misses += u64::from(count_hits);
             return Ok(None);
         };
         let object = core.table.at_mut(index);
         self.need = self.need.max(object.lsn);
         if !object.is_live(now_ms) {
             self.need = self.need.max(core.last_lsn);
-            core.stats.keyspace_misses += u64::from(count_hits);
+            self.misses += u64::from(count_hits);
             return Ok(None);
         }
         if !no_touch {
             object.state |= state::REFERENCED;
             object.accessed_s = (now_ms / 1000) as u16;
         }
-        core.stats.keyspace_hits += u64::from(count_hits);
+        self.hits += u64::from(count_hits);
         Ok(Some(Found { at, index }))
     }
 
@@ -210,10 +220,20 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     fn touch(&mut self, at: Found) {
+        self.charge();
         self.lease[at.at as usize].touch_dirty(at.index);
         if self.set.touched.last() != Some(&at) {
             self.set.touched.push(at);
         }
+    }
+
+    /// Charges the command for what its write set has grown by. A refusal ends it at its next step, or keeps it from
+    /// committing.
+    #[inline]
+    fn charge(&mut self) {
+        let bytes = self.set.redo.len() + self.set.undo.len() * size_of::<Undo>();
+        let more = bytes.saturating_sub(std::mem::replace(&mut self.charged, bytes));
+        _ = meter::hold(more);
     }
 
     fn add_count(&mut self, at: u16, ns: NsId, delta: i64) {
@@ -446,6 +466,7 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// Appends all writes as one log record. Returns the LSN that the reply must wait for.
     pub fn commit(&mut self, log: &Log) -> Lsn {
+        self.count_look_ups();
         self.log_pending();
         if self.set.redo.is_empty() {
             debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
@@ -479,6 +500,16 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
         self.need = self.need.max(lsn);
         self.need
+    }
+
+    /// Tells the shard's counters of the look-ups: those of a run that is repeated elsewhere do not count.
+    #[inline]
+    pub fn count_look_ups(&mut self) {
+        let (hits, misses) = (std::mem::take(&mut self.hits), std::mem::take(&mut self.misses));
+        if let Some(core) = self.lease.first_mut() {
+            core.stats.keyspace_hits += hits;
+            core.stats.keyspace_misses += misses;
+        }
     }
 
     /// Logs the metadata of the bodies that changed, once each.

@@ -9,6 +9,7 @@ use std::ops::Bound;
 
 use crate::codec::{self, NsId};
 use crate::error::Result;
+use crate::meter;
 
 use super::core::{Core, Order, storage, unreadable};
 use super::engine::Router;
@@ -99,6 +100,7 @@ fn merge(
         .peekable();
     let mut stored = Stored::open(core, span)?;
     loop {
+        meter::step(1)?;
         let born_first = match (born.peek(), &stored.next) {
             (None, None) => return Ok(true),
             (Some(((_, a), _)), Some(b)) => **a <= *b.stored_key,

@@ -2,6 +2,9 @@
 
 use std::cmp::Ordering;
 
+use crate::error::Result;
+use crate::meter;
+
 /// Items held before those behind the last one wanted are dropped.
 const HELD: usize = 4096;
 
@@ -12,23 +15,35 @@ pub struct Front<T, F> {
     wanted: usize,
     compare: F,
     seen: usize,
+    /// Bytes that the command was charged for.
+    held: usize,
 }
 
 impl<T, F: Fn(&T, &T) -> Ordering> Front<T, F> {
     /// Begins with nothing.
     pub fn new(wanted: usize, compare: F) -> Self {
-        Front { items: Vec::new(), wanted, compare, seen: 0 }
+        Front { items: Vec::new(), wanted, compare, seen: 0, held: 0 }
     }
 
-    /// Takes the next item.
-    pub fn push(&mut self, item: T) {
+    /// Takes the next item, which has so many bytes beside itself.
+    ///
+    /// # Errors
+    /// `TooMuch`.
+    pub fn push(&mut self, item: T, bytes: usize) -> Result {
+        let bytes = size_of::<(T, usize)>() + bytes;
+        meter::hold(bytes)?;
+        self.held += bytes;
         self.items.push((item, self.seen));
         self.seen += 1;
         if self.wanted > 0 && self.items.len() >= HELD.max(self.wanted.saturating_mul(2)) {
             let compare = &self.compare;
             self.items.select_nth_unstable_by(self.wanted - 1, |a, b| compare(&a.0, &b.0).then(a.1.cmp(&b.1)));
+            // Those that stay are as large as those that go.
+            let left = self.held / self.items.len() * self.wanted;
+            meter::release(std::mem::replace(&mut self.held, left) - left);
             self.items.truncate(self.wanted);
         }
+        Ok(())
     }
 
     /// How many have come by.
@@ -55,7 +70,7 @@ mod tests {
             let items: Vec<u64> = (0..count).map(|n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40).collect();
             // Equal by their low bits, told apart by the others.
             let mut front = Front::new(wanted, |a: &u64, b: &u64| (a % 64).cmp(&(b % 64)));
-            items.iter().for_each(|&item| front.push(item));
+            items.iter().for_each(|&item| assert_eq!(front.push(item, 0), Ok(())));
             assert_eq!(front.seen(), items.len());
             let mut sorted = items;
             sorted.sort_by_key(|item| item % 64);

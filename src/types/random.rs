@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::error::{Error, Result};
+use crate::meter;
 use crate::resp::args::Args;
 use crate::util::num::parse_i64;
 use crate::util::splitmix;
@@ -107,7 +108,13 @@ impl Count {
 
 /// `count` different numbers below `total`, ascending; every such set is as likely as any other. For a `count` that is
 /// small beside `total`: it costs time and memory by `count`.
-pub fn distinct(total: u64, count: u64, dice: &mut Dice) -> Vec<u64> {
+///
+/// # Errors
+/// `TooMuch` where that is more memory than a command may hold.
+pub fn distinct(total: u64, count: u64, dice: &mut Dice) -> Result<Vec<u64>> {
+    /// Of a number in the set and in the answer.
+    const BYTES: u64 = 24;
+    meter::hold(usize::try_from(count.min(total).saturating_mul(BYTES)).unwrap_or(usize::MAX))?;
     let mut picks = std::collections::BTreeSet::new();
     // Floyd: of the numbers up to `last` one is taken, or `last` itself where that one is taken already.
     for last in total - count.min(total)..total {
@@ -116,7 +123,7 @@ pub fn distinct(total: u64, count: u64, dice: &mut Dice) -> Vec<u64> {
             picks.insert(last);
         }
     }
-    picks.into_iter().collect()
+    Ok(picks.into_iter().collect())
 }
 
 /// Whether `count` different picks of `total` are had cheaper by going through all elements with a [`Sampler`] than by
@@ -196,7 +203,7 @@ mod tests {
             places.position(|set| set == picks).unwrap()
         };
         let mut dice = Dice::seeded(1);
-        (0..20_000).for_each(|_| counts[place(&distinct(6, 3, &mut dice))] += 1);
+        (0..20_000).for_each(|_| counts[place(&distinct(6, 3, &mut dice).unwrap())] += 1);
         assert!(is_even(&counts), "{counts:?}");
         counts = [0; 20];
         for _ in 0..20_000 {
@@ -210,9 +217,9 @@ mod tests {
     #[test]
     fn no_more_than_there_are() {
         let mut dice = Dice::seeded(1);
-        assert_eq!(distinct(3, 10, &mut dice), [0, 1, 2]);
-        assert_eq!(distinct(0, 10, &mut dice), []);
-        assert_eq!(distinct(10, 0, &mut dice), []);
+        assert_eq!(distinct(3, 10, &mut dice).unwrap(), [0, 1, 2]);
+        assert!(distinct(0, 10, &mut dice).unwrap().is_empty());
+        assert!(distinct(10, 0, &mut dice).unwrap().is_empty());
         let mut sampler = Sampler::new(2, 5);
         assert!(sampler.takes() && sampler.takes() && !sampler.takes());
         assert_eq!(sampler.wanted(), 0);

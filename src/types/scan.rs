@@ -13,6 +13,7 @@ use std::ops::Bound;
 
 use crate::codec::element::{self, split_text};
 use crate::codec::{MAX_INLINE, key::prefix_upper};
+use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Found, Reply, Result};
 use crate::resp::args::Cursor;
 use crate::shard::core::unreadable;
@@ -22,18 +23,7 @@ use crate::util::num::parse_u64;
 
 /// Elements or keys looked at if COUNT does not say.
 const COUNT: usize = 10;
-/// Elements that a network thread may touch in one call.
-pub const IN_PLACE: u64 = 10_000;
-
 const INVALID_CURSOR: Error = Error::err("ERR invalid cursor");
-
-/// Asks for the shard's own thread where a command is to touch many elements.
-///
-/// # Errors
-/// `Cold`, at once, if the command is to be run again there.
-pub fn may_touch(ctx: &Ctx, elements: u64) -> Result {
-    if elements > IN_PLACE && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
-}
 
 /// A cursor as Redis reads it: signs but `-`, blanks and zeros in front are passed over.
 ///
@@ -158,7 +148,7 @@ pub fn scan_between(
     mut emit: impl FnMut(&[u8], &[u8], &mut Reply) -> Result<usize>,
 ) -> Result {
     let most = if whole { usize::MAX } else { options.count };
-    may_touch(ctx, if whole { 0 } else { most as u64 })?;
+    may_touch(if whole { 0 } else { most as u64 })?;
     let after = if whole { None } else { ctx.server.element_cursors.resolve(cursor).1 };
     let lower = match &after {
         Some(after) if after[..] >= *end => {

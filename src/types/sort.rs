@@ -15,18 +15,18 @@ use std::cmp::Ordering;
 use std::ops::{ControlFlow, Range};
 
 use crate::codec::element::{Group as Elements, split_text};
+use crate::handler::limits::may_touch;
 use crate::handler::{
     Args, Begin, Command, Ctx, Error, Find, Found, Group, KeySpec, Reply, Result, Server, Session, flags, key,
 };
+use crate::meter;
 use crate::shard::actor::ShardSet;
 use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::types::front::Front;
 use crate::types::hash::fields::Hash;
 use crate::types::list::{Builder, End, List};
-use crate::types::scan::may_touch;
 use crate::types::set::cardinality;
-use crate::types::string::value::may_reply;
 use crate::types::zset::value::form;
 use crate::util::num::parse_bound;
 
@@ -60,7 +60,7 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// What it names for this element.
+    /// What it names for this element; charged as held.
     fn look_up(&self, ctx: &mut Ctx, element: &[u8]) -> Result<Option<Vec<u8>>> {
         let (before, after, field) = match *self {
             Pattern::Element => return Ok(Some(element.to_vec())),
@@ -70,11 +70,18 @@ impl<'a> Pattern<'a> {
         let key = [before, element, after].concat();
         let Some(at) = ctx.lookup(&key)? else { return Ok(None) };
         match (ctx.object(at).kind, field) {
-            (Kind::String, None) => Ok(Some(ctx.string_value(at)?.into_owned())),
+            (Kind::String, None) => {
+                if ctx.object(at).body.is_none() {
+                    meter::hold(ctx.string_len(at))?;
+                }
+                Ok(Some(ctx.string_value(at)?.into_owned()))
+            }
             (Kind::Hash, Some(field)) => {
                 let hash = Hash::find(ctx, &key)?;
                 let value = hash.map(|hash| hash.get(ctx, field)).transpose()?.flatten();
-                Ok(value.map(|(_, value)| value.to_vec()))
+                let value = value.map(|(_, value)| value.to_vec());
+                meter::hold(value.as_ref().map_or(0, Vec::len))?;
+                Ok(value)
             }
             _ => Ok(None),
         }
@@ -235,6 +242,7 @@ fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> 
     if options.keeps_order() && !is_set {
         let mut all = Vec::new();
         each(ctx, source, window, options.descending, |element| {
+            meter::hold(element.len() + size_of::<Vec<u8>>())?;
             all.push(element.to_vec());
             Ok(ControlFlow::Continue(()))
         })?;
@@ -246,24 +254,28 @@ fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> 
         Some(by @ Pattern::Key { .. }) => {
             let mut all = Vec::new();
             each(ctx, source, 0..len, false, |element| {
+                meter::hold(element.len() + size_of::<Vec<u8>>())?;
                 all.push(element.to_vec());
                 Ok(ControlFlow::Continue(()))
             })?;
             for element in all {
                 let found = by.look_up(ctx, &element)?;
+                let bytes = found.as_ref().map_or(0, Vec::len);
                 let weight = match found {
                     found if options.alpha => Weight::Found(found),
                     Some(text) => number(&text)?,
                     None => Weight::Number(0.0),
                 };
-                front.push(Item { element, weight });
+                // From here on the front answers for it.
+                meter::release(bytes);
+                front.push(Item { element, weight }, if options.alpha { bytes } else { 0 })?;
             }
         }
         by => {
             let alpha = options.alpha || by.is_some();
             each(ctx, source, 0..len, false, |element| {
                 let weight = if alpha { Weight::Text } else { number(element)? };
-                front.push(Item { element: element.to_vec(), weight });
+                front.push(Item { element: element.to_vec(), weight }, element.len())?;
                 Ok(ControlFlow::Continue(()))
             })?;
         }
@@ -281,7 +293,7 @@ fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> R
     let elements = match Source::find(ctx, &args[1])? {
         Some(source) => {
             let len = source.len(ctx)?;
-            may_touch(ctx, len as u64)?;
+            may_touch(len as u64)?;
             if let Source::Zset(at) = source
                 && may_store
             {
@@ -299,11 +311,12 @@ fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> R
     }
     for element in elements {
         if options.get.is_empty() {
-            give(ctx, Some(&element), &mut list, out)?;
+            give(Some(&element), &mut list, out)?;
         }
         for pattern in &options.get {
             let found = pattern.look_up(ctx, &element)?;
-            give(ctx, found.as_deref(), &mut list, out)?;
+            give(found.as_deref(), &mut list, out)?;
+            meter::release(found.map_or(0, |found| found.len()));
         }
     }
     if let Some(list) = list {
@@ -314,13 +327,10 @@ fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> R
 }
 
 /// Stores or replies with a value; what is not there is stored as an empty element.
-fn give(ctx: &Ctx, value: Option<&[u8]>, list: &mut Option<Builder>, out: &mut Reply) -> Result {
+fn give(value: Option<&[u8]>, list: &mut Option<Builder>, out: &mut Reply) -> Result {
     match (list, value) {
         (Some(list), value) => return list.push(value.unwrap_or_default()),
-        (None, Some(value)) => {
-            may_reply(ctx, out)?;
-            out.bulk(value);
-        }
+        (None, Some(value)) => out.bulk(value),
         (None, None) => out.nil(),
     }
     Ok(())

@@ -17,6 +17,7 @@ use super::{Found, Txn};
 use crate::codec::element::Group;
 use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
+use crate::meter;
 use crate::shard::core::{Core, storage};
 use crate::shard::object::{Body, Kind, Object};
 use crate::shard::overlay::{self, Entry, Key};
@@ -119,6 +120,7 @@ impl Txn<'_, '_> {
     /// The value of an element.
     #[inline]
     pub fn element(&mut self, at: Found, key: &[u8]) -> Result<Option<&[u8]>> {
+        meter::step(1)?;
         if !self.body(at).overlay.complete {
             self.load_element(at, key)?;
         }
@@ -227,6 +229,7 @@ impl Txn<'_, '_> {
         value: &[u8],
         replace: impl FnOnce(&[u8]) -> bool,
     ) -> Result<bool> {
+        meter::step_through(value.len())?;
         if !self.body(at).overlay.complete {
             self.load_element(at, key)?;
         }
@@ -262,6 +265,8 @@ impl Txn<'_, '_> {
         };
         let entry = Entry::new(key, Some(value), state);
         let bytes = entry.bytes();
+        // What the overlay grows by cannot leave memory before the command has ended. A refusal ends it soon enough.
+        _ = meter::hold(bytes);
         let old = body.overlay.merge(entry, merge);
         if existed && old.is_none() {
             return true;
@@ -291,6 +296,7 @@ impl Txn<'_, '_> {
     /// Removes an element and hands its value to `take`; whether it was there.
     pub fn take_element(&mut self, at: Found, key: &[u8], take: impl FnOnce(&[u8])) -> Result<bool> {
         const TRACE: u8 = overlay::state::MAYBE_STORED | overlay::state::IN_FLIGHT;
+        meter::step(1)?;
         if !self.body(at).overlay.complete {
             self.load_element(at, key)?;
         }
@@ -430,6 +436,9 @@ impl<'a> Iterator for Elements<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
+        if let Err(error) = meter::step(1) {
+            return Some(Err(error));
+        }
         if self.disk.is_some() {
             return self.next_merged();
         }
@@ -447,6 +456,7 @@ impl<'a> Elements<'a> {
             while count < most
                 && let Some((key, value)) = self.next_merged().transpose()?
             {
+                meter::step(1)?;
                 visit(&key, &value)?;
                 count += 1;
             }
@@ -455,6 +465,7 @@ impl<'a> Elements<'a> {
         while count < most
             && let Some((key, value)) = self.next_in_memory()
         {
+            meter::step(1)?;
             visit(key, value)?;
             count += 1;
         }

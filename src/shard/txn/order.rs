@@ -18,6 +18,7 @@ use super::{Found, Txn};
 use crate::codec;
 use crate::codec::element::Group;
 use crate::error::Result;
+use crate::meter;
 use crate::shard::core::storage;
 use crate::shard::rank::Counted;
 use crate::store::StoreError;
@@ -25,6 +26,7 @@ use crate::store::StoreError;
 impl Txn<'_, '_> {
     /// Number of elements of a group in front of this one, whether it is there or not.
     pub fn rank(&self, at: Found, group: Group, key: &[u8]) -> Result<u64> {
+        meter::step(1)?;
         let overlay = &self.body(at).overlay;
         if overlay.complete {
             return Ok(overlay.live_before(key) - self.live_in_front(at, group));
@@ -56,6 +58,7 @@ impl Txn<'_, '_> {
 
     /// The n-th element of a group, from 0.
     pub fn select(&self, at: Found, group: Group, n: u64) -> Result<Option<(Piece<'_>, Piece<'_>)>> {
+        meter::step(1)?;
         let (_, upper) = whole_group(group);
         let overlay = &self.body(at).overlay;
         if overlay.complete {

@@ -4,6 +4,7 @@ use super::undo::Undo;
 use super::{Found, Txn, WriteSet, set_tail};
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
+use crate::meter;
 use crate::shard::object::{Body, Kind, state};
 use crate::shard::overlay::{self, Entry, Key};
 
@@ -79,11 +80,13 @@ impl Txn<'_, '_> {
         if start >= end {
             return Ok(());
         }
+        meter::foresee(((end - start) / meter::STEP_BYTES) as u64)?;
         if self.object(at).body.is_none() {
             out.extend_from_slice(&self.object(at).value()[start..end]);
             return Ok(());
         }
         for number in start / CHUNK..=(end - 1) / CHUNK {
+            meter::step_through(CHUNK)?;
             let base = number * CHUNK;
             let (from, to) = (start.max(base) - base, end.min(base + CHUNK) - base);
             let chunk = self.chunk(at, number as u32)?;

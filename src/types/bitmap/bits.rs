@@ -1,8 +1,9 @@
 //! Single bits.
 
+use crate::handler::limits::max_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::state;
-use crate::types::string::value::{byte_at, max_len, write_at};
+use crate::types::string::value::{byte_at, write_at};
 use crate::util::num::parse_i64;
 
 /// A bit offset within the longest string allowed.

@@ -11,10 +11,11 @@
 //! Sources are read chunk by chunk, the shorter ones continued by zeros; parts of a long result that are all zero are
 //! neither kept nor stored.
 
+use crate::handler::limits::may_go_through;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 use crate::shard::object::state;
 use crate::shard::txn::{BIG_STRING, CHUNK};
-use crate::types::string::value::may_go_through;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
@@ -113,7 +114,7 @@ fn bitop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             len = len.max(ctx.string_len(found));
         }
     }
-    may_go_through(ctx, len)?;
+    may_go_through(len)?;
     if len == 0 {
         ctx.remove(&args[2])?;
     } else {
@@ -148,6 +149,7 @@ fn combine(ctx: &mut Ctx, op: Op, sources: Args<'_>, len: usize) -> Result<Vec<P
         }
         let result = fold.finish();
         if result.iter().any(|&byte| byte != 0) {
+            meter::hold(CHUNK)?;
             parts.push((start, result.to_vec()));
         }
     }

@@ -1,10 +1,10 @@
 //! DUMP, RESTORE, RESTORE-ASKING.
 
 use super::{gather::gather, scatter::scatter};
+use crate::handler::limits::max_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::rdb::{self, RdbError};
 use crate::resp::args::Cursor;
-use crate::types::string::value::max_len;
 use crate::util::num::parse_i64;
 
 /// Bytes to which a payload may unpack on the thread that reads requests.

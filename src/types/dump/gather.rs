@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 use crate::codec::CodecError;
 use crate::codec::element::{Element, Group, split_text};
 use crate::codec::field::{Field, FieldTimes};
+use crate::handler::limits::{max_len, may_go_through, may_touch};
 use crate::handler::{Ctx, Error, Found, Result};
+use crate::meter;
 use crate::rdb::{self, Value};
 use crate::shard::core::unreadable;
 use crate::shard::object::{ELEMENT_OVERHEAD, Kind};
 use crate::types::list::{End, List};
-use crate::types::scan::may_touch;
-use crate::types::string::value::{max_len, may_go_through};
 
 /// Memory that may still be taken: what RESTORE would refuse is not worth a payload.
 pub(super) struct Room(u64);
@@ -24,7 +24,8 @@ impl Room {
     /// Takes room for so many bytes in so many elements.
     pub(super) fn take(&mut self, bytes: usize, elements: usize) -> Result {
         let bytes = bytes + elements * ELEMENT_OVERHEAD;
-        self.0 = self.0.checked_sub(bytes as u64).ok_or(Error::ReplyTooLong)?;
+        meter::hold(bytes)?;
+        self.0 = self.0.checked_sub(bytes as u64).ok_or(Error::TooMuch)?;
         Ok(())
     }
 }
@@ -32,15 +33,15 @@ impl Room {
 /// What a key holds; `None` if it is not there, or is a hash whose fields have all expired.
 ///
 /// # Errors
-/// `ReplyTooLong` for what no request could bring back, besides failed reads.
+/// `TooMuch` for what no request could bring back, besides failed reads.
 pub fn gather(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Value>> {
     let Some(at) = ctx.lookup(key)? else { return Ok(None) };
     let kind = ctx.object(at).kind;
     if kind == Kind::String {
-        may_go_through(ctx, ctx.string_len(at))?;
+        may_go_through(ctx.string_len(at))?;
         return Ok(Some(Value::String(ctx.string_value(at)?.into_owned())));
     }
-    may_touch(ctx, ctx.size(at))?;
+    may_touch(ctx.size(at))?;
     Ok(Some(match kind {
         Kind::List => Value::List(elements(ctx, key)?),
         Kind::Set => Value::Set(members(ctx, at)?),

@@ -10,13 +10,12 @@ use super::hash::{Cell, Position};
 use super::options::{Form, Member, Order, Search, Store, parse};
 use super::shape::Shape;
 use crate::codec::Score;
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Begin, Command, Ctx, Found, Group, KeySpec, Reply, Result, Server, Session, flags, key};
 use crate::shard::actor::ShardSet;
 use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::types::front::Front;
-use crate::types::scan::may_touch;
-use crate::types::string::value::may_reply;
 use crate::types::zset::bounds::Keys;
 use crate::types::zset::span::Span;
 use crate::types::zset::store::Builder;
@@ -41,7 +40,10 @@ fn find(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, form: Form) -> Result {
     };
     match search.store {
         Some(destination) => store(ctx, destination, &search, hits, out),
-        None => reply(ctx, &search, hits, out),
+        None => {
+            reply(&search, hits, out);
+            Ok(())
+        }
     }
 }
 
@@ -71,12 +73,12 @@ fn hits(ctx: &Ctx, at: Found, shape: &Shape, search: &Search<'_>) -> Result<Vec<
     for cell in cells {
         for entry in Span::from(keys(cell)?).entries(&ctx.txn, at, false)? {
             visited += 1;
-            may_touch(ctx, visited)?;
+            may_touch(visited)?;
             let entry = entry?;
             let (score, member) = entry.get()?;
             let score = score.get();
             if let Some(distance_m) = shape.distance_m(Position::from_score(score)) {
-                front.push(Hit { member: member.to_vec(), score, distance_m });
+                front.push(Hit { member: member.to_vec(), score, distance_m }, member.len())?;
                 if front.seen() >= enough {
                     return Ok(front.into_sorted().collect());
                 }
@@ -93,12 +95,11 @@ fn keys(cell: Cell) -> Result<Keys> {
     Ok(Keys::between(score(scores.start)?, score(scores.end)?))
 }
 
-fn reply(ctx: &Ctx, search: &Search<'_>, hits: Vec<Hit>, out: &mut Reply) -> Result {
+fn reply(search: &Search<'_>, hits: Vec<Hit>, out: &mut Reply) {
     let with = [search.with_distance, search.with_hash, search.with_position];
     let parts = with.into_iter().filter(|&part| part).count();
     out.array(hits.len());
     for Hit { member, score, distance_m } in hits {
-        may_reply(ctx, out)?;
         if parts > 0 {
             out.array(1 + parts);
         }
@@ -113,7 +114,6 @@ fn reply(ctx: &Ctx, search: &Search<'_>, hits: Vec<Hit>, out: &mut Reply) -> Res
             reply_position(Position::from_score(score), out);
         }
     }
-    Ok(())
 }
 
 fn store(ctx: &mut Ctx, destination: Store<'_>, search: &Search<'_>, hits: Vec<Hit>, out: &mut Reply) -> Result {

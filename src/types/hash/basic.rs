@@ -2,11 +2,10 @@
 
 use super::fields::Hash;
 use crate::codec::field::Field;
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::ahead::Look;
 use crate::shard::core::storage;
-use crate::types::scan::may_touch;
-use crate::types::string::value::may_reply;
 
 /// Sets the pairs behind the key; how many fields were not there.
 fn set_pairs(ctx: &mut Ctx, args: Args<'_>, name: &'static str) -> Result<i64> {
@@ -58,7 +57,6 @@ fn hmget(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 /// Replies with a field's value, or nil.
 pub(super) fn reply_field(ctx: &mut Ctx, hash: Option<&Hash>, field: &[u8], out: &mut Reply) -> Result {
-    may_reply(ctx, out)?;
     match hash.map(|hash| hash.get(ctx, field)).transpose()?.flatten() {
         Some((_, value)) => out.bulk(value),
         None => out.nil(),
@@ -83,7 +81,7 @@ fn reply_all(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, part: Part) -> Resu
         }
         return Ok(());
     };
-    may_touch(ctx, hash.breadth(ctx))?;
+    may_touch(hash.breadth(ctx))?;
     let known = hash.known_len(ctx);
     let mark = match (known, part) {
         (Some(len), Part::Both) => {
@@ -99,7 +97,6 @@ fn reply_all(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, part: Part) -> Resu
     };
     let mut len = 0;
     hash.each(ctx, |Field { name, value, .. }| {
-        may_reply(ctx, out)?;
         if part != Part::Values {
             out.bulk(name);
         }

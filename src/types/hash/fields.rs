@@ -21,12 +21,12 @@ use crate::codec::element::{self, Group, split_long_value, with_text};
 use crate::codec::field::{Field, FieldTimes, push_timed, split_timed};
 use crate::codec::is_long;
 use crate::config::settings::Encodings;
+use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::build::{Build, Shape};
 use crate::shard::core::unreadable;
 use crate::shard::object::{Kind, Object};
 use crate::shard::txn::elements::whole_group;
-use crate::types::scan::may_touch;
 
 /// What `OBJECT ENCODING` goes by, as it is stored.
 mod form {
@@ -301,7 +301,7 @@ impl Hash {
     }
 
     fn rewrite(&mut self, ctx: &mut Ctx, key: &[u8]) -> Result {
-        may_touch(ctx, self.breadth(ctx))?;
+        may_touch(self.breadth(ctx))?;
         let (ns, expire_ms) = (ctx.ns(), ctx.object(self.at).expire_ms);
         let mut build = Build::new(&ctx.txn, ns, key);
         let mut size = 0;
@@ -337,7 +337,7 @@ impl Hash {
         if let Some(len) = self.known_len(ctx) {
             return Ok(len);
         }
-        may_touch(ctx, self.breadth(ctx))?;
+        may_touch(self.breadth(ctx))?;
         let mut len = 0;
         self.each(ctx, |_| {
             len += 1;

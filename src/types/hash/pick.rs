@@ -3,12 +3,13 @@
 use super::fields::Hash;
 use crate::codec::element::Group as Elements;
 use crate::codec::field::{Field, split_timed};
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
-use crate::types::scan::{Options, Page, may_touch, parse_cursor, reply_end, scan_group};
-use crate::types::string::value::may_reply;
+use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_group};
 
 fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() == 2 {
@@ -27,8 +28,7 @@ fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let flat = pairs && out.proto() == 2;
     out.array(if flat { picks as usize * 2 } else { picks as usize });
-    let reply = |ctx: &Ctx, field: Field<'_>, out: &mut Reply| -> Result {
-        may_reply(ctx, out)?;
+    let reply = |field: Field<'_>, out: &mut Reply| -> Result {
         if pairs && !flat {
             out.array(2);
         }
@@ -39,8 +39,8 @@ fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Ok(())
     };
     match count {
-        Count::Distinct(_) => pick_distinct(ctx, &hash, (len, picks), |ctx, field| reply(ctx, field, out)),
-        Count::Repeated(_) => pick_repeated(ctx, &hash, (len, picks), |ctx, field| reply(ctx, field, out)),
+        Count::Distinct(_) => pick_distinct(ctx, &hash, (len, picks), |_, field| reply(field, out)),
+        Count::Repeated(_) => pick_repeated(ctx, &hash, (len, picks), |_, field| reply(field, out)),
     }
 }
 
@@ -70,13 +70,13 @@ fn pick_distinct(
     mut visit: impl FnMut(&Ctx, Field<'_>) -> Result,
 ) -> Result {
     if hash.known_len(ctx).is_none() || goes_through(len, picks) {
-        may_touch(ctx, hash.breadth(ctx))?;
+        may_touch(hash.breadth(ctx))?;
         let mut sampler = Sampler::new(len, picks);
         let ctx = &*ctx;
         return hash.each(ctx, |field| if sampler.takes() { visit(ctx, field) } else { Ok(()) });
     }
-    may_touch(ctx, picks)?;
-    distinct(len, picks, &mut Dice::new()).into_iter().try_for_each(|n| visit_nth(ctx, hash, n, &mut visit))
+    may_touch(picks)?;
+    distinct(len, picks, &mut Dice::new())?.into_iter().try_for_each(|n| visit_nth(ctx, hash, n, &mut visit))
 }
 
 /// Picks so many fields, each anew.
@@ -88,16 +88,17 @@ fn pick_repeated(
 ) -> Result {
     let mut dice = Dice::new();
     if hash.known_len(ctx).is_some() {
-        may_touch(ctx, picks)?;
+        may_touch(picks)?;
         return (0..picks).try_for_each(|_| visit_nth(ctx, hash, dice.below(len), &mut visit));
     }
     // A field's place among those that live is known only by going through them, so they come in order: in one go for
     // as many picks as may be held.
     const AT_ONCE: u64 = 1 << 20;
-    may_touch(ctx, hash.breadth(ctx))?;
+    may_touch(hash.breadth(ctx))?;
     let ctx = &*ctx;
     let mut left = picks;
     while left > 0 {
+        meter::step(left.min(AT_ONCE) as usize)?;
         let mut places: Vec<u64> = (0..left.min(AT_ONCE)).map(|_| dice.below(len)).collect();
         left -= places.len() as u64;
         places.sort_unstable();

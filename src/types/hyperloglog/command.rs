@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use super::format::{self, COUNT_AT, DENSE_LEN, Encoding, HEADER, STALE, STALE_AT};
 use super::value::{self, HyperLogLog, Registers};
 use super::{dense, hash};
+use crate::handler::limits::may_go_through;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::engine::gate;
 use crate::shard::object::state;
-use crate::types::string::value::may_go_through;
 
 /// The encoding of a found string.
 ///
@@ -134,7 +134,7 @@ fn count_one(ctx: &mut Ctx, key: &[u8]) -> Result<u64> {
 
 /// The registers of all these keys together, and whether any of them is dense.
 fn merged(ctx: &mut Ctx, keys: Args<'_>) -> Result<(Registers, bool)> {
-    may_go_through(ctx, keys.len() * DENSE_LEN)?;
+    may_go_through(keys.len() * DENSE_LEN)?;
     let (mut registers, mut dense) = (Registers::default(), false);
     for key in keys.iter() {
         let Some((found, encoding)) = look_up(ctx, key)? else { continue };

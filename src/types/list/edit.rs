@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use super::reshape::Builder;
 use super::{List, form};
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::types::scan::may_touch;
 use crate::util::num::parse_i64;
 
 /// A number whose opposite is none.
@@ -42,7 +42,7 @@ fn linsert(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         out.int(0);
         return Ok(());
     };
-    may_touch(ctx, list.len())?;
+    may_touch(list.len())?;
     list.warm(ctx)?;
     let mut pivot = None;
     list.each(ctx, list.head..list.tail, false, |index, value| {
@@ -97,7 +97,7 @@ fn lrem(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         out.int(0);
         return Ok(());
     };
-    may_touch(ctx, list.len())?;
+    may_touch(list.len())?;
     list.warm(ctx)?;
     let (reverse, most) = (count < 0, if count == 0 { u64::MAX } else { count.unsigned_abs() });
     let wanted = &args[3];

@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 
 use super::read::reply_part;
 use super::{End, List};
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::mpop::MultiPop;
-use crate::types::scan::may_touch;
 use crate::util::num::parse_natural;
 
 fn push(ctx: &mut Ctx, args: Args<'_>, end: End, create: bool, out: &mut Reply) -> Result {
@@ -42,7 +42,7 @@ fn rpushx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// Takes so many elements at an end out, or all there are, and replies with them in the order in which they come.
 pub fn pop_many(ctx: &mut Ctx, key: &[u8], list: List, end: End, count: u64, out: &mut Reply) -> Result {
     let count = count.min(list.len());
-    may_touch(ctx, count)?;
+    may_touch(count)?;
     let popped = list.part(end, count);
     list.fetch(ctx, popped.clone())?;
     reply_part(ctx, &list, popped.clone(), end == End::Right, out)?;

@@ -3,9 +3,8 @@
 use std::ops::{ControlFlow, Range};
 
 use super::List;
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::types::scan::may_touch;
-use crate::types::string::value::may_reply;
 use crate::util::num::{parse_i64, parse_natural};
 
 fn llen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -32,7 +31,6 @@ fn lindex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 pub(super) fn reply_part(ctx: &Ctx, list: &List, part: Range<i64>, reverse: bool, out: &mut Reply) -> Result {
     out.array(part.end.abs_diff(part.start) as usize);
     list.each(ctx, part, reverse, |_, value| {
-        may_reply(ctx, out)?;
         out.bulk(value);
         Ok(ControlFlow::Continue(()))
     })
@@ -46,7 +44,7 @@ fn lrange(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     };
     let part = list.between(start, end);
-    may_touch(ctx, part.end.abs_diff(part.start))?;
+    may_touch(part.end.abs_diff(part.start))?;
     list.fetch(ctx, part.clone())?;
     reply_part(ctx, &list, part, false, out)
 }
@@ -110,7 +108,7 @@ fn lpos(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let end = if search.reverse { super::End::Right } else { super::End::Left };
     let part = list.part(end, search.most);
-    may_touch(ctx, part.end.abs_diff(part.start))?;
+    may_touch(part.end.abs_diff(part.start))?;
     list.warm(ctx)?;
     let mark = search.count.map(|_| out.defer_array());
     let (mut matches, mut named) = (0, 0);

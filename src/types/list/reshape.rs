@@ -11,10 +11,10 @@ use std::ops::{ControlFlow, Range};
 
 use super::{List, form, key_of, max_listpack};
 use crate::codec::Extra;
+use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::build::{Build, Shape};
 use crate::shard::object::Kind;
-use crate::types::scan::may_touch;
 
 /// Elements that move or go one by one.
 const MOST: u64 = 100_000;
@@ -120,12 +120,12 @@ impl List {
             return Ok(());
         }
         if removed > kept.max(FEW) || removed > MOST {
-            may_touch(ctx, kept)?;
+            may_touch(kept)?;
             let mut copy = Builder::new(ctx, key);
             self.each(ctx, keep, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
             return copy.finish(ctx, &self, true);
         }
-        may_touch(ctx, removed)?;
+        may_touch(removed)?;
         self.warm(ctx)?;
         let mut bytes = 0;
         for part in [self.head..keep.start, keep.end..self.tail] {
@@ -146,7 +146,7 @@ impl List {
     pub(super) fn insert(mut self, ctx: &mut Ctx, key: &[u8], index: i64, value: &[u8]) -> Result {
         let (left, right) = (index.abs_diff(self.head), self.tail.abs_diff(index));
         self.grow(ctx, value.len() as u64, 1);
-        may_touch(ctx, left.min(right))?;
+        may_touch(left.min(right))?;
         if !self.is_light(left.min(right)) {
             let mut copy = Builder::new(ctx, key);
             self.each(ctx, self.head..index, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
@@ -178,7 +178,7 @@ impl List {
         let len = |n: &usize| run(*n).end.abs_diff(run(*n).start);
         let still = (0..=holes.len()).max_by_key(len).unwrap_or(0);
         let moves = self.len() - len(&still);
-        may_touch(ctx, moves)?;
+        may_touch(moves)?;
         if !self.is_light(moves) {
             return Ok(false);
         }

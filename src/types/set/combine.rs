@@ -12,10 +12,10 @@ use std::ops::Bound;
 use super::{BLIND, Key};
 use crate::codec::element::Group;
 use crate::codec::is_long_form;
+use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::txn::elements::whole_group;
 use crate::types::merge::{Merge, Operation, UNCOUNTED, is_probed};
-use crate::types::scan::may_touch;
 
 /// What is done with each element and its value; whether to go on.
 pub type Emit<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Result<bool>;
@@ -48,11 +48,11 @@ pub fn combine(ctx: &mut Ctx, operation: Operation, sets: &[Found], emit: Emit<'
         let small = weights[base];
         let in_memory = (0..sets.len()).all(|i| i == base || ctx.body(sets[i]).overlay.complete);
         if is_probed(small, all) && (in_memory || small <= PROBES_OF_DISK) {
-            may_touch(ctx, small.saturating_mul(sets.len() as u64))?;
+            may_touch(small.saturating_mul(sets.len() as u64))?;
             return probe(ctx, operation, sets, base, emit);
         }
     }
-    may_touch(ctx, all)?;
+    may_touch(all)?;
     merge(ctx, operation, sets, emit)
 }
 

@@ -32,10 +32,10 @@ pub use form::encoding;
 use smallvec::SmallVec;
 
 use crate::codec::element::{Group, set_member, split_text, with_text};
+use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::core::unreadable;
 use crate::shard::object::{Body, Kind};
-use crate::types::scan::may_touch;
 
 /// Encode-version of sets that are written without a read.
 const BLIND: u8 = 1;
@@ -64,9 +64,9 @@ fn is_blind(ctx: &Ctx, at: Found) -> bool {
 fn may_walk(ctx: &Ctx, at: Found) -> Result {
     let body = ctx.body(at);
     match (body.encoding, body.overlay.complete) {
-        (BLIND, false) => may_touch(ctx, u64::MAX),
-        (BLIND, true) => may_touch(ctx, body.overlay.sums().live),
-        _ => may_touch(ctx, body.size),
+        (BLIND, false) => may_touch(u64::MAX),
+        (BLIND, true) => may_touch(body.overlay.sums().live),
+        _ => may_touch(body.size),
     }
 }
 

@@ -12,14 +12,13 @@
 use super::member::{reply_all, shrink};
 use super::{BLIND, Key, cardinality, form, text};
 use crate::codec::element;
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::build::{Build, Shape};
 use crate::shard::core::storage;
 use crate::shard::object::Kind;
 use crate::shard::txn::elements::Piece;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
-use crate::types::scan::may_touch;
-use crate::types::string::value::may_reply;
 use crate::util::num::parse_natural;
 
 /// Members that SPOP removes one by one at most.
@@ -66,17 +65,17 @@ fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let size = cardinality(ctx, at)?;
     if count >= size {
-        may_touch(ctx, size)?;
+        may_touch(size)?;
         out.set(size as usize);
         reply_all(ctx, at, out)?;
         ctx.txn.delete_found(at);
         return Ok(());
     }
-    may_touch(ctx, count)?;
+    may_touch(count)?;
     out.set(count as usize);
     let most = (size - count) * MOST <= count;
     if most || count > ONE_BY_ONE {
-        may_touch(ctx, size)?;
+        may_touch(size)?;
         return keep_some(ctx, at, &args[1], Sampler::new(size, count), most, out);
     }
     let mut dice = Dice::new();
@@ -142,11 +141,10 @@ fn srandmember_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let size = cardinality(ctx, at)?;
     match count {
         Count::Repeated(count) => {
-            may_touch(ctx, count)?;
+            may_touch(count)?;
             out.array(count as usize);
             let mut dice = Dice::new();
             for _ in 0..count {
-                may_reply(ctx, out)?;
                 reply_nth(ctx, at, dice.below(size), out)?;
             }
             Ok(())
@@ -158,14 +156,14 @@ fn srandmember_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn reply_distinct(ctx: &Ctx, at: Found, size: u64, count: u64, out: &mut Reply) -> Result {
     out.array(count as usize);
     if !goes_through(size, count) {
-        may_touch(ctx, count)?;
-        let picks = distinct(size, count, &mut Dice::new());
+        may_touch(count)?;
+        let picks = distinct(size, count, &mut Dice::new())?;
         return picks.into_iter().try_for_each(|n| reply_nth(ctx, at, n, out));
     }
     if count == 0 {
         return Ok(());
     }
-    may_touch(ctx, size)?;
+    may_touch(size)?;
     let mut taken = Sampler::new(size, count);
     for member in ctx.group(at, element::Group::SetMember)? {
         let (element, value) = member?;

@@ -3,12 +3,13 @@
 use smallvec::SmallVec;
 
 use crate::codec::order::StreamId;
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::util::num::parse_i64;
 
 use super::group::{Ledger, no_key_or_group};
-use super::handle::{Stream, may_touch};
+use super::handle::Stream;
 use super::id::{self, MAX, MIN};
 use super::pending::{find, idle_ms};
 use super::record::Nack;
@@ -188,7 +189,7 @@ fn look(ctx: &mut Ctx, stream: &Stream, group: &Ledger, auto: &Auto) -> Result<(
             group.pending(ctx, start, MAX, false)?.take(SLICE.min(attempts.saturating_add(1))).collect();
         let slice = slice?;
         walked += slice.len() as u64;
-        may_touch(ctx, walked)?;
+        may_touch(walked)?;
         let Some(&(last, _)) = slice.last() else { return Ok((taken, MIN)) };
         next = id::next(last);
         for (id, nack) in slice {

@@ -12,11 +12,12 @@ use crate::codec::element::{self, Group as Tag, split_text, with_text};
 use crate::codec::order::StreamId;
 use crate::codec::{CodecError, push_stored};
 use crate::error::quotation;
+use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Found, Result};
 use crate::shard::core::storage;
 use crate::shard::txn::elements::Elements;
 
-use super::handle::{Stream, may_touch, owned};
+use super::handle::{Stream, owned};
 use super::id::{self, MIN};
 use super::record::{ConsumerRecord, ElementKey, GroupRecord, Nack, id_of};
 
@@ -285,7 +286,7 @@ impl Ledger {
             return Ok(found);
         }
         for (walked, entry) in self.pending(ctx, start.max(consumer.record.oldest), end, false)?.enumerate() {
-            may_touch(ctx, walked as u64)?;
+            may_touch(walked as u64)?;
             let (id, nack) = entry?;
             if nack.consumer == consumer.name {
                 found.push((id, nack));
@@ -329,7 +330,7 @@ impl Ledger {
     pub fn remove_consumer(&mut self, ctx: &mut Ctx, name: &[u8]) -> Result<u64> {
         let Some(place) = self.consumer(ctx, &stored(name))? else { return Ok(0) };
         let consumer = self.consumers[place].clone();
-        may_touch(ctx, consumer.record.pending)?;
+        may_touch(consumer.record.pending)?;
         for (id, _) in self.pending_of(ctx, &consumer, [MIN, id::MAX], usize::MAX)? {
             self.take(ctx, id)?;
         }
@@ -344,7 +345,7 @@ impl Ledger {
     pub fn destroy(self, ctx: &mut Ctx) -> Result {
         /// Elements gathered at a time.
         const SLICE: usize = 4096;
-        may_touch(ctx, self.record.pending + self.record.consumers)?;
+        may_touch(self.record.pending + self.record.consumers)?;
         let mut pel_prefix = ElementKey::new();
         element::stream_pel_prefix(&self.name, &mut pel_prefix);
         let mut group = ElementKey::new();

@@ -8,18 +8,15 @@ use std::ops::Bound;
 use crate::codec::element::Group as Tag;
 use crate::codec::order::StreamId;
 use crate::codec::{CodecError, Extra};
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Ctx, Error, Found, Reply, Result};
 use crate::shard::build::{Build, Shape};
 use crate::shard::core::storage;
 use crate::shard::object::Kind;
 use crate::shard::txn::elements::{Elements, Piece};
-use crate::types::string::value::may_reply;
 
 use super::id::{self, MIN};
 use super::record::{ElementKey, encode_entry, encode_names, entry_key, id_of, names_match, reply_entry};
-
-/// Elements that a command may touch on a network thread.
-const QUICK: u64 = 10_000;
 
 /// What the metadata says of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +115,7 @@ impl Stream {
     /// Removes all entries before one, or all of them; `kept` stay. They are written anew with the groups, so that what
     /// goes leaves no trace of its own, however much it is.
     pub fn keep_from(&mut self, ctx: &mut Ctx, first: Option<StreamId>, kept: u64) -> Result {
-        may_touch(ctx, self.len)?;
+        may_touch(self.len)?;
         let object = ctx.object(self.at);
         let (ns, key, expire_ms) = (object.ns, object.key().to_vec(), object.expire_ms);
         let mut build = Build::new(&ctx.txn, ns, &key);
@@ -189,7 +186,6 @@ impl Stream {
         out: &mut Reply,
         mut visit: impl FnMut(StreamId),
     ) -> Result<usize> {
-        may_reply(ctx, out)?;
         let names = self.names(ctx)?;
         let mark = out.defer_array();
         let mut count = 0;
@@ -198,7 +194,7 @@ impl Stream {
             reply_entry(id, &value, &names, out).map_err(|e| self.corrupt(ctx, e))?;
             visit(id);
             count += 1;
-            may_touch(ctx, count as u64)?;
+            may_touch(count as u64)?;
         }
         out.set_len(mark, count);
         Ok(count)
@@ -267,12 +263,6 @@ impl Window {
     pub const fn from(start: StreamId, most: usize) -> Self {
         Window { start, end: id::MAX, most, reverse: false }
     }
-}
-
-/// Leaves work on so many elements to the shard's own thread.
-#[inline]
-pub fn may_touch(ctx: &Ctx, elements: u64) -> Result {
-    if !ctx.txn.may_block && elements > QUICK { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// Entries in order: id and value.

@@ -1,10 +1,11 @@
 //! XACK and XPENDING.
 
 use crate::codec::order::StreamId;
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 
 use super::group::{Consumer, Ledger, no_key_or_group, stored};
-use super::handle::{Stream, may_touch};
+use super::handle::Stream;
 use super::id::{self, MAX};
 use super::record::Nack;
 use super::remove::parse_ids;
@@ -120,7 +121,7 @@ fn list(ctx: &mut Ctx, group: &mut Ledger, query: &Query<'_>, out: &mut Reply) -
         if found.len() >= query.most || left == 0 {
             break;
         }
-        may_touch(ctx, walked as u64)?;
+        may_touch(walked as u64)?;
         let (id, nack) = entry?;
         if only.as_ref().is_some_and(|only| only.name != nack.consumer) {
             continue;

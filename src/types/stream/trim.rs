@@ -9,12 +9,13 @@
 //! its number among all that were ever added. Nodes are only ever removed whole under KEEPREF, as in Redis.
 
 use crate::codec::order::StreamId;
+use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Result};
 use crate::resp::args::Cursor;
 use crate::util::num::parse_i64;
 
 use super::group::Ledger;
-use super::handle::{Stream, may_touch};
+use super::handle::Stream;
 use super::id;
 
 /// Entries of one of Redis's nodes.
@@ -180,7 +181,7 @@ fn trim_all(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold) -> Result<
     while !is_within(stream, threshold) {
         let ids = surplus(ctx, stream, threshold, SLICE as u64)?;
         remove_all(ctx, stream, &ids)?;
-        may_touch(ctx, before - stream.len)?;
+        may_touch(before - stream.len)?;
     }
     Ok(before - stream.len)
 }
@@ -196,7 +197,7 @@ fn count_surplus(ctx: &Ctx, stream: &Stream, threshold: Threshold) -> Result<u64
     for entry in stream.entries(ctx, stream.first, end, false)? {
         entry?;
         count += 1;
-        may_touch(ctx, count)?;
+        may_touch(count)?;
     }
     Ok(count)
 }
@@ -206,7 +207,7 @@ fn first_kept(ctx: &Ctx, stream: &Stream, threshold: Threshold, kept: u64) -> Re
     if kept == 0 {
         return Ok(None);
     }
-    may_touch(ctx, stream.len)?;
+    may_touch(stream.len)?;
     let entry = match threshold {
         Threshold::MinId(least) => stream.entries(ctx, least, id::MAX, false)?.next(),
         Threshold::MaxLen(_) if kept < stream.len / 2 => {
@@ -238,7 +239,7 @@ fn trim_nodes(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold, limit: u
             break;
         }
         remove_all(ctx, stream, &ids)?;
-        may_touch(ctx, gone + node)?;
+        may_touch(gone + node)?;
     }
     Ok(before - stream.len)
 }
@@ -263,7 +264,7 @@ fn trim_referenced(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold, ref
             }
             remove_referenced(ctx, stream, &mut groups, id, references)?;
         }
-        may_touch(ctx, before - stream.len)?;
+        may_touch(before - stream.len)?;
         number += ids.len() as u64;
         from = id::next(last).filter(|_| goes_whole);
     }

@@ -1,6 +1,7 @@
 //! Parts of a value: each command costs what it touches, however long the value is.
 
-use super::value::{check_len, clamp_ordered, reply_range, write_at};
+use super::value::{clamp_ordered, reply_range, write_at};
+use crate::handler::limits::check_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::state;
 use crate::util::num::parse_i64;

@@ -3,8 +3,9 @@
 //! The textbook table of lengths of all pairs of prefixes, walked back from its end. Which of several longest
 //! subsequences comes out depends on the walk: on a tie it shortens the second string first, as Redis does.
 
-use super::value::{max_len, may_go_through};
+use crate::handler::limits::{max_len, may_go_through};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 use crate::shard::object::Kind;
 use crate::util::num::parse_i64;
 
@@ -57,8 +58,8 @@ fn lcs(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if cells.saturating_mul(size_of::<u32>() as u64) > max_len(ctx) {
         return Err(Error::err("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"));
     }
-    may_go_through(ctx, cells as usize)?;
-    let table = Lengths::new(a, b);
+    may_go_through(cells as usize)?;
+    let table = Lengths::new(a, b)?;
     if options.len {
         out.int(table.at(a.len(), b.len()).into());
         return Ok(());
@@ -108,16 +109,18 @@ struct Lengths {
 }
 
 impl Lengths {
-    fn new(a: &[u8], b: &[u8]) -> Self {
+    fn new(a: &[u8], b: &[u8]) -> Result<Self> {
         let width = b.len() + 1;
+        meter::hold((a.len() + 1) * width * size_of::<u32>())?;
         let mut cells = vec![0u32; (a.len() + 1) * width];
         for (i, &byte) in a.iter().enumerate() {
+            meter::step_through(width)?;
             let (above, row) = cells[i * width..(i + 2) * width].split_at_mut(width);
             for (j, &other) in b.iter().enumerate() {
                 row[j + 1] = if byte == other { above[j] + 1 } else { above[j + 1].max(row[j]) };
             }
         }
-        Lengths { cells, width }
+        Ok(Lengths { cells, width })
     }
 
     fn at(&self, i: usize, j: usize) -> u32 {
@@ -166,9 +169,9 @@ mod tests {
     #[test]
     fn walks_back_from_the_end() {
         let (a, b) = (b"ohmytext", b"mynewtext");
-        let (subsequence, matches) = Lengths::new(a, b).walk(a, b);
+        let (subsequence, matches) = Lengths::new(a, b).unwrap().walk(a, b);
         assert_eq!(subsequence, b"mytext");
         assert_eq!(matches, [Match { a: (4, 7), b: (5, 8) }, Match { a: (2, 3), b: (0, 1) }]);
-        assert_eq!(Lengths::new(b"", b"abc").walk(b"", b"abc"), (vec![], vec![]));
+        assert_eq!(Lengths::new(b"", b"abc").unwrap().walk(b"", b"abc"), (vec![], vec![]));
     }
 }

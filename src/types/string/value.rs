@@ -7,14 +7,14 @@
 
 use std::ops::{ControlFlow, Range};
 
-use crate::handler::{Ctx, Error, Found, Reply, Result};
+use crate::handler::limits::may_go_through;
+use crate::handler::{Ctx, Found, Reply, Result};
 use crate::shard::object::state;
 use crate::shard::txn::{BIG_STRING, CHUNK};
 
 /// Replies with the whole value.
 #[inline]
 pub fn reply_value(ctx: &mut Ctx, found: Found, out: &mut Reply) -> Result {
-    may_reply(ctx, out)?;
     let object = ctx.object(found);
     if object.body.is_none() {
         out.bulk(object.value());
@@ -24,35 +24,14 @@ pub fn reply_value(ctx: &mut Ctx, found: Found, out: &mut Reply) -> Result {
     reply_range(ctx, found, 0..len, out)
 }
 
-/// Refuses to add another value to a reply that has become too long: one request can name the same value a million
-/// times.
-#[inline]
-pub fn may_reply(ctx: &Ctx, out: &Reply) -> Result {
-    /// Nobody asks what is configured below this.
-    const ALWAYS_ALLOWED: usize = 1 << 20;
-    if out.len() > ALWAYS_ALLOWED && out.len() as u64 > most_reply(ctx) { Err(Error::ReplyTooLong) } else { Ok(()) }
-}
-
-/// Bytes of replies at which no value is added any more.
-#[cold]
-fn most_reply(ctx: &Ctx) -> u64 {
-    /// Where `client-output-buffer-limit` says nothing: as much as `client-query-buffer-limit` allows a request.
-    const UNLIMITED: u64 = 1 << 30;
-    match ctx.server.config.settings().client_output_buffer_limit.normal.hard_bytes {
-        0 => UNLIMITED,
-        bytes => bytes,
-    }
-}
-
 /// Replies with a part of the value, which must lie within it.
 pub fn reply_range(ctx: &mut Ctx, found: Found, range: Range<usize>, out: &mut Reply) -> Result {
-    may_reply(ctx, out)?;
     let object = ctx.object(found);
     if object.body.is_none() {
         out.bulk(&object.value()[range]);
         return Ok(());
     }
-    may_go_through(ctx, range.len())?;
+    may_go_through(range.len())?;
     out.bulk_parts(range.len(), |buf| {
         let end = buf.len() + range.len();
         let read = ctx.string_range(found, range.start, range.end, buf);
@@ -100,7 +79,7 @@ pub fn each_piece(
         let _ = visit(range.start, Piece::Bytes(&object.value()[range]));
         return Ok(());
     }
-    may_go_through(ctx, range.len())?;
+    may_go_through(range.len())?;
     let mut at = range.start;
     while at < range.end {
         let number = at / CHUNK;
@@ -165,35 +144,6 @@ pub fn write_at(ctx: &mut Ctx, key: &[u8], found: Option<Found>, offset: usize, 
     };
     ctx.mark_encoding(found, state::RAW);
     Ok(found)
-}
-
-/// Bytes that a command may go through where it keeps a network thread waiting.
-const LIGHT: usize = 1 << 20;
-
-/// Sends a command that will go through so many bytes to the shard's own thread, unless it runs there already.
-///
-/// # Errors
-/// `Cold`, at once, if the command is to be run again there.
-pub fn may_go_through(ctx: &Ctx, bytes: usize) -> Result {
-    if bytes > LIGHT && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
-}
-
-/// Longest string a client may build, bytes: no configuration allows more than a request can name.
-pub fn max_len(ctx: &Ctx) -> u64 {
-    (ctx.server.config.settings().proto_max_bulk_len as u64).min(u32::MAX.into())
-}
-
-/// Refuses a value of `len + more` bytes if that is above the limit.
-///
-/// # Errors
-/// `TooBig`.
-pub fn check_len(ctx: &Ctx, len: u64, more: u64) -> Result {
-    /// No configuration allows less.
-    const ALWAYS_ALLOWED: u64 = 1 << 20;
-    match len.checked_add(more) {
-        Some(total) if total <= ALWAYS_ALLOWED || total <= max_len(ctx) => Ok(()),
-        _ => Err(Error::TooBig),
-    }
 }
 
 /// A range as clients give it, both ends included, negative ones counted from the end, cut to `len` units. `None` if

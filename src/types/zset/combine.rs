@@ -20,12 +20,13 @@ use super::value::{Key, peek_score, read_score, read_sort, reply_header, reply_m
 use crate::codec::Score;
 use crate::codec::element::{self, Group as Elements};
 use crate::error::NEGATIVE_LIMIT;
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 use crate::resp::args::Cursor;
 use crate::shard::object::Kind;
 use crate::shard::txn::elements::Elements as Walk;
 use crate::types::merge::{Head, Merge, Operation, UNCOUNTED, is_probed};
-use crate::types::scan::may_touch;
 use crate::types::set::text;
 use crate::util::num::{parse_double, parse_natural};
 
@@ -214,10 +215,10 @@ impl Query {
         let looked_up = is_probed(first, sizes) && self.operation != Operation::Union;
         if looked_up || self.sources.iter().any(|source| !source.is_ordered(ctx)) {
             let probed = if self.operation == Operation::Union { sizes } else { first };
-            may_touch(ctx, probed.saturating_mul(self.sources.len() as u64))?;
+            may_touch(probed.saturating_mul(self.sources.len() as u64))?;
             return self.probe(ctx, emit);
         }
-        may_touch(ctx, sizes)?;
+        may_touch(sizes)?;
         self.merge(ctx, emit)
     }
 
@@ -293,6 +294,7 @@ struct Gathered {
 
 impl Gathered {
     fn push(&mut self, member: &[u8], score: f64) -> Result {
+        meter::hold(member.len() + size_of::<(Score, usize, usize)>())?;
         let from = self.texts.len();
         self.texts.extend_from_slice(member);
         self.members.push((Score::new(score)?, from, self.texts.len()));

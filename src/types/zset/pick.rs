@@ -5,11 +5,11 @@ use super::span::Span;
 use super::value::{INDEX, form, read_score, read_sort, reply_header, reply_member, wrong_size};
 use crate::codec::Score;
 use crate::codec::element::Group as Elements;
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
-use crate::types::scan::{Options, Page, may_touch, parse_cursor, reply_end, scan_between, scan_group};
-use crate::types::string::value::may_reply;
+use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_between, scan_group};
 use crate::util::num::{format_17_digits, format_double};
 
 fn zrandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -26,23 +26,22 @@ fn zrandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Count::Distinct(count) => count.min(size),
         Count::Repeated(count) => count,
     };
-    may_touch(ctx, picks)?;
+    may_touch(picks)?;
     reply_header(out, picks as usize, with_scores);
     match count {
         Count::Distinct(_) if goes_through(size, picks) => {
             let mut sampler = Sampler::new(size, picks);
-            may_touch(ctx, size)?;
+            may_touch(size)?;
             for entry in Span::whole().entries(&ctx.txn, at, false)? {
                 let entry = entry?;
                 if sampler.takes() {
                     let (score, member) = entry.get()?;
-                    may_reply(ctx, out)?;
                     reply_member(out, member, score, with_scores);
                 }
             }
         }
         Count::Distinct(_) => {
-            for rank in distinct(size, picks, &mut Dice::new()) {
+            for rank in distinct(size, picks, &mut Dice::new())? {
                 reply_rank(ctx, at, rank, with_scores, out)?;
             }
         }
@@ -69,7 +68,6 @@ fn one_member(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result {
 fn reply_rank(ctx: &Ctx, at: Found, rank: u64, with_score: bool, out: &mut Reply) -> Result {
     let (key, value) = ctx.txn.select(at, Elements::ZsetSort, rank)?.ok_or_else(|| wrong_size(ctx, at))?;
     let (score, member) = read_sort(&key, &value)?;
-    may_reply(ctx, out)?;
     reply_member(out, member, score, with_score);
     Ok(())
 }

@@ -4,11 +4,11 @@ use super::bounds::{Keys, Lex};
 use super::span::Span;
 use super::store::Builder;
 use super::value::{reply_header, reply_member, wrong_size};
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 use crate::resp::args::Cursor;
 use crate::shard::object::Kind;
-use crate::types::scan::{IN_PLACE, may_touch};
-use crate::types::string::value::may_reply;
 use crate::util::num::parse_i64;
 
 /// What the ends of a range are.
@@ -128,11 +128,14 @@ impl<'a> Cut<'a> {
 
     /// Leaves a long walk to the shard's own thread.
     fn may_walk(&self, ctx: &Ctx, at: Found) -> Result {
-        if ctx.may_block || ctx.size(at) <= IN_PLACE || (self.span.is_exact() && self.most <= IN_PLACE) {
+        if !meter::is_here()
+            || ctx.size(at) <= meter::STEPS_HERE as u64
+            || (self.span.is_exact() && self.most <= meter::STEPS_HERE as u64)
+        {
             return Ok(());
         }
         let there = if self.counted { self.most } else { self.span.count(ctx, at)? };
-        may_touch(ctx, there.saturating_sub(if self.counted { 0 } else { self.skip }).min(self.most))
+        may_touch(there.saturating_sub(if self.counted { 0 } else { self.skip }).min(self.most))
     }
 }
 
@@ -168,7 +171,6 @@ fn reply(ctx: &Ctx, at: Found, cut: &Cut<'_>, query: &Query<'_>, out: &mut Reply
         Some(out.defer_array())
     };
     let count = cut.span.entries_from(&ctx.txn, at, query.reverse, cut.skip)?.each(cut.most, |score, member| {
-        may_reply(ctx, out)?;
         reply_member(out, member, score, query.with_scores);
         Ok(())
     })?;

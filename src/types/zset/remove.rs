@@ -13,11 +13,10 @@ use super::range::clamp;
 use super::span::{Held, Span, end};
 use super::store::Builder;
 use super::value::{score_key, shrunk};
+use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::types::mpop::MultiPop;
-use crate::types::scan::may_touch;
-use crate::types::string::value::may_reply;
 use crate::util::num::{parse_i64, parse_natural};
 
 /// Members removed one by one whatever the size.
@@ -48,14 +47,14 @@ fn take_held(ctx: &mut Ctx, at: Found, held: &Held) -> Result {
 /// Removes all members of a span; how many there were.
 pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
     let (count, size) = (span.count(ctx, at)?, ctx.size(at));
-    may_touch(ctx, count.min(size - count))?;
+    may_touch(count.min(size - count))?;
     if count == 0 {
         return Ok(0);
     }
     if count == size {
         ctx.txn.delete_found(at);
     } else if span.is_exact() && (count > MANY || (count > FEW && count > size - count)) {
-        may_touch(ctx, count)?;
+        may_touch(count)?;
         keep_others(ctx, at, &span.keys)?;
     } else {
         let mut rest = span.clone();
@@ -117,10 +116,9 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
         shrunk(ctx, at, 1);
         return Ok(());
     }
-    may_touch(ctx, count)?;
+    may_touch(count)?;
     if count > FEW {
         for entry in Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize) {
-            may_reply(ctx, out)?;
             reply_pair(out, &entry?.held(), nested)?;
         }
         let (first, behind) = if reverse { (size - count, size) } else { (0, count) };
@@ -131,7 +129,6 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
     let entries = Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize);
     let held: SmallVec<[Held; 4]> = entries.map(|entry| Ok(entry?.held())).collect::<Result<_>>()?;
     for held in &held {
-        may_reply(ctx, out)?;
         reply_pair(out, held, nested)?;
         if count < size {
             take_held(ctx, at, held)?;

@@ -9,10 +9,10 @@ use std::ops::Bound;
 
 use crate::codec::Score;
 use crate::codec::element::Group;
+use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::txn::Txn;
 use crate::shard::txn::elements::{Elements, Piece};
-use crate::types::scan::may_touch;
 
 use super::bounds::{Keys, Lex};
 use super::value::{Key, read_sort};
@@ -127,7 +127,7 @@ impl<'a> Span<'a> {
             let (from, to) = self.ranks(&ctx.txn, at)?;
             return Ok(to.saturating_sub(from));
         }
-        may_touch(ctx, ctx.size(at))?;
+        may_touch(ctx.size(at))?;
         self.entries(&ctx.txn, at, false)?.try_fold(0, |count, entry| entry.map(|_| count + 1))
     }
 

@@ -1,0 +1,93 @@
+//! What a command does beside records: changes of its session, and what it does to other connections.
+//!
+//! | effect | when |
+//! |---|---|
+//! | a change of the session | at once, as the commands behind it in the same EXEC go by it; a rollback restores what was before |
+//! | a kill | noted; it leaves as the reply does, once the log holds what it tells |
+//!
+//! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
+//! the run that commits has effects. So nothing outside the write set is changed but through [`Ctx::alter`] and
+//! [`Ctx::note`]; both are cut back by a [`Mark`](super::ctx::Mark), as writes are.
+
+use std::sync::Arc;
+
+use super::session::{Client, State, bits};
+use super::{Ctx, Server, Session};
+use std::sync::atomic::Ordering;
+
+/// One effect of a command.
+#[derive(Debug)]
+pub enum Effect {
+    /// The session was as this says before.
+    Session(Box<State>),
+    /// Ends another connection.
+    Kill(Arc<Client>),
+}
+
+/// The effects of the command that runs.
+#[derive(Debug, Default)]
+pub struct Effects {
+    noted: Vec<Effect>,
+}
+
+impl Effects {
+    /// How many there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.noted.len()
+    }
+
+    /// Takes back everything since there were so many.
+    #[inline]
+    pub(super) fn cut_back(&mut self, len: usize, session: &mut Session) {
+        while self.noted.len() > len {
+            if let Some(Effect::Session(before)) = self.noted.pop() {
+                session.restore(*before);
+            }
+        }
+    }
+
+    /// Whether a connection is about to be killed.
+    pub fn kills(&self, client: u64) -> bool {
+        self.noted.iter().any(|effect| matches!(effect, Effect::Kill(other) if other.id == client))
+    }
+
+    /// The command has committed: what is to leave with its reply.
+    #[inline]
+    pub fn take(&mut self) -> Vec<Effect> {
+        if self.noted.is_empty() {
+            return Vec::new();
+        }
+        self.noted.drain(..).filter(|effect| !matches!(effect, Effect::Session(_))).collect()
+    }
+}
+
+impl Ctx<'_, '_> {
+    /// The session, to be changed. What it was stands until the command has committed.
+    pub fn alter(&mut self) -> &mut Session {
+        self.effects.noted.push(Effect::Session(Box::new(self.session.state())));
+        self.session
+    }
+
+    /// Notes what is to happen once the command has committed.
+    pub fn note(&mut self, effect: Effect) {
+        self.effects.noted.push(effect);
+    }
+}
+
+/// Does what a command that has committed and whose reply may leave has noted.
+pub fn carry_out(server: &Server, effects: impl IntoIterator<Item = Effect>) {
+    for effect in effects {
+        match effect {
+            Effect::Session(_) => {}
+            Effect::Kill(client) => {
+                // Under the registry's lock, and only as long as it is listed: then the descriptor is still its own.
+                let clients = server.clients.lock();
+                if clients.contains_key(&client.id) {
+                    client.bits.fetch_or(bits::CLOSING, Ordering::Relaxed);
+                    crate::util::sys::shutdown_socket(client.fd);
+                }
+            }
+        }
+    }
+}

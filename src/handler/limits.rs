@@ -1,0 +1,70 @@
+//! What one command may take, and where it may take it.
+//!
+//! | bound | from |
+//! |---|---|
+//! | bytes that a command holds: its reply, its log record, what it gathers on the way | an eighth of the budget, and the hard limit of `client-output-buffer-limit normal` |
+//! | bytes of one string | `proto-max-bulk-len` |
+//! | steps on a network thread | [`meter::STEPS_HERE`] |
+//!
+//! The first and the last are charged where the work is done ([`crate::meter`]), so that no command can forget them. What is
+//! here besides tells early what would be refused late: a command that knows how much it is going to do says so before it begins.
+
+use std::sync::OnceLock;
+
+use super::{Ctx, Error, Result};
+use crate::config::Settings;
+use crate::config::budget::{Budget, Machine};
+use crate::meter;
+
+/// Share of the whole budget that commands may hold, each and all of them together.
+const SHARE: u64 = 8;
+/// However small the budget.
+const LEAST_BYTES: u64 = 4 << 20;
+
+/// Bytes that a command may hold, its reply among them.
+pub fn command_bytes(settings: &Settings) -> usize {
+    static MACHINE: OnceLock<Machine> = OnceLock::new();
+    let total = Budget::new(settings, MACHINE.get_or_init(Machine::read)).total_bytes;
+    let share = (total / SHARE).max(LEAST_BYTES);
+    let bytes = match settings.client_output_buffer_limit.normal.hard_bytes {
+        0 => share,
+        hard => share.min(hard),
+    };
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// Asks for the shard's own thread where a command is to touch many elements.
+///
+/// # Errors
+/// `Cold`, at once, if the command is to be run again there.
+#[inline]
+pub fn may_touch(elements: u64) -> Result {
+    meter::foresee(elements)
+}
+
+/// The same where it will go through so many bytes.
+///
+/// # Errors
+/// `Cold`.
+#[inline]
+pub fn may_go_through(bytes: usize) -> Result {
+    meter::foresee((bytes / meter::STEP_BYTES) as u64)
+}
+
+/// Longest string a client may build, bytes: no configuration allows more than a request can name.
+pub fn max_len(ctx: &Ctx) -> u64 {
+    (ctx.server.config.settings().proto_max_bulk_len as u64).min(u32::MAX.into())
+}
+
+/// Refuses a value of `len + more` bytes if that is above the limit.
+///
+/// # Errors
+/// `TooBig`.
+pub fn check_len(ctx: &Ctx, len: u64, more: u64) -> Result {
+    /// No configuration allows less.
+    const ALWAYS_ALLOWED: u64 = 1 << 20;
+    match len.checked_add(more) {
+        Some(total) if total <= ALWAYS_ALLOWED || total <= max_len(ctx) => Ok(()),
+        _ => Err(Error::TooBig),
+    }
+}

@@ -1,0 +1,343 @@
+//! What the command that this thread runs may still do: steps, and bytes that it holds.
+//!
+//! | allowance | steps | bytes |
+//! |---|---|---|
+//! | [`Allowance::here`]: on a network thread | [`STEPS_HERE`], then `Cold`: it is run again on a shard's own thread | bounded |
+//! | [`Allowance::elsewhere`]: on a shard's thread | every [`STEPS_A_LOOK`] it is asked whether the command is to end: `Ended` | bounded |
+//! | none: timers, flushes, tests | without bound | without bound |
+//!
+//! A step is about what visiting an element in memory takes, or going through [`STEP_BYTES`] bytes. Charged are, each
+//! where it is done and not by the commands: keys looked up, elements visited, read and written, bytes copied or filled
+//! with zeros, keys met on a walk ([`step`], in the transaction); bytes of the reply, of the log record, of what undoes
+//! it and of intermediate results ([`hold`], in the reply, the transaction and the few helpers that gather). So no command
+//! can forget it; what computes long without touching any of these asks [`step`] itself.
+//!
+//! The state is the thread's and not a parameter: the writer of replies, the transaction and the iterators that read
+//! for it share it without knowing each other. A thread runs one command at a time; what [`begin`] answers puts back what was
+//! there before.
+//!
+//! Bytes of all commands together come out of one pool, in grains: many large commands at once are refused as one that is
+//! too large.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Steps of a command on a network thread: about a millisecond.
+pub const STEPS_HERE: usize = 16 << 10;
+/// Steps between two looks at whether a command is to end.
+pub const STEPS_A_LOOK: usize = if cfg!(test) { 16 } else { 4 << 10 };
+/// Bytes that may be gone through in a step.
+pub const STEP_BYTES: usize = 64;
+
+/// Bytes that a command may hold without asking the pool, and by which it asks for more.
+const GRAIN: usize = 1 << 20;
+
+/// Bytes of the pool that commands have.
+static POOLED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a command is to end: its client was killed or has left, or the server goes down.
+pub type Ended = Box<dyn Fn() -> bool>;
+
+/// What a command is given.
+pub struct Allowance {
+    steps: usize,
+    here: bool,
+    most_bytes: usize,
+    ended: Option<Ended>,
+}
+
+impl Allowance {
+    /// On a network thread, with so many bytes.
+    #[inline]
+    pub fn here(most_bytes: usize) -> Self {
+        Allowance { steps: STEPS_HERE, here: true, most_bytes, ended: None }
+    }
+
+    /// On a thread where it may take its time, as long as `ended` does not say that nobody wants it any more.
+    pub fn elsewhere(most_bytes: usize, ended: Ended) -> Self {
+        Allowance { steps: STEPS_A_LOOK, here: false, most_bytes, ended: Some(ended) }
+    }
+}
+
+/// The thread's state. Plain numbers, so that reaching them costs an address.
+struct State {
+    left: Cell<i64>,
+    here: Cell<bool>,
+    held: Cell<usize>,
+    granted: Cell<usize>,
+    most: Cell<usize>,
+}
+
+/// What a [`State`] holds at one moment.
+#[derive(Clone, Copy)]
+struct Values {
+    left: i64,
+    here: bool,
+    held: usize,
+    granted: usize,
+    most: usize,
+}
+
+impl State {
+    const fn unbounded() -> Self {
+        State {
+            left: Cell::new(i64::MAX),
+            here: Cell::new(false),
+            held: Cell::new(0),
+            granted: Cell::new(usize::MAX),
+            most: Cell::new(usize::MAX),
+        }
+    }
+
+    #[inline]
+    fn replace(&self, by: Values) -> Values {
+        Values {
+            left: self.left.replace(by.left),
+            here: self.here.replace(by.here),
+            held: self.held.replace(by.held),
+            granted: self.granted.replace(by.granted),
+            most: self.most.replace(by.most),
+        }
+    }
+}
+
+thread_local! {
+    static STATE: State = const { State::unbounded() };
+    static ENDED: RefCell<Option<Ended>> = const { RefCell::new(None) };
+}
+
+/// The time of an allowance. Dropping it ends that.
+#[must_use = "the allowance ends when this is dropped"]
+pub struct Running {
+    before: Values,
+    ended: Option<Ended>,
+    asks: bool,
+}
+
+/// Gives this thread's next command its allowance.
+#[inline]
+pub fn begin(allowance: Allowance) -> Running {
+    let Allowance { steps, here, most_bytes, ended } = allowance;
+    let values = Values { left: steps as i64, here, held: 0, granted: GRAIN.min(most_bytes), most: most_bytes };
+    let before = STATE.with(|state| state.replace(values));
+    let asks = ended.is_some();
+    let ended = if asks { ENDED.replace(ended) } else { None };
+    Running { before, ended, asks }
+}
+
+impl Drop for Running {
+    #[inline]
+    fn drop(&mut self) {
+        let Values { granted, .. } = STATE.with(|state| state.replace(self.before));
+        if granted > GRAIN {
+            POOLED.fetch_sub(granted - GRAIN, Ordering::Relaxed);
+        }
+        if self.asks {
+            ENDED.replace(self.ended.take());
+        }
+    }
+}
+
+/// Charges so many steps.
+///
+/// # Errors
+/// `Cold`: to be run again elsewhere. `Ended`: nobody wants it any more. `TooMuch`: a [`hold`] that could not answer was
+/// refused.
+#[inline]
+pub fn step(steps: usize) -> Result {
+    let left = STATE.with(|state| {
+        let left = state.left.get().saturating_sub_unsigned(steps as u64);
+        state.left.set(left);
+        left
+    });
+    if left < 0 { look() } else { Ok(()) }
+}
+
+/// Charges a step, and those of going through so many bytes.
+#[inline]
+pub fn step_through(bytes: usize) -> Result {
+    step(1 + bytes / STEP_BYTES)
+}
+
+#[cold]
+fn look() -> Result {
+    if is_over() {
+        return Err(Error::TooMuch);
+    }
+    if is_here() {
+        return Err(Error::Cold);
+    }
+    if ENDED.with_borrow(|ended| ended.as_ref().is_some_and(|ended| ended())) {
+        return Err(Error::Ended);
+    }
+    STATE.with(|state| state.left.set(STEPS_A_LOOK as i64));
+    Ok(())
+}
+
+/// Asks for another thread if so many steps are to come and this one is a network thread. Before anything is done: what
+/// is charged step by step would be done in vain.
+///
+/// # Errors
+/// `Cold`.
+#[inline]
+pub fn foresee(steps: u64) -> Result {
+    if steps > STEPS_HERE as u64 && is_here() { Err(Error::Cold) } else { Ok(()) }
+}
+
+/// Whether this is a network thread, which must not do what takes long.
+#[inline]
+pub fn is_here() -> bool {
+    STATE.with(|state| state.here.get())
+}
+
+/// Charges bytes that the command holds to its end.
+///
+/// # Errors
+/// `TooMuch`; every later call answers so too, until [`let_go`] goes back behind it.
+#[inline]
+pub fn hold(bytes: usize) -> Result {
+    let more = STATE.with(|state| {
+        let held = state.held.get().saturating_add(bytes);
+        state.held.set(held);
+        held > state.granted.get()
+    });
+    if more { ask() } else { Ok(()) }
+}
+
+/// Gets more of the pool, if the bounds of command and pool allow it.
+#[cold]
+fn ask() -> Result {
+    STATE.with(|state| {
+        let (held, granted, most) = (state.held.get(), state.granted.get(), state.most.get());
+        if held <= most {
+            let more = (held - granted).next_multiple_of(GRAIN);
+            let room =
+                |pooled: usize| pooled.checked_add(more).filter(|pooled| *pooled <= most.next_multiple_of(GRAIN));
+            if POOLED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {
+                state.granted.set(granted + more);
+                return Ok(());
+            }
+        }
+        // The next step ends the command even if who asked cannot tell it.
+        state.held.set(usize::MAX);
+        state.left.set(-1);
+        Err(Error::TooMuch)
+    })
+}
+
+/// Refuses now what will hold at least so many bytes more.
+///
+/// # Errors
+/// `TooMuch`, as of [`hold`].
+#[inline]
+pub fn expect(bytes: usize) -> Result {
+    let too_much = |state: &State| state.held.get().saturating_add(bytes) > state.most.get();
+    if bytes > GRAIN && STATE.with(too_much) { hold(usize::MAX) } else { Ok(()) }
+}
+
+/// Bytes held, for [`let_go`].
+#[inline]
+pub fn held() -> usize {
+    STATE.with(|state| state.held.get())
+}
+
+/// Goes back to what was held at an earlier moment: the rest has been given up.
+#[inline]
+pub fn let_go(held: usize) {
+    STATE.with(|state| state.held.set(held));
+}
+
+/// Gives up some of what is held.
+#[inline]
+pub fn release(bytes: usize) {
+    if !is_over() {
+        let_go(held().saturating_sub(bytes));
+    }
+}
+
+/// Bytes that the command may hold in all.
+pub fn most() -> usize {
+    STATE.with(|state| state.most.get())
+}
+
+/// Whether a call of [`hold`] was refused.
+#[inline]
+pub fn is_over() -> bool {
+    held() == usize::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    /// The pool is the process's: tests that fill it take turns.
+    static ONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
+    #[test]
+    fn without_an_allowance_there_is_no_bound() {
+        assert_eq!(step(usize::MAX / 4), Ok(()));
+        assert_eq!(hold(usize::MAX / 4), Ok(()));
+        let_go(0);
+        assert_eq!(foresee(u64::MAX), Ok(()));
+        assert!(!is_over());
+    }
+
+    #[test]
+    fn a_command_goes_elsewhere_once_its_steps_are_used_up() {
+        let running = begin(Allowance::here(usize::MAX));
+        assert_eq!(step(STEPS_HERE), Ok(()));
+        assert_eq!(step(1), Err(Error::Cold));
+        assert_eq!(step(0), Err(Error::Cold), "and stays refused");
+        drop(running);
+        assert_eq!(step(1), Ok(()));
+        let _running = begin(Allowance::here(usize::MAX));
+        assert_eq!(foresee(STEPS_HERE as u64), Ok(()));
+        assert_eq!(foresee(STEPS_HERE as u64 + 1), Err(Error::Cold));
+    }
+
+    #[test]
+    fn a_command_ends_at_the_first_look_after_it_was_told_to() {
+        let told = Arc::new(AtomicBool::new(false));
+        let asked = told.clone();
+        let _running = begin(Allowance::elsewhere(usize::MAX, Box::new(move || asked.load(Ordering::Relaxed))));
+        assert_eq!((0..10 * STEPS_A_LOOK).try_for_each(|_| step(1)), Ok(()));
+        told.store(true, Ordering::Relaxed);
+        let more = (0..10 * STEPS_A_LOOK).take_while(|_| step(1).is_ok()).count();
+        assert!(more <= STEPS_A_LOOK, "{more}");
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_what_cannot_answer_ends_the_command_at_its_next_step() {
+        let _one = ONE.lock();
+        let _running = begin(Allowance::here(4 * GRAIN));
+        assert_eq!(hold(4 * GRAIN), Ok(()));
+        let held = held();
+        assert_eq!(hold(1), Err(Error::TooMuch));
+        assert!(is_over());
+        assert_eq!(step(1), Err(Error::TooMuch));
+        let_go(held);
+        assert!(!is_over());
+        assert_eq!(hold(0), Ok(()));
+        assert_eq!(expect(GRAIN + 1), Err(Error::TooMuch));
+    }
+
+    #[test]
+    fn all_commands_share_a_pool_and_give_back_what_they_had() {
+        let _one = ONE.lock();
+        let first = begin(Allowance::here(8 * GRAIN));
+        assert_eq!(hold(6 * GRAIN), Ok(()));
+        assert_eq!(POOLED.load(Ordering::Relaxed), 5 * GRAIN);
+        let second = std::thread::spawn(|| {
+            let _running = begin(Allowance::here(8 * GRAIN));
+            (hold(3 * GRAIN), hold(3 * GRAIN))
+        });
+        assert_eq!(second.join().map_err(drop), Ok((Ok(()), Err(Error::TooMuch))));
+        assert_eq!(POOLED.load(Ordering::Relaxed), 5 * GRAIN);
+        drop(first);
+        assert_eq!(POOLED.load(Ordering::Relaxed), 0);
+    }
+}
