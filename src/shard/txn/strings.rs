@@ -15,6 +15,7 @@ pub const CHUNK: usize = 16 << 10;
 impl Txn<'_, '_> {
     /// Makes a key hold this string, whatever it held before. `expire_ms` is absolute, 0 for none.
     pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
+        meter::foresee((value.len() / meter::STEP_BYTES) as u64)?;
         let (at, hash, index) = self.raw_find(ns, key)?;
         let at = self.claim(at, hash, index, ns, key, value.len());
         self.set_kind(at, Kind::String);
@@ -124,6 +125,7 @@ impl Txn<'_, '_> {
         if bytes.is_empty() && new_len == old_len {
             return Ok(());
         }
+        meter::foresee((bytes.len() / meter::STEP_BYTES) as u64)?;
         if self.object(at).body.is_none() {
             if new_len <= BIG_STRING {
                 self.splice_small(at, offset, bytes, old_len, new_len);
