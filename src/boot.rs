@@ -29,7 +29,7 @@ use crate::config::settings::Supervised;
 use crate::config::{Config, Settings};
 use crate::handler::Server;
 use crate::handler::server::Shutdown;
-use crate::log::RealIo;
+use crate::log::{Io, RealIo};
 use crate::net::listen::{self, Workers};
 use crate::server::config::RESERVED_FILES;
 use crate::shard::Engine;
@@ -40,7 +40,7 @@ use crate::util::{alloc, logging, sys, time};
 const SAMPLE: Duration = Duration::from_millis(100);
 
 /// Why the server does not run, in the operator's words.
-type Failure = Box<dyn std::error::Error>;
+pub type Failure = Box<dyn std::error::Error>;
 
 /// Runs a server until it is told to end.
 pub fn serve(config: Config) -> ExitCode {
@@ -49,7 +49,7 @@ pub fn serve(config: Config) -> ExitCode {
         eprintln!("cannot open the log file: {error}");
         return ExitCode::FAILURE;
     }
-    let outcome = run(config);
+    let outcome = run(config, Arc::new(RealIo));
     if let Err(error) = &outcome {
         tracing::error!("{error}");
     }
@@ -59,7 +59,11 @@ pub fn serve(config: Config) -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run(config: Config) -> Result<(), Failure> {
+/// Runs a server, whose log is on this disk, until it is told to end. Logging is the caller's.
+///
+/// # Errors
+/// What the table above says.
+pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
     limit_clients(&config)?;
     let settings = config.settings();
     let machine = Machine::read();
@@ -73,7 +77,7 @@ fn run(config: Config) -> Result<(), Failure> {
         dir = %settings.dir.display(),
         "tarn starts"
     );
-    let engine = Engine::open(Arc::new(RealIo), engine_options(&settings, &budget))?;
+    let engine = Engine::open(io, engine_options(&settings, &budget))?;
     let server = Arc::new(Server::new(engine, config));
     if let Some(path) = &settings.pidfile {
         std::fs::write(path, format!("{}\n", std::process::id()))

@@ -407,7 +407,7 @@ impl Log {
     /// What the disk says: the end of the log may be lost.
     pub fn close(&self) -> io::Result<()> {
         self.end_thread();
-        if self.core.writer.lock().segment.is_none() {
+        if self.core.with_writer(|writer| writer.segment.is_none()) {
             return Ok(());
         }
         self.core.close()

@@ -8,11 +8,13 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::SegmentBoundary;
+use parking_lot::MutexGuard;
+
 use super::disk::write_all;
 use super::format::{FrameHeader, payload_check, segment_path};
-use super::segment::Prepared;
-use super::writer::{Core, Listed};
+use super::segment::{Prepared, Segment};
+use super::writer::{Core, Listed, Writer};
+use super::{Lsn, SegmentBoundary};
 
 fn not_open() -> io::Error {
     io::Error::other("the log is not open")
@@ -23,17 +25,28 @@ impl Core {
         let mut segments = self.segments.lock();
         let generation = 1 + segments.last().ok_or_else(not_open)?.generation;
         let poisoned = self.state.lock().poison.is_some();
-        if !poisoned
-            && let Some(segment) = &self.writer.lock().segment
-            && segment.first > self.written()
-        {
-            return Ok(SegmentBoundary(segment.first));
+        let first = self.with_writer(|writer| writer.segment.as_ref().map(|segment| segment.first));
+        if let Some(first) = first.filter(|&first| first > self.written() && !poisoned) {
+            return Ok(SegmentBoundary(first));
         }
         let prepared = Prepared::new(&*self.io, &self.dir)?;
         // Else the renaming, under the writer's lock, could wait in the file system's journal for all that is still to be
         // written, 100 ms and more. If it fails, this rotation is the remedy.
         let _ = self.sync(0);
-        let mut writer = self.writer.lock();
+        let first = self.with_writer(|writer| self.switch(writer, prepared, generation, &mut segments))?;
+        self.io.step("log.rotate.switched")?;
+        self.sync(0)?;
+        Ok(SegmentBoundary(first))
+    }
+
+    /// Gives the new segment its name and has the next frame go there.
+    fn switch(
+        &self,
+        mut writer: MutexGuard<'_, Writer>,
+        prepared: Prepared,
+        generation: u64,
+        segments: &mut Vec<Listed>,
+    ) -> io::Result<Lsn> {
         writer.mend()?;
         // Under the lock this is exact: what comes after it comes to the new segment.
         let first = self.written() + 1;
@@ -54,11 +67,7 @@ impl Core {
             state.dir_dirty = true;
         });
         writer.segment = Some(segment);
-        drop(writer);
-        self.drive();
-        self.io.step("log.rotate.switched")?;
-        self.sync(0)?;
-        Ok(SegmentBoundary(first))
+        Ok(first)
     }
 
     pub(super) fn delete_before(&self, boundary: SegmentBoundary) -> io::Result<()> {
@@ -93,18 +102,21 @@ impl Core {
 
     /// Writes and syncs everything, then a mark that tells the next start so.
     pub(super) fn close(&self) -> io::Result<()> {
-        let mut result = self.write_to(self.last()).and_then(|()| self.sync(0));
-        let mut writer = self.writer.lock();
-        if let Some(segment) = writer.segment.take()
-            && result.is_ok()
-        {
-            let (first, synced) = (self.written() + 1, self.synced());
-            let mark = FrameHeader { count: 0, size_bytes: 0, first, synced, check: payload_check(&[], segment.salt) };
-            result = write_all(&*segment.file, &mark.encode(segment.salt), segment.end)
-                .and_then(|()| segment.file.sync_data());
-        }
-        drop(writer);
+        let synced = self.write_to(self.last()).and_then(|()| self.sync(0));
+        let marked = self.with_writer(|mut writer| match writer.segment.take() {
+            Some(segment) if synced.is_ok() => self.mark(&segment),
+            _ => Ok(()),
+        });
+        let result = synced.and(marked);
         self.publish(|state| state.shut = Some("the log is closed".into()));
         result
+    }
+
+    /// Puts the mark of a clean close behind the last frame.
+    fn mark(&self, segment: &Segment) -> io::Result<()> {
+        let (first, synced) = (self.written() + 1, self.synced());
+        let mark = FrameHeader { count: 0, size_bytes: 0, first, synced, check: payload_check(&[], segment.salt) };
+        write_all(&*segment.file, &mark.encode(segment.salt), segment.end)?;
+        segment.file.sync_data()
     }
 }

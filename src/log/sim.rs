@@ -10,7 +10,8 @@
 //!
 //! Every call that changes something, and every step, is counted as one operation. [`SimIo::crash_at`] ends the
 //! "process" at one of them: it and all later calls fail with an error that [`is_crash`] knows; a write that meets
-//! the crash is done by half.
+//! the crash is done by half. [`SimIo::at`] has something run at the next call of a kind, on the thread that makes it:
+//! that forces any order of two threads' calls, and tells a test that waits for a call that it has come.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -46,6 +47,19 @@ pub enum Op {
     SyncDir,
 }
 
+/// Where a call stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Nothing is done yet.
+    Before(Op),
+    /// It is done; the caller does not know yet.
+    After(Op),
+    /// The named step is reached.
+    Step(&'static str),
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
 /// The simulated disk. Clones are the same disk.
 #[derive(Clone, Default)]
 pub struct SimIo {
@@ -67,6 +81,8 @@ struct Disk {
     crash_step: Option<(String, u64)>,
     crashed: bool,
     steps: Vec<&'static str>,
+    step_fault: Option<(&'static str, i32)>,
+    hooks: Vec<(Moment, Hook)>,
 }
 
 #[derive(Default, Clone)]
@@ -136,10 +152,39 @@ impl SimIo {
         self.disk.lock().faults.insert(Op::Write, Fault { skip, times, errno, keep });
     }
 
+    /// The named step fails with the errno until told otherwise; the process goes on.
+    pub fn fail_step(&self, fault: Option<(&'static str, i32)>) {
+        self.disk.lock().step_fault = fault;
+    }
+
+    /// Runs something, once, on the thread that comes to that moment next. It may use the disk.
+    pub fn at(&self, moment: Moment, run: impl FnOnce() + Send + 'static) {
+        self.disk.lock().hooks.push((moment, Box::new(run)));
+    }
+
+    fn reach(&self, moment: Moment) {
+        let hook = {
+            let hooks = &mut self.disk.lock().hooks;
+            hooks.iter().position(|(at, _)| *at == moment).map(|at| hooks.remove(at).1)
+        };
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+
+    /// One call, with what is to run before and after it.
+    fn call<R>(&self, op: Op, run: impl FnOnce(&mut Disk) -> R) -> R {
+        self.reach(Moment::Before(op));
+        let result = run(&mut self.disk.lock());
+        self.reach(Moment::After(op));
+        result
+    }
+
     /// Ends all injected failures. A crash stays.
     pub fn heal(&self) {
         let mut disk = self.disk.lock();
         disk.faults.clear();
+        disk.step_fault = None;
         disk.capacity_bytes = None;
     }
 
@@ -418,27 +463,24 @@ impl Io for SimIo {
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        let mut disk = self.disk.lock();
-        disk.call(Op::Create)?;
-        let id = match disk.id(path) {
-            Ok(id) => {
+        let id = self.call(Op::Create, |disk| {
+            disk.call(Op::Create)?;
+            if let Ok(id) = disk.id(path) {
                 disk.files[id].change(ChangeKind::Truncate(0));
-                id
+                return io::Result::Ok(id);
             }
-            Err(_) => {
-                disk.files.push(SimData::default());
-                let id = disk.files.len() - 1;
-                disk.change_dir(DirChange { removed: None, added: Some((path.to_owned(), id)) });
-                id
-            }
-        };
-        Ok(Arc::new(SimFile { disk: self.disk.clone(), id }))
+            disk.files.push(SimData::default());
+            let id = disk.files.len() - 1;
+            disk.change_dir(DirChange { removed: None, added: Some((path.to_owned(), id)) });
+            Ok(id)
+        })?;
+        Ok(Arc::new(SimFile { io: self.clone(), id }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let disk = self.disk.lock();
         disk.alive()?;
-        Ok(Arc::new(SimFile { disk: self.disk.clone(), id: disk.id(path)? }))
+        Ok(Arc::new(SimFile { io: self.clone(), id: disk.id(path)? }))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -449,38 +491,44 @@ impl Io for SimIo {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut disk = self.disk.lock();
-        disk.call(Op::Rename)?;
-        let id = disk.id(from)?;
-        disk.change_dir(DirChange { removed: Some(from.to_owned()), added: Some((to.to_owned(), id)) });
-        Ok(())
+        self.call(Op::Rename, |disk| {
+            disk.call(Op::Rename)?;
+            let id = disk.id(from)?;
+            disk.change_dir(DirChange { removed: Some(from.to_owned()), added: Some((to.to_owned(), id)) });
+            Ok(())
+        })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut disk = self.disk.lock();
-        disk.call(Op::Remove)?;
-        disk.id(path)?;
-        disk.change_dir(DirChange { removed: Some(path.to_owned()), added: None });
-        Ok(())
+        self.call(Op::Remove, |disk| {
+            disk.call(Op::Remove)?;
+            disk.id(path)?;
+            disk.change_dir(DirChange { removed: Some(path.to_owned()), added: None });
+            Ok(())
+        })
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut disk = self.disk.lock();
-        disk.call(Op::SyncDir)?;
         let inside = |change: &DirChange| {
             let path = change.removed.as_ref().or(change.added.as_ref().map(|(path, _)| path));
             path.and_then(|path| path.parent()) == Some(dir)
         };
-        let changes = std::mem::take(&mut disk.renames);
-        for change in changes {
-            if inside(&change) { change.apply(&mut disk.safe_names) } else { disk.renames.push(change) }
-        }
-        Ok(())
+        self.call(Op::SyncDir, |disk| {
+            disk.call(Op::SyncDir)?;
+            for change in std::mem::take(&mut disk.renames) {
+                if inside(&change) { change.apply(&mut disk.safe_names) } else { disk.renames.push(change) }
+            }
+            Ok(())
+        })
     }
 
     fn step(&self, name: &'static str) -> io::Result<()> {
+        self.reach(Moment::Step(name));
         let mut disk = self.disk.lock();
         disk.operate()?;
+        if let Some((_, errno)) = disk.step_fault.filter(|(failing, _)| *failing == name) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
         disk.steps.push(name);
         if let Some((wanted, n)) = &mut disk.crash_step
             && wanted == name
@@ -496,47 +544,49 @@ impl Io for SimIo {
 }
 
 struct SimFile {
-    disk: Arc<Mutex<Disk>>,
+    io: SimIo,
     id: usize,
 }
 
 impl File for SimFile {
     fn size_bytes(&self) -> io::Result<u64> {
-        let disk = self.disk.lock();
+        let disk = self.io.disk.lock();
         disk.alive()?;
         Ok(disk.files[self.id].live.len() as u64)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut disk = self.disk.lock();
-        disk.alive()?;
-        if let Some(fault) = disk.strike(Op::Read) {
-            return Err(io::Error::from_raw_os_error(fault.errno));
-        }
-        let live = &disk.files[self.id].live;
-        let start = live.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
-        let taken = buf.len().min(live.len() - start);
-        buf[..taken].copy_from_slice(&live[start..start + taken]);
-        Ok(taken)
+        self.io.call(Op::Read, |disk| {
+            disk.alive()?;
+            if let Some(fault) = disk.strike(Op::Read) {
+                return Err(io::Error::from_raw_os_error(fault.errno));
+            }
+            let live = &disk.files[self.id].live;
+            let start = live.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+            let taken = buf.len().min(live.len() - start);
+            buf[..taken].copy_from_slice(&live[start..start + taken]);
+            Ok(taken)
+        })
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        self.disk.lock().write(self.id, buf, offset)
+        self.io.call(Op::Write, |disk| disk.write(self.id, buf, offset))
     }
 
     fn truncate(&self, size_bytes: u64) -> io::Result<()> {
-        let mut disk = self.disk.lock();
-        disk.call(Op::Truncate)?;
-        disk.files[self.id].change(ChangeKind::Truncate(size_bytes));
-        Ok(())
+        self.io.call(Op::Truncate, |disk| {
+            disk.call(Op::Truncate)?;
+            disk.files[self.id].change(ChangeKind::Truncate(size_bytes));
+            Ok(())
+        })
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.disk.lock().sync(self.id)
+        self.io.call(Op::Sync, |disk| disk.sync(self.id))
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.disk.lock().sync(self.id)
+        self.io.call(Op::Sync, |disk| disk.sync(self.id))
     }
 }
 

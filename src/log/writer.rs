@@ -14,7 +14,18 @@
 //!
 //! **Nothing is stranded.** A committer raises `wanted`, then tries the writer's lock. If it is taken, its holder
 //! looks at `wanted` after it has let go. Either the committer gets the lock or the holder sees the raised `wanted`:
-//! the two fences of [`Core::drive`] order the store and the load on both sides.
+//! the fences of [`Core::drive_with`] order the store and the load on both sides. That every holder looks is seen to by the
+//! two functions that take the lock: [`Core::with_writer`] drives whatever became of its closure, and `drive_with` itself
+//! goes round again after every turn that did not fail, the one that found nothing to write too: what it found it found
+//! *before* it let go. Who stops looking has somebody else to go on:
+//!
+//! | stops because | goes on |
+//! |---|---|
+//! | all that is wanted is written | nobody need |
+//! | the lock is taken | its holder, who looks afterwards |
+//! | a write failed | the log thread, notified, after the pause |
+//! | the segment is poisoned | the rotation, which drives once the new segment is there |
+//! | `ROUNDS_MAX` turns on behalf of others | the log thread, notified |
 
 use std::io;
 use std::path::PathBuf;
@@ -258,7 +269,8 @@ pub(super) struct Core {
     pub(super) size_bytes: AtomicU64,
     /// How many there are, for who must not wait for a rotation.
     pub(super) segment_count: AtomicUsize,
-    pub(super) writer: Mutex<Writer>,
+    /// Taken by [`Core::with_writer`] and [`Core::drive_with`] alone.
+    writer: Mutex<Writer>,
     pub(super) state: Mutex<State>,
     syncing: Mutex<()>,
     /// Every segment, oldest first; the last one is being written.
@@ -332,13 +344,11 @@ impl Core {
         self.segment_count.store(segments.len(), Ordering::Relaxed);
         *self.segments.lock() = segments;
         let unsynced = vec![(segment.generation, segment.file.clone())];
-        let mut writer = self.writer.lock();
-        writer.segment = Some(segment);
-        let mut pending = self.pending.0.lock();
-        pending.next = last + 1;
-        self.last.0.store(last, Ordering::Release);
-        drop(pending);
-        drop(writer);
+        self.with_writer(|mut writer| {
+            writer.segment = Some(segment);
+            self.pending.0.lock().next = last + 1;
+            self.last.0.store(last, Ordering::Release);
+        });
         self.publish(|state| {
             (state.written, state.durable, state.acked) = (last, last, last);
             state.unsynced = unsynced;
@@ -409,7 +419,7 @@ impl Core {
         if acked >= upto {
             return acked;
         }
-        self.wanted.fetch_max(upto, Ordering::Relaxed);
+        self.want(upto);
         self.drive();
         let acked = self.acked();
         if acked >= upto {
@@ -427,6 +437,11 @@ impl Core {
         acked
     }
 
+    /// Raises what is to be written.
+    pub(super) fn want(&self, upto: Lsn) {
+        self.wanted.fetch_max(upto, Ordering::Relaxed);
+    }
+
     /// Whether frames that somebody waits for could be written now.
     fn wants_write(&self) -> bool {
         self.written() < self.wanted.load(Ordering::Relaxed) && !self.write_failed.load(Ordering::Acquire)
@@ -434,23 +449,34 @@ impl Core {
 
     /// Writes what is wanted unless somebody else is at it, who then looks again.
     pub(super) fn drive(&self) {
+        self.drive_with(|writer| self.write_out(writer));
+    }
+
+    /// The same, with `turn` for the writing; it lets go of the lock.
+    pub(super) fn drive_with(&self, mut turn: impl FnMut(MutexGuard<'_, Writer>) -> io::Result<bool>) {
         for _ in 0..ROUNDS_MAX {
             fence(Ordering::SeqCst);
             if !self.wants_write() {
                 return;
             }
             let Some(writer) = self.writer.try_lock() else { return };
-            let result = self.write_out(writer);
-            if !matches!(result, Ok(true)) {
-                // Failed, or blocked by a poisoned segment: the log thread or a rotation goes on.
+            // Also if there was nothing to write: somebody may have come since, found the lock taken and left.
+            if turn(writer).is_err() {
                 return;
             }
         }
         self.notify();
     }
 
+    /// Runs something that holds the writer's lock, for which it waits, and then looks for who found it taken.
+    pub(super) fn with_writer<R>(&self, run: impl FnOnce(MutexGuard<'_, Writer>) -> R) -> R {
+        let result = run(self.writer.lock());
+        self.drive();
+        result
+    }
+
     /// Writes everything appended so far with one write(2). False if there was nothing.
-    fn write_out(&self, mut writer: MutexGuard<'_, Writer>) -> io::Result<bool> {
+    pub(super) fn write_out(&self, mut writer: MutexGuard<'_, Writer>) -> io::Result<bool> {
         if !self.fill(&mut writer)? {
             return Ok(false);
         }
@@ -520,9 +546,8 @@ impl Core {
         }
         let mut result = Ok(true);
         while self.written() < lsn && matches!(result, Ok(true)) {
-            result = self.write_out(self.writer.lock());
+            result = self.with_writer(|writer| self.write_out(writer));
         }
-        self.drive();
         result.map(drop)
     }
 
@@ -617,8 +642,7 @@ impl Core {
         let failed = self.write_failed.load(Ordering::Acquire);
         if failed || self.wants_write() {
             // An error is in the state by now.
-            let _ = self.write_out(self.writer.lock());
-            self.drive();
+            let _ = self.with_writer(|writer| self.write_out(writer));
         }
         let wanted = {
             let state = self.state.lock();

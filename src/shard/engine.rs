@@ -10,8 +10,11 @@
 //! the tables; only then may commands run.
 
 mod background;
+mod steps;
 
-pub use background::FlushError;
+#[cfg(test)]
+pub(super) use steps::Flush;
+pub use steps::FlushError;
 
 use std::path::PathBuf;
 use std::sync::Arc;

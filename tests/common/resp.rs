@@ -211,6 +211,14 @@ impl Client {
         }
     }
 
+    /// Whether nothing at all has come.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket");
+        let quiet = matches!(self.stream.peek(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock);
+        self.stream.set_nonblocking(false).expect("a socket");
+        self.buf.is_empty() && quiet
+    }
+
     /// Sends one command and reads one reply.
     pub(crate) fn try_call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<Value, Gone> {
         self.send_raw(&encode(args)).map_err(|_| Gone::Closed)?;

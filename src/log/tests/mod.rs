@@ -3,6 +3,7 @@
 mod check;
 mod commit;
 mod failures;
+mod order;
 mod rounds;
 mod segments;
 mod tail;

@@ -96,6 +96,27 @@ fn rule_4_a_flipped_bit_above_the_synced_lsn_is_tail() {
 }
 
 #[test]
+fn rule_4_a_frame_that_is_damaged_itself_proves_what_its_header_says() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::No, 3);
+    log.sync_to(3).unwrap();
+    add(&log, waiter);
+    let bytes = sim.contents(&path(1)).unwrap();
+    let offsets = frames(4);
+    // Only frame 4 was written after the sync. Of it the header is whole, and its records are not, or not all there.
+    let mut torn = bytes[..offsets[4] - 1].to_vec();
+    let mut flipped = bytes;
+    for bytes in [&mut torn, &mut flipped] {
+        bytes[offsets[1] + FRAME_HEADER + 3] ^= 1;
+    }
+    flipped[offsets[3] + FRAME_HEADER + 3] ^= 1;
+    for bytes in [torn, flipped] {
+        let damage = damaged(reopen(&disk(&bytes), Fsync::No));
+        assert_eq!((damage.offset, damage.lsn, damage.lost.last), (offsets[1] as u64, 2, 3));
+    }
+}
+
+#[test]
 fn rule_4_a_clean_close_proves_the_last_record() {
     let sim = SimIo::new();
     let (log, _) = with_records(&sim, Fsync::No, 3);

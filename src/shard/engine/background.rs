@@ -5,18 +5,15 @@
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long |
 //! | `watch` | sets the writers' delay by what is dirty, gives free memory back to the system |
 //! | `free` | frees big overlays that commands have thrown away |
-//! | `ingest` | one flight's ingestion, at the lower priority of background work |
+//!
+//! What a flush does stands in [`super::steps`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Engine, MOST_DELAY_US, gate, spawn, store_bytes};
-use crate::log;
-use crate::shard::actor::Shard;
-use crate::shard::flush::{Flight, Gather};
-use crate::store::Partition;
+use super::{Engine, MOST_DELAY_US, gate, spawn};
 use crate::util::alloc::Trimmer;
 use crate::util::pace::Pace;
 
@@ -80,11 +77,7 @@ impl Engine {
             last_flush = Instant::now();
             if self.flush().is_err() {
                 self.stats.flush_errors.fetch_add(1, Ordering::Relaxed);
-                if self.store.health().is_err()
-                    && let Err(error) = self.store.reopen()
-                {
-                    tracing::error!(%error, "cannot reopen the store");
-                }
+                self.mend_store();
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
@@ -141,148 +134,5 @@ impl Engine {
         if (self.gate.load(Ordering::Relaxed) & gate::REFUSED != 0) != self.refusal().is_some() {
             self.set_gate(gate::REFUSED, self.refusal().is_some());
         }
-    }
-
-    /// Brings everything dirty to fjall and deletes the segments that are thereby worthless.
-    pub fn flush(&self) -> Result<(), FlushError> {
-        let _one = self.flush_lock.lock();
-        let outcome = self.flush_all();
-        let why = outcome.as_ref().err().map(FlushError::cause);
-        let before = std::mem::replace(&mut *self.flush_failure.lock(), why.clone());
-        match &outcome {
-            // Once, not ten times a second as long as a disk is full.
-            Err(error) if before != why => tracing::error!(%error, "flush failed, will be repeated"),
-            Ok(()) if before.is_some() => tracing::info!("flushes succeed again"),
-            _ => {}
-        }
-        outcome
-    }
-
-    fn flush_all(&self) -> Result<(), FlushError> {
-        let began = std::time::Instant::now();
-        self.io.step("flush.begin")?;
-        let boundary = self.log.rotate()?;
-        self.io.step("flush.rotated")?;
-        self.store_tables()?;
-        self.io.step("flush.stored")?;
-        self.delete_before(boundary)?;
-        self.io.step("flush.deleted")?;
-        self.stats.flushes.fetch_add(1, Ordering::Relaxed);
-        self.stats.flush_us.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
-        self.stats.last_flush_ms.store(crate::util::time::now_ms(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Deletes the segments before a boundary, when all that they hold is in fjall.
-    pub(in crate::shard) fn delete_before(&self, boundary: log::SegmentBoundary) -> std::io::Result<()> {
-        self.log.delete_before(boundary)?;
-        self.log_from.fetch_max(boundary.first_lsn(), Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// The log holds no record below this LSN any more; 0 as long as that is not known.
-    pub fn log_from(&self) -> log::Lsn {
-        self.log_from.load(Ordering::SeqCst)
-    }
-
-    /// Brings everything dirty to fjall. During replay this is the whole flush: the log must stay as it is.
-    pub fn store_tables(&self) -> Result<(), FlushError> {
-        self.shards.iter().try_for_each(|shard| self.flush_shard(shard))
-    }
-
-    fn flush_shard(&self, shard: &Shard) -> Result<(), FlushError> {
-        let mut core = shard.core();
-        let partition = core.partition.clone();
-        let mut pace = Pace::new();
-        let mut gather = Gather::begin(&mut core);
-        let mut more = gather.slice(&mut core);
-        while more {
-            drop(core);
-            pace.step();
-            core = shard.core();
-            more = gather.slice(&mut core);
-        }
-        let mut flight = gather.end(&mut core);
-        drop(core);
-        let result = self.ingest_aside(&partition, &mut flight);
-        if result.is_ok() {
-            self.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
-        }
-        flight.forget_records();
-        loop {
-            let mut core = shard.core();
-            let more = flight.settle(&mut core, result.is_ok());
-            core.store_is_cold = self.store_is_cold();
-            drop(core);
-            if !more {
-                return result;
-            }
-            pace.step();
-        }
-    }
-
-    /// Runs the ingestion at the lower priority of background work. The flusher itself must not have that: whoever is
-    /// preempted while it holds a core keeps everybody from it.
-    fn ingest_aside(&self, partition: &Partition, flight: &mut Flight) -> Result<(), FlushError> {
-        if !self.options.background {
-            return self.ingest(partition, flight);
-        }
-        std::thread::scope(|scope| {
-            let aside = || {
-                crate::util::sys::to_background(self.options.nice);
-                self.ingest(partition, flight)
-            };
-            match std::thread::Builder::new().name("ingest".to_owned()).spawn_scoped(scope, aside)?.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })
-    }
-
-    fn ingest(&self, partition: &Partition, flight: &mut Flight) -> Result<(), FlushError> {
-        self.io.step("flush.gathered")?;
-        if flight.is_empty() {
-            return Ok(());
-        }
-        flight.prepare(partition)?;
-        let highest = flight.highest;
-        let mut pace = Pace::new();
-        partition.ingest_with(flight.records().inspect(|_| pace.step()), || {
-            self.log.sync_to(highest)?;
-            self.io.step("flush.synced")
-        })?;
-        self.io.step("flush.ingested")?;
-        Ok(())
-    }
-
-    /// Whether a read of the store may have to wait for the disk.
-    fn store_is_cold(&self) -> bool {
-        store_bytes(&self.store) > self.options.block_cache as u64 / 2
-    }
-}
-
-/// Why a flush failed.
-#[derive(Debug, thiserror::Error)]
-pub enum FlushError {
-    /// The log.
-    #[error("log: {0}")]
-    Io(#[from] std::io::Error),
-    /// fjall.
-    #[error("store: {0}")]
-    Store(#[from] crate::store::StoreError),
-}
-
-impl FlushError {
-    /// The operating system's words where they are behind it, as clients are told them.
-    fn cause(&self) -> Arc<str> {
-        let mut error: &dyn std::error::Error = self;
-        while let Some(source) = error.source() {
-            error = source;
-        }
-        let text = match self {
-            FlushError::Io(io) => io.to_string(),
-            FlushError::Store(_) => error.to_string(),
-        };
-        text.split(" (os error ").next().unwrap_or_default().into()
     }
 }

@@ -7,11 +7,13 @@
 //! | `audit` | what fjall may hold when nothing is left to be done |
 //! | `model` | random rounds; failures found stay as seeds |
 //! | `fields` | the sweep of fields of hashes |
+//! | `flusher` | what has the flusher's thread flush |
 //! | `rules` | the rules of log, table and flush, one by one |
 
 mod audit;
 mod big;
 mod fields;
+mod flusher;
 mod model;
 mod rules;
 mod step;

@@ -297,7 +297,7 @@ impl Run {
 
     fn step_flush(&mut self) {
         let engine = self.world.engine().clone();
-        let mut stepper = self.stepper.take().unwrap_or_else(|| Stepper::begin(&engine, None));
+        let mut stepper = self.stepper.take().unwrap_or_else(|| self.world.begin_flush(None));
         for _ in 0..1 + self.rng.below(4) {
             if !stepper.step(&engine) {
                 return;
@@ -317,7 +317,7 @@ impl Run {
         self.finish_flush();
         let engine = self.world.engine().clone();
         let shard = self.rng.below(engine.shards.len());
-        self.stepper = Some(Stepper::begin(&engine, Some(shard)));
+        self.stepper = Some(self.world.begin_flush(Some(shard as u16)));
     }
 
     fn verify_some(&mut self) {

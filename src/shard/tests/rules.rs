@@ -86,7 +86,7 @@ fn rule_1_sync_before_finish() {
     for fsync in [Fsync::Always, Fsync::EverySec, Fsync::No] {
         let mut world = world(fsync);
         world.put(DB, b"a", b"1", 0);
-        let mut flush = Stepper::begin(world.engine(), None);
+        let mut flush = world.begin_flush(None);
         world.step(&mut flush, 1);
         // In the new segment, gathered all the same.
         world.put(DB, b"a", b"2", 0);
@@ -115,7 +115,7 @@ fn rule_2_clean_means_the_same_lsn() {
     let mut world = world(Fsync::No);
     world.put(DB, b"same", b"1", 0);
     world.put(DB, b"changed", b"1", 0);
-    let mut flush = Stepper::begin(world.engine(), None);
+    let mut flush = world.begin_flush(None);
     world.step(&mut flush, 3);
     world.put(DB, b"changed", b"2", 0);
     world.finish(&mut flush);
@@ -129,7 +129,7 @@ fn rule_2_a_failed_ingestion_turns_everything_dirty_again() {
     let mut world = world(Fsync::No);
     world.put(DB, b"a", &big(1), world.now_ms + 500);
     world.put(DB, b"b", b"1", 0);
-    let mut flush = Stepper::begin(world.engine(), Some(0));
+    let mut flush = world.begin_flush(Some(0));
     world.finish(&mut flush);
     for key in [b"a", b"b"] {
         assert_ne!(world.state(DB, key).unwrap() & state::DIRTY, 0);
@@ -144,7 +144,7 @@ fn rule_2_a_failed_ingestion_turns_everything_dirty_again() {
 fn rule_3_what_was_gathered_leaves_a_tombstone() {
     let mut world = world(Fsync::No);
     world.put(DB, b"a", b"1", 0);
-    let mut flush = Stepper::begin(world.engine(), None);
+    let mut flush = world.begin_flush(None);
     world.step(&mut flush, 2);
     world.delete(DB, b"a");
     world.finish(&mut flush);
@@ -245,7 +245,7 @@ fn rule_13_a_failed_flush_leaves_its_bytes_dirty() {
     let before = world.engine().dirty_bytes();
     assert!(before > big.len());
     for _ in 0..3 {
-        let mut flush = Stepper::begin(world.engine(), Some(0));
+        let mut flush = world.begin_flush(Some(0));
         while flush.step(world.engine()) {}
         assert_eq!(world.engine().dirty_bytes(), before);
     }
@@ -346,7 +346,7 @@ impl World {
 fn a_filter_filled_anew_has_the_keys_of_a_failed_flush() {
     let (mut world, gone) = outgrown_world();
     world.put(DB, b"a", b"1", 0);
-    let mut flush = Stepper::begin(world.engine(), Some(0));
+    let mut flush = world.begin_flush(Some(0));
     while flush.step(world.engine()) {}
     world.turn();
     assert!(!world.engine().shards[0].core().membership.is_outgrown(2));
@@ -362,7 +362,7 @@ fn a_filter_is_not_filled_anew_during_a_flush() {
     let (mut world, _) = outgrown_world();
     world.put(DB, b"a", b"1", 0);
     let engine = world.engine().clone();
-    let mut flush = Stepper::begin(&engine, None);
+    let mut flush = world.begin_flush(None);
     assert!(!world.passes(b"a"));
     while flush.step(&engine) {
         if world.passes(b"a") {
@@ -420,11 +420,11 @@ fn rule_8_a_garbage_record_outlives_the_log() {
     world.delete(DB, b"a");
     world.turns(3);
     assert!(world.stored_with(codec::key::tag::ELEMENT) > 0, "not worked off before it is flushed");
-    let mut flush = Stepper::begin(world.engine(), None);
+    let mut flush = world.begin_flush(None);
     world.finish(&mut flush);
     world.turns(3);
     // The tombstones go out, but the segment with the removal stays.
-    let mut flush = Stepper::begin(world.engine(), None);
+    let mut flush = world.begin_flush(None);
     world.step(&mut flush, 4);
     world.turns(3);
     let record = |world: &World| world.stored_with(codec::key::tag::GARBAGE);
@@ -512,7 +512,7 @@ fn rule_12_a_key_made_again_under_its_tombstone_is_met() {
     }
     world.flush();
     world.delete(DB, b"a");
-    let mut flush = Stepper::begin(world.engine(), None);
+    let mut flush = world.begin_flush(None);
     world.step(&mut flush, 2);
     world.put(DB, b"a", b"2", 0);
     // fjall shows it no more, and nothing is settled yet.
@@ -612,7 +612,7 @@ fn a_time_flushed_during_a_sweep_is_swept_by_the_next() {
     world.put(DB, b"stays", b"1", 0);
     world.flush();
     world.put(DB, b"a", b"1", world.now_ms + 5);
-    let mut flush = Stepper::begin(world.engine(), None);
+    let mut flush = world.begin_flush(None);
     world.step(&mut flush, 2);
     world.now_ms += 3;
     // Passes over the time that is on its way, and notes where to begin next.
@@ -636,7 +636,7 @@ fn a_time_is_swept_as_soon_as_its_object_may_leave() {
     for key in &keys {
         world.put(DB, key, b"1", world.now_ms + 5);
     }
-    let mut flush = Stepper::begin(world.engine(), None);
+    let mut flush = world.begin_flush(None);
     // All gathered and ingested, one slice settled.
     world.step(&mut flush, 6);
     world.evict();
@@ -654,7 +654,7 @@ fn an_owner_of_a_time_outdoes_its_tombstone() {
     world.flush();
     world.put(DB, b"a", b"1", 0);
     // The failed flush leaves the tombstone of the old time behind.
-    let mut flush = Stepper::begin(world.engine(), Some(0));
+    let mut flush = world.begin_flush(Some(0));
     world.finish(&mut flush);
     world.put(DB, b"a", b"1", at_ms);
     world.flush();

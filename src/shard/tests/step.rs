@@ -1,86 +1,47 @@
-//! A flush taken apart, so that a test can do other things between any two holds of a shard's lock.
+//! A flush taken step by step, so that a test can do other things between any two holds of a shard's lock.
 
-use crate::log::SegmentBoundary;
+use super::world::World;
+use crate::log::sim::SimIo;
 use crate::shard::Engine;
-use crate::shard::flush::{Flight, Gather};
+use crate::shard::core::ShardId;
+use crate::shard::engine::Flush;
 
-/// Where a flush stands.
-enum At {
-    Begin,
-    Gather(Gather),
-    Gathered(Flight),
-    Ingested(Flight, bool),
+/// The engine's own flush.
+pub(super) struct Stepper {
+    flush: Flush,
+    /// The ingestion of this shard fails once the log is synced.
+    fail: Option<ShardId>,
+    sim: SimIo,
+    ended: bool,
 }
 
-/// The same steps as [`Engine::flush`], one at a time.
-pub(super) struct Stepper {
-    boundary: SegmentBoundary,
-    shard: usize,
-    at: At,
-    /// The ingestion of this shard is given up.
-    fail: Option<usize>,
-    failed: bool,
+impl World {
+    /// Begins a flush; one of its ingestions fails, if so wanted, and with it the flush.
+    pub(super) fn begin_flush(&self, fail: Option<ShardId>) -> Stepper {
+        let flush = Flush::begin(self.engine()).unwrap();
+        Stepper { flush, fail, sim: self.sim.clone(), ended: false }
+    }
 }
 
 impl Stepper {
-    pub(super) fn begin(engine: &Engine, fail: Option<usize>) -> Stepper {
-        let boundary = engine.log.rotate().unwrap();
-        Stepper { boundary, shard: 0, at: At::Begin, fail, failed: false }
-    }
-
     /// The next step; false once all is done.
     pub(super) fn step(&mut self, engine: &Engine) -> bool {
-        let Some(shard) = engine.shards.get(self.shard) else {
-            if !self.failed {
-                engine.delete_before(self.boundary).unwrap();
-            }
+        if self.ended {
             return false;
-        };
-        let mut core = shard.core();
-        self.at = match std::mem::replace(&mut self.at, At::Begin) {
-            At::Begin => At::Gather(Gather::begin(&mut core)),
-            At::Gather(mut gather) => {
-                if gather.slice(&mut core) {
-                    At::Gather(gather)
-                } else {
-                    At::Gathered(gather.end(&mut core))
-                }
-            }
-            At::Gathered(flight) => {
-                let partition = core.partition.clone();
-                drop(core);
-                let ok = self.ingest(engine, &partition, flight);
-                core = shard.core();
-                ok
-            }
-            At::Ingested(mut flight, ok) => {
-                if flight.settle(&mut core, ok) {
-                    At::Ingested(flight, ok)
-                } else {
-                    self.shard += 1;
-                    At::Begin
-                }
-            }
-        };
-        core.check();
-        true
-    }
-
-    fn ingest(&mut self, engine: &Engine, partition: &crate::store::Partition, mut flight: Flight) -> At {
-        flight.prepare(partition).unwrap();
-        let fail = self.fail == Some(self.shard);
-        let highest = flight.highest;
-        let result = partition.ingest_with(flight.records(), || {
-            engine.log.sync_to(highest)?;
-            if fail { Err(std::io::Error::other("given up by the test")) } else { Ok(()) }
-        });
-        flight.forget_records();
-        let ok = result.is_ok();
-        assert!(ok || fail, "{result:?}");
-        if !ok {
-            self.failed = true;
-            engine.store.reopen().unwrap();
         }
-        At::Ingested(flight, ok)
+        let shard = self.flush.shard();
+        let fails = self.fail == Some(shard);
+        self.sim.fail_step(fails.then_some(("flush.synced", libc::EIO)));
+        let result = self.flush.step(engine);
+        self.sim.fail_step(None);
+        if let Some(shard) = engine.shards.get(shard as usize) {
+            shard.core().check();
+        }
+        self.ended = !*result.as_ref().unwrap_or(&false);
+        if let Err(error) = result {
+            assert!(fails, "{error}");
+            engine.mend_store();
+        }
+        !self.ended
     }
 }

@@ -1,0 +1,173 @@
+//! Orders of two threads' calls that the simulated disk forces. There is no log thread but where a test is about it: it would
+//! heal what is stranded.
+
+use std::time::Duration;
+
+use super::*;
+use crate::log::sim::{Moment, Op};
+
+/// A log with `n` records that a hook of the disk can use.
+fn shared(sim: &SimIo, fsync: Fsync, n: u64) -> (Arc<Log>, WaiterId) {
+    let (log, waiter) = with_records(sim, fsync, n);
+    (Arc::new(log), waiter)
+}
+
+/// A log with its thread.
+fn live(sim: &SimIo, fsync: Fsync, sync_interval: Duration) -> Log {
+    let options = Options { sync_interval, ..Options::new(dir(), fsync) };
+    let (log, mut replay) = Log::open(Arc::new(sim.clone()), &options).unwrap();
+    assert!(replay.next_record().unwrap().is_none());
+    log.start(replay).unwrap();
+    log
+}
+
+/// Waits for something that must come.
+fn await_event<T>(receiver: &crossbeam_channel::Receiver<T>) -> T {
+    receiver.recv_timeout(Duration::from_secs(20)).expect("it must come")
+}
+
+/// Tells of the next call of this kind.
+fn event(sim: &SimIo, moment: Moment) -> crossbeam_channel::Receiver<()> {
+    let (sender, receiver) = crossbeam_channel::unbounded();
+    sim.at(moment, move || sender.send(()).unwrap_or(()));
+    receiver
+}
+
+#[test]
+fn a_commit_that_comes_while_a_writer_finds_nothing_is_not_stranded() {
+    let (log, waiter) = with_records(&SimIo::new(), Fsync::EverySec, 0);
+    append(&log);
+    log.core.want(1);
+    let mut turns = 0;
+    log.core.drive_with(|writer| {
+        turns += 1;
+        if turns > 1 {
+            return log.core.write_out(writer);
+        }
+        // What was wanted has been written in the last moment, so there is nothing. Before the lock is free again another
+        // commit finds it taken, and leaves.
+        assert_eq!(add(&log, waiter), 2);
+        assert_eq!(log.written(), 0);
+        drop(writer);
+        Ok(false)
+    });
+    assert_eq!((log.written(), log.acked(), turns), (2, 2, 2));
+}
+
+#[test]
+fn a_commit_during_any_hold_of_the_writers_lock_is_not_stranded() {
+    let (log, waiter) = with_records(&SimIo::new(), Fsync::EverySec, 0);
+    log.core.with_writer(|_writer| {
+        add(&log, waiter);
+        assert_eq!(log.written(), 0, "the lock is taken");
+    });
+    assert_eq!((log.written(), log.acked()), (1, 1));
+}
+
+#[test]
+fn a_commit_during_a_rotation_that_fails_is_not_stranded() {
+    let sim = SimIo::new();
+    let (log, waiter) = shared(&sim, Fsync::EverySec, 1);
+    sim.fail(Op::Rename, 0, 1, libc::EIO);
+    let other = log.clone();
+    sim.at(Moment::Before(Op::Rename), move || assert_eq!((add(&other, waiter), other.written()), (2, 1)));
+    assert!(log.rotate().is_err());
+    assert_eq!((log.written(), log.acked()), (2, 2));
+}
+
+#[test]
+fn a_committer_that_has_done_its_share_leaves_the_rest_to_the_log_thread() {
+    let sim = SimIo::new();
+    let log = live(&sim, Fsync::No, Duration::from_secs(3600));
+    append(&log);
+    log.core.want(1);
+    let (mut turns, mut written) = (0, None);
+    log.core.drive_with(|writer| {
+        turns += 1;
+        // Others commit all the time.
+        let result = log.core.write_out(writer);
+        log.core.want(append(&log));
+        written = Some(event(&sim, Moment::After(Op::Write)));
+        result
+    });
+    assert!((2..10).contains(&turns), "{turns} turns");
+    await_event(&written.unwrap());
+}
+
+#[test]
+fn rule_6_what_is_written_during_a_sync_is_not_synced() {
+    for fsync in [Fsync::Always, Fsync::EverySec] {
+        let sim = SimIo::new();
+        let (log, waiter) = shared(&sim, fsync, 1);
+        let other = log.clone();
+        // The disk has all it is to have; the log thread has yet to hear of it.
+        sim.at(Moment::After(Op::Sync), move || {
+            add(&other, waiter);
+            assert_eq!((other.written(), other.synced()), (2, 0));
+            assert_eq!(other.acked(), if fsync == Fsync::Always { 0 } else { 2 });
+            assert!(other.status().sync_running);
+        });
+        log.core.turn(true);
+        assert_eq!((log.written(), log.synced()), (2, 1));
+        assert_eq!(log.acked(), if fsync == Fsync::Always { 1 } else { 2 });
+        let left: Vec<_> = (0..40).map(|seed| reopen(&sim.power_loss(seed), fsync).unwrap().0.last()).collect();
+        assert!(left.contains(&1) && left.contains(&2), "record 2 may be lost, record 1 may not: {left:?}");
+        log.core.turn(true);
+        assert_eq!((log.acked(), log.synced()), (2, 2));
+    }
+}
+
+#[test]
+fn rule_1_a_flush_waits_for_a_sync_of_its_own_records() {
+    let sim = SimIo::new();
+    let (log, waiter) = shared(&sim, Fsync::EverySec, 1);
+    let other = log.clone();
+    let (sender, flushed) = crossbeam_channel::unbounded();
+    // The sync under way is of record 1. A flush has gathered record 2, and it waits behind that sync.
+    let (begin, begun) = crossbeam_channel::unbounded();
+    sim.at(Moment::After(Op::Sync), move || {
+        let lsn = add(&other, waiter);
+        let second = other.clone();
+        std::thread::spawn(move || {
+            begin.send(()).unwrap_or(());
+            sender.send(second.sync_to(lsn).map(|()| second.synced())).unwrap_or(());
+        });
+    });
+    log.core.turn(true);
+    await_event(&begun);
+    assert_eq!(await_event(&flushed).unwrap(), 2);
+    assert!((0..20).all(|seed| reopen(&sim.power_loss(seed), Fsync::No).unwrap().0.last() == 2));
+}
+
+#[test]
+fn the_log_thread_syncs_by_itself() {
+    for (fsync, interval) in [(Fsync::Always, 3_600_000), (Fsync::EverySec, 1)] {
+        let sim = SimIo::new();
+        let log = live(&sim, fsync, Duration::from_millis(interval));
+        let (sender, woken) = crossbeam_channel::unbounded();
+        let waiter = log.register(Box::new(move || sender.send(()).unwrap_or(())));
+        for round in 1..=3 {
+            let synced = event(&sim, Moment::After(Op::Sync));
+            assert_eq!(add(&log, waiter), round);
+            await_event(&synced);
+            while fsync == Fsync::Always && log.acked() < round {
+                await_event(&woken);
+            }
+        }
+        log.close().unwrap();
+    }
+}
+
+#[test]
+fn the_log_thread_tries_a_failed_write_again_by_itself() {
+    let sim = SimIo::new();
+    let log = live(&sim, Fsync::No, Duration::from_secs(3600));
+    let (sender, woken) = crossbeam_channel::unbounded();
+    let waiter = log.register(Box::new(move || sender.send(()).unwrap_or(())));
+    sim.fail(Op::Write, 0, 2, libc::ENOSPC);
+    let lsn = append(&log);
+    while log.commit(lsn, waiter) < lsn {
+        await_event(&woken);
+    }
+    assert_eq!(log.written(), 1);
+}

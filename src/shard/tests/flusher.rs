@@ -1,0 +1,108 @@
+//! The flusher's own thread: each reason for a flush alone has it flush. Tests wait for the end of the flush itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use tempfile::TempDir;
+
+use super::world::{NAMES, options};
+use crate::log::Fsync;
+use crate::log::sim::{Moment, Op, SimIo};
+use crate::shard::Engine;
+use crate::shard::engine::EngineOptions;
+use crate::util::time::now_ms;
+
+struct Live {
+    sim: SimIo,
+    engine: Arc<Engine>,
+    _dir: TempDir,
+}
+
+impl Live {
+    /// An engine with its threads, which nothing has flush unless `change` gives a reason.
+    fn new(change: impl FnOnce(&mut EngineOptions)) -> Live {
+        let dir = TempDir::new().unwrap();
+        let mut options = EngineOptions { background: true, ..options(&dir, 1, Fsync::EverySec) };
+        (options.table_budget, options.dirty_budget) = (64 << 20, 64 << 20);
+        change(&mut options);
+        let sim = SimIo::new();
+        let engine = Engine::open(Arc::new(sim.clone()), options).unwrap();
+        engine.replay().unwrap();
+        Live { sim, engine, _dir: dir }
+    }
+
+    /// Tells of the end of the next flush.
+    fn flushed(&self) -> Receiver<()> {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        self.sim.at(Moment::Step("flush.deleted"), move || sender.send(()).unwrap_or(()));
+        receiver
+    }
+
+    fn put(&self, key: &str, value: &[u8]) {
+        let ns = self.engine.first_names().id(NAMES[0]).unwrap();
+        self.engine.transact(&[0], now_ms(), |txn| txn.put_string(ns, key.as_bytes(), value, 0)).unwrap();
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // A disk that fails is part of a test.
+        let _ = self.engine.close(false);
+    }
+}
+
+fn wait(flushed: &Receiver<()>) {
+    flushed.recv_timeout(Duration::from_secs(30)).expect("the flusher flushes");
+}
+
+#[test]
+fn a_log_that_has_passed_its_size_is_flushed_away() {
+    let live = Live::new(|options| options.log_limit = 64 << 10);
+    let flushed = live.flushed();
+    // The same key again and again: little is dirty, but the log grows.
+    for n in 0..20 {
+        live.put("k", &[n; 8 << 10]);
+    }
+    assert!(live.engine.dirty_bytes() < 1 << 20);
+    wait(&flushed);
+    assert!(live.engine.log.size_bytes() < 160 << 10);
+}
+
+#[test]
+fn a_dirty_budget_used_by_half_is_flushed() {
+    let live = Live::new(|options| options.dirty_budget = 256 << 10);
+    let flushed = live.flushed();
+    for n in 0..20 {
+        live.put(&format!("k{n}"), &[n; 8 << 10]);
+    }
+    wait(&flushed);
+}
+
+#[test]
+fn rule_6_a_poisoned_segment_is_flushed_away() {
+    let live = Live::new(|_| ());
+    live.put("k", b"v");
+    let lsn = live.engine.log.last();
+    let flushed = live.flushed();
+    live.sim.fail(Op::Sync, 0, 1, libc::EIO);
+    // Either this sync fails or the log thread's, a moment before.
+    let _ = live.engine.log.sync_to(lsn);
+    wait(&flushed);
+    assert!(live.engine.log.is_healthy() && live.engine.log.synced() >= lsn);
+}
+
+#[test]
+fn a_flush_that_fails_is_tried_again() {
+    let live = Live::new(|_| ());
+    live.put("k", b"v");
+    let flushed = live.flushed();
+    live.sim.fail(Op::Create, 0, 1, libc::ENOSPC);
+    let (sender, failed) = crossbeam_channel::unbounded();
+    live.sim.at(Moment::After(Op::Create), move || sender.send(()).unwrap_or(()));
+    live.engine.wake_flusher(true);
+    wait(&failed);
+    live.engine.wake_flusher(true);
+    wait(&flushed);
+    assert!(live.engine.is_flushing() || !live.engine.flush_fails());
+}

@@ -1,0 +1,298 @@
+//! Rule 5 over real connections: no reply leaves before the log holds what it tells. And rule 6 as clients see it.
+//!
+//! The server runs in this process, its log on the simulated disk: a sync can be held back for as long as a test likes, it
+//! can fail, the disk can be full. Nothing here depends on time: a reply that does not come is looked for after the server
+//! has said that the command has run, by a connection of the same network thread.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use common::resp::{Client, Value, encode};
+use common::server::free_port;
+use tarn::cli::{self, Invocation};
+use tarn::log::sim::{Moment, Op, SimIo};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A server on a simulated disk.
+struct Stand {
+    sim: SimIo,
+    port: u16,
+    dir: Arc<tempfile::TempDir>,
+    thread: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl Stand {
+    fn start(args: &[&str]) -> Stand {
+        Stand::start_on(SimIo::new(), Arc::new(tempfile::tempdir().unwrap()), args)
+    }
+
+    fn start_on(sim: SimIo, dir: Arc<tempfile::TempDir>, args: &[&str]) -> Stand {
+        let port = free_port();
+        let (number, path) = (port.to_string(), dir.path().to_str().unwrap().to_owned());
+        let mut line = vec!["tarn", "--port", &number, "--bind", "127.0.0.1", "--dir", &path];
+        // One network thread: what one connection is told, another one's replies have been decided on.
+        line.extend(["--io-threads", "1", "--shards", "4", "--maxmemory", "256mb", "--enable-debug-command", "yes"]);
+        line.extend(args);
+        let Ok(Invocation::Serve(config)) = cli::parse(line.iter().map(std::ffi::OsString::from)) else {
+            panic!("the command line is refused: {line:?}")
+        };
+        let io = Arc::new(sim.clone());
+        let thread = std::thread::spawn(move || tarn::boot::run(config, io).map_err(|error| error.to_string()));
+        let stand = Stand { sim, port, dir, thread: Some(thread) };
+        wait_until("the server is ready", || {
+            let ready = Client::connect(port).ok().and_then(|mut client| client.try_call(&["DBSIZE"]).ok());
+            matches!(ready, Some(Value::Int(_)))
+        });
+        stand
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.port).unwrap()
+    }
+
+    /// The log's next sync stands still until this is dropped, and with it everything that `always` acknowledges.
+    fn hold(&self) -> Held {
+        let (begin, begun) = channel();
+        let (release, released) = channel::<()>();
+        self.sim.at(Moment::Before(Op::Sync), move || {
+            let _ = begin.send(());
+            // Ends when the other side is dropped.
+            let _ = released.recv();
+        });
+        Held { begun, _release: release }
+    }
+
+    /// Sends commands at once and waits until all of them have run; their replies are not read.
+    fn run(&self, control: &mut Client, commands: &[&str]) -> Client {
+        let mut client = self.client();
+        let id = client.call("CLIENT ID").int().unwrap();
+        let request: Vec<u8> = commands.iter().flat_map(|line| encode(&words(line))).collect();
+        client.send_raw(&request).unwrap();
+        let count = format!("tot-cmds={}", commands.len() + 1);
+        wait_until("all commands have run", || {
+            let line = control.call(&format!("CLIENT LIST ID {id}")).text();
+            line.split_whitespace().any(|word| word == count)
+        });
+        client
+    }
+
+    fn stop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        self.sim.heal();
+        let _ = self.client().try_call(&["SHUTDOWN", "NOSAVE"]);
+        thread.join().expect("the server does not panic").expect("the server ends well");
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.stop();
+        }
+    }
+}
+
+struct Held {
+    begun: Receiver<()>,
+    _release: Sender<()>,
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LIMIT, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn ok() -> Value {
+    Value::Simple(b"OK".to_vec())
+}
+
+fn bulk(text: &str) -> Value {
+    Value::Bulk(text.as_bytes().to_vec())
+}
+
+/// What is there, acknowledged and on disk, before the sync is held.
+const BEFORE: &[&str] = &["SET old 1", "SET stored 1", "SET gone 1", "SET expiring 1"];
+
+/// What is written while it is held.
+const UNSYNCED: &[&str] =
+    &["SET new text", "DEL stored", "DEL gone", "RPUSH list a b", "PEXPIREAT expiring 1", "SADD set m"];
+
+/// Commands whose replies tell of that, and the last of these replies. Nothing here writes a record of its own.
+fn tellers() -> Vec<(&'static [&'static str], Option<Value>)> {
+    let (zero, nil) = (Some(Value::Int(0)), Some(Value::Nil));
+    let error = |text: &str| Some(Value::Error(text.as_bytes().to_vec()));
+    vec![
+        (&["GET new"], Some(bulk("text"))),
+        (&["STRLEN new"], Some(Value::Int(4))),
+        (&["MGET old new"], Some(Value::Array(vec![bulk("1"), bulk("text")]))),
+        (&["LLEN list"], Some(Value::Int(2))),
+        (&["SISMEMBER set other"], zero.clone()),
+        (&["OBJECT ENCODING new"], Some(bulk("embstr"))),
+        // What is not there: forgotten, in memory as a removal, expired.
+        (&["EXISTS gone"], zero.clone()),
+        (&["GET stored"], nil.clone()),
+        (&["EXISTS expiring"], zero.clone()),
+        (&["DEL gone"], zero.clone()),
+        (&["DEL stored"], zero.clone()),
+        (&["UNLINK gone stored"], zero.clone()),
+        (&["PERSIST gone"], zero),
+        (&["TYPE gone"], Some(Value::Simple(b"none".to_vec()))),
+        // Conditions that are not met.
+        (&["SET new other NX"], nil.clone()),
+        (&["SET gone other XX"], nil),
+        (&["MSETNX new 1 another 2"], Some(Value::Int(0))),
+        // Errors tell, too.
+        (&["INCR new"], error("ERR value is not an integer or out of range")),
+        (&["LPUSH new x"], error("WRONGTYPE Operation against a key holding the wrong kind of value")),
+        (&["RENAME gone x"], error("ERR no such key")),
+        // Whole shards.
+        (&["DBSIZE"], Some(Value::Int(4))),
+        (&["SCAN 0 COUNT 1000"], None),
+        (&["KEYS *"], None),
+        (&["RANDOMKEY"], None),
+        // Transactions.
+        (&["MULTI", "GET new", "EXEC"], Some(Value::Array(vec![bulk("text")]))),
+        (&["MULTI", "DEL gone", "EXEC"], Some(Value::Array(vec![Value::Int(0)]))),
+        (&["MULTI", "DBSIZE", "EXEC"], Some(Value::Array(vec![Value::Int(4)]))),
+        // Posted to the shard's thread.
+        (&["DEBUG OBJECT new"], None),
+        (&["DEBUG OBJECT gone"], error("ERR no such key")),
+    ]
+}
+
+#[test]
+fn rule_5_no_reply_leaves_before_the_log_holds_what_it_tells() {
+    let stand = Stand::start(&["--appendfsync", "always"]);
+    let mut control = stand.client();
+    for line in BEFORE {
+        assert_eq!(control.call(line), ok());
+    }
+    // Removals of what the store holds stay in memory until a flush; others leave nothing.
+    assert_eq!(control.call("DEBUG RELOAD"), ok());
+    assert_eq!(control.call("DEBUG SET-ACTIVE-EXPIRE 0"), ok());
+    let held = stand.hold();
+    let mut writer = stand.run(&mut control, UNSYNCED);
+    held.begun.recv_timeout(LIMIT).expect("the log syncs");
+
+    let mut waiting = Vec::new();
+    for (commands, reply) in tellers() {
+        let client = stand.run(&mut control, &[commands, &["PING"]].concat());
+        waiting.push((commands, reply, client));
+    }
+    // Others are served: who has seen nothing of it, and who asks for nothing.
+    assert_eq!(stand.client().call("PING"), Value::Simple(b"PONG".to_vec()));
+    assert_eq!(stand.client().call("GET old"), bulk("1"));
+    assert!(writer.is_silent(), "the writes are not acknowledged");
+    let early: Vec<_> =
+        waiting.iter_mut().filter_map(|(what, _, client)| (!client.is_silent()).then_some(*what)).collect();
+    assert!(early.is_empty(), "replies left before the log held what they tell: {early:?}");
+
+    drop(held);
+    for _ in UNSYNCED {
+        assert!(!writer.read().unwrap().is_error());
+    }
+    for (commands, expected, mut client) in waiting {
+        let replies: Vec<_> = commands.iter().map(|_| client.read().unwrap()).collect();
+        let last = replies.last().unwrap();
+        assert!(expected.as_ref().is_none_or(|expected| expected == last), "{commands:?}: {last:?}");
+        assert_eq!(client.read().unwrap(), Value::Simple(b"PONG".to_vec()), "{commands:?}");
+    }
+}
+
+#[test]
+fn rule_6_each_reply_that_waits_becomes_one_error() {
+    let stand = Stand::start(&["--appendfsync", "always"]);
+    let mut control = stand.client();
+    assert_eq!(control.call("SET old 1"), ok());
+    let held = stand.hold();
+    // Replies of every making: at once, queued, of several parts, posted, held back, errors, none at all.
+    let commands = [
+        "SET a 1",
+        "GET a",
+        "PING",
+        "NOSUCHCOMMAND",
+        "INCR a b",
+        "MULTI",
+        "SET b 1",
+        "MGET a b",
+        "EXEC",
+        "DEBUG OBJECT a",
+        "DEBUG OBJECT nosuchkey",
+        "DEBUG SLEEP 0.001",
+        "CLIENT REPLY SKIP",
+        "GET a",
+        "SCAN 0",
+        "CLIENT REPLY OFF",
+        "GET a",
+        "CLIENT REPLY ON",
+        "DBSIZE",
+    ];
+    let unanswered = 4;
+    // A command that nobody knows is not counted.
+    let run: Vec<_> = commands.iter().copied().filter(|line| *line != "NOSUCHCOMMAND").collect();
+    let mut client = stand.client();
+    let id = client.call("CLIENT ID").int().unwrap();
+    client.send_raw(&commands.iter().flat_map(|line| encode(&words(line))).collect::<Vec<_>>()).unwrap();
+    wait_until("all commands have run", || {
+        let line = control.call(&format!("CLIENT LIST ID {id}")).text();
+        line.contains(&format!("tot-cmds={}\n", run.len() + 1))
+    });
+    held.begun.recv_timeout(LIMIT).expect("the log syncs");
+    assert!(client.is_silent());
+    stand.sim.fail(Op::Sync, 0, 1, libc::EIO);
+    drop(held);
+    for n in 0..commands.len() - unanswered {
+        let reply = client.read().unwrap();
+        assert_eq!(reply.text(), "MISCONF Errors writing to the AOF file: Input/output error", "reply {n}");
+    }
+    // No more and no less; and the server flushes the segment away by itself.
+    assert_eq!(client.call("ECHO next"), bulk("next"));
+    wait_until("writes are taken again", || control.call("SET c 1") == ok());
+    assert_eq!(client.call("MGET a b c"), Value::Array(vec![bulk("1"), bulk("1"), bulk("1")]));
+}
+
+#[test]
+fn rule_6_a_full_disk_refuses_writes_answers_reads_and_loses_nothing_acknowledged() {
+    let mut stand = Stand::start(&["--appendfsync", "everysec"]);
+    let mut client = stand.client();
+    stand.sim.set_capacity(Some(20_000));
+    let value = "x".repeat(100);
+    let mut acknowledged = 0;
+    let refusal = loop {
+        let reply = client.call(&format!("SET k{acknowledged} {value}"));
+        if reply != ok() {
+            break reply;
+        }
+        acknowledged += 1;
+        assert!(acknowledged < 1000, "the disk is full");
+    };
+    assert_eq!(refusal.text(), "MISCONF Errors writing to the AOF file: No space left on device");
+    assert!(acknowledged > 50);
+    assert_eq!(client.call("GET k0"), bulk(&value));
+    assert_eq!(client.call("DEL k0").text(), refusal.text());
+    stand.sim.set_capacity(None);
+    wait_until("there is room again", || client.call("SET again 1") == ok());
+    // The process ends without a word.
+    let (sim, dir) = (stand.sim.process_crash(), stand.dir.clone());
+    stand.stop();
+    let stand = Stand::start_on(sim, dir, &["--appendfsync", "everysec"]);
+    let mut client = stand.client();
+    for n in 0..acknowledged {
+        assert_eq!(client.call(&format!("GET k{n}")), bulk(&value), "key {n} of {acknowledged}");
+    }
+    assert_eq!(client.call("GET again"), bulk("1"));
+}
