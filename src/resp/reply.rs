@@ -118,6 +118,15 @@ impl Reply {
         std::mem::swap(&mut self.buf, other);
     }
 
+    /// Appends another's elements; takes its memory over where there is nothing yet.
+    pub fn append(&mut self, other: Reply) {
+        if self.buf.is_empty() {
+            self.buf = other.buf;
+        } else {
+            self.raw(&other.buf);
+        }
+    }
+
     /// Appends elements that are encoded already, in this protocol version.
     #[inline]
     pub fn raw(&mut self, encoded: &[u8]) {

@@ -1,18 +1,16 @@
 //! CLIENT: what a connection says of itself, what is known of the others, and what can be done to them.
 //!
-//! Other connections are seen through the registry, [`Server::clients`]. A connection leaves it before its descriptor
-//! is closed, so that a kill under the registry's lock always meets the right socket.
+//! Other connections are seen through the registry, [`Server::every_client`](crate::handler::Server::every_client): its
+//! lock is held to copy it, never while connections are looked at, however many there are and whatever is asked of them.
 
 mod filter;
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{help, unknown_subcommand};
 use crate::handler::session::{Client, ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Session, flags};
-use crate::shard::engine::gate;
 use crate::util::num::parse_i64;
 use filter::Filter;
 
@@ -35,6 +33,7 @@ fn letters(client: &Client) -> String {
     let mut letters = String::new();
     for (on, letter) in [
         (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
+        (set & (bits::BLOCKED | bits::POSTPONED) != 0, 'b'),
         (set & bits::UNIX != 0, 'U'),
         (set & bits::NO_EVICT != 0, 'e'),
         (set & bits::NO_TOUCH != 0, 'T'),
@@ -98,9 +97,9 @@ fn info(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let filter = Filter::parse(args.cursor(2), filter::Use::List, ctx.server)?;
     let mut text = Vec::new();
-    for client in ctx.server.clients.lock().values() {
-        if filter.admits(client, ctx.session.id, ctx.now_ms) {
-            describe(client, ctx.now_ms, &mut text);
+    for client in ctx.server.every_client() {
+        if filter.admits(&client, ctx.session.id, ctx.now_ms) {
+            describe(&client, ctx.now_ms, &mut text);
         }
     }
     out.verbatim(&text, "txt");
@@ -115,10 +114,15 @@ fn kill(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Filter::parse(args.cursor(2), filter::Use::Kill, ctx.server)?
     };
     let mut killed = 0;
-    for client in ctx.server.clients.lock().values() {
-        if filter.admits(client, ctx.session.id, ctx.now_ms) {
+    for client in ctx.server.every_client() {
+        if filter.admits(&client, ctx.session.id, ctx.now_ms) {
             killed += 1;
-            kill_one(ctx.session, client);
+            if client.id == ctx.session.id {
+                // Killing oneself waits for the reply.
+                ctx.session.after = After::Close;
+            } else {
+                client.kill();
+            }
         }
     }
     match (old_form, killed) {
@@ -127,16 +131,6 @@ fn kill(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         (false, _) => out.int(killed),
     }
     Ok(())
-}
-
-/// Under the registry's lock, so that the descriptor is still the client's. Killing oneself waits for the reply.
-fn kill_one(session: &mut Session, client: &Arc<Client>) {
-    if client.id == session.id {
-        session.after = After::Close;
-    } else {
-        client.bits.fetch_or(bits::CLOSING, Ordering::Relaxed);
-        crate::util::sys::shutdown_socket(client.fd);
-    }
 }
 
 fn setname(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -182,24 +176,13 @@ fn pause(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let timeout = parse_i64(&args[2]).ok_or(Error::err("ERR timeout is not an integer or out of range"))?;
     let timeout = u64::try_from(timeout).map_err(|_| Error::err("ERR timeout is negative"))?;
-    let now_ms = ctx.now_ms;
-    {
-        let mut pause = ctx.server.pause.lock();
-        if pause.until_ms <= now_ms {
-            *pause = Default::default();
-        }
-        // Of two pauses the longer and the stricter holds.
-        pause.until_ms = pause.until_ms.max(now_ms.saturating_add(timeout));
-        pause.all |= all;
-    }
-    ctx.server.engine.set_gate(gate::PAUSED, true);
+    ctx.server.hold_back(ctx.now_ms, ctx.now_ms.saturating_add(timeout), all);
     out.ok();
     Ok(())
 }
 
 fn unpause(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    *ctx.server.pause.lock() = Default::default();
-    ctx.server.engine.set_gate(gate::PAUSED, false);
+    ctx.server.end_pause(u64::MAX);
     out.ok();
     Ok(())
 }
@@ -216,16 +199,8 @@ fn reply(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         b"skip" => session.reply_mode = ReplyMode::SkipNext,
         _ => return Err(Error::Syntax),
     }
-    set_bit(session, bits::REPLY_OFF, session.reply_mode == ReplyMode::Off);
+    session.client.set_bit(bits::REPLY_OFF, session.reply_mode == ReplyMode::Off);
     Ok(())
-}
-
-fn set_bit(session: &Session, bit: u32, on: bool) {
-    if on {
-        session.client.bits.fetch_or(bit, Ordering::Relaxed);
-    } else {
-        session.client.bits.fetch_and(!bit, Ordering::Relaxed);
-    }
 }
 
 fn on_or_off(word: &[u8]) -> Result<bool> {
@@ -240,14 +215,14 @@ fn on_or_off(word: &[u8]) -> Result<bool> {
 
 fn no_evict(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     ctx.session.no_evict = on_or_off(&args[2])?;
-    set_bit(ctx.session, bits::NO_EVICT, ctx.session.no_evict);
+    ctx.session.client.set_bit(bits::NO_EVICT, ctx.session.no_evict);
     out.ok();
     Ok(())
 }
 
 fn no_touch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     ctx.session.no_touch = on_or_off(&args[2])?;
-    set_bit(ctx.session, bits::NO_TOUCH, ctx.session.no_touch);
+    ctx.session.client.set_bit(bits::NO_TOUCH, ctx.session.no_touch);
     out.ok();
     Ok(())
 }
