@@ -203,14 +203,14 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
         return Err(Error::Misconf(why.to_string().into()));
     }
     if gate & gate::PAUSED != 0 {
-        let pause = *server.pause.lock();
+        let pause = *server.pause.borrow();
         // CLIENT UNPAUSE must get through, and with it those who look for the reason of the silence.
         let exempt = matches!(command.group, Group::Connection) && !matches!(command.name, "ping" | "echo");
         if now_ms < pause.until_ms && (writes || pause.all && !exempt) {
             return Ok(false);
         }
         if now_ms >= pause.until_ms {
-            server.engine.set_gate(gate::PAUSED, false);
+            server.end_pause(now_ms);
         }
     }
     Ok(true)
@@ -432,7 +432,7 @@ impl Request {
                 // A closed channel means that the connection is gone; its write stands all the same.
                 let finished = Finished { session: self.session, reply, need, failed, effects: effects.take() };
                 if let Err(Finished { effects, .. }) = self.done.send(finished) {
-                    carry_out(&server, effects);
+                    carry_out(effects);
                 }
             }
             Err(Cold) => {

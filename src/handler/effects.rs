@@ -11,9 +11,8 @@
 
 use std::sync::Arc;
 
-use super::session::{Client, State, bits};
-use super::{Ctx, Server, Session};
-use std::sync::atomic::Ordering;
+use super::session::{Client, State};
+use super::{Ctx, Session};
 
 /// One effect of a command.
 #[derive(Debug)]
@@ -76,18 +75,11 @@ impl Ctx<'_, '_> {
 }
 
 /// Does what a command that has committed and whose reply may leave has noted.
-pub fn carry_out(server: &Server, effects: impl IntoIterator<Item = Effect>) {
+pub fn carry_out(effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         match effect {
             Effect::Session(_) => {}
-            Effect::Kill(client) => {
-                // Under the registry's lock, and only as long as it is listed: then the descriptor is still its own.
-                let clients = server.clients.lock();
-                if clients.contains_key(&client.id) {
-                    client.bits.fetch_or(bits::CLOSING, Ordering::Relaxed);
-                    crate::util::sys::shutdown_socket(client.fd);
-                }
-            }
+            Effect::Kill(client) => client.kill(),
         }
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::session::Client;
 use crate::config::Config;
 use crate::shard::Engine;
+use crate::shard::engine::gate;
 use crate::util::time::now_ms;
 
 /// CLIENT PAUSE.
@@ -18,6 +19,8 @@ pub struct Pause {
     pub until_ms: u64,
     /// All commands, not only writes.
     pub all: bool,
+    /// Counts changes, from 1.
+    pub number: u64,
 }
 
 /// Counters of one network thread; written by that thread only.
@@ -130,8 +133,8 @@ pub struct Server {
     pub engine: Arc<Engine>,
     /// Directives.
     pub config: Config,
-    /// CLIENT PAUSE.
-    pub pause: parking_lot::Mutex<Pause>,
+    /// CLIENT PAUSE; who is held back waits for it to change.
+    pub pause: watch::Sender<Pause>,
     /// Open connections by id.
     pub clients: parking_lot::Mutex<BTreeMap<u64, Arc<Client>>>,
     /// Id of the next connection.
@@ -174,7 +177,7 @@ impl Server {
         Server {
             engine,
             config,
-            pause: Default::default(),
+            pause: watch::channel(Pause { number: 1, ..Pause::default() }).0,
             clients: Default::default(),
             next_client: 1.into(),
             threads: Default::default(),
@@ -192,6 +195,34 @@ impl Server {
             baseline: Default::default(),
             replication_id: parking_lot::Mutex::new(random_hex()),
         }
+    }
+
+    /// Holds commands back until then. Of two pauses the longer and the stricter holds.
+    pub fn hold_back(&self, now_ms: u64, until_ms: u64, all: bool) {
+        self.pause.send_modify(|pause| {
+            let goes_on = pause.until_ms > now_ms;
+            pause.until_ms = if goes_on { pause.until_ms.max(until_ms) } else { until_ms };
+            pause.all = all || goes_on && pause.all;
+            pause.number += 1;
+            self.engine.set_gate(gate::PAUSED, true);
+        });
+    }
+
+    /// Ends the pause, if it is over by then.
+    pub fn end_pause(&self, by_ms: u64) {
+        self.pause.send_if_modified(|pause| {
+            let ends = pause.until_ms <= by_ms;
+            if ends {
+                *pause = Pause { number: pause.number + 1, ..Pause::default() };
+                self.engine.set_gate(gate::PAUSED, false);
+            }
+            ends
+        });
+    }
+
+    /// The open connections: what is done with them is done outside of the registry's lock.
+    pub fn every_client(&self) -> Vec<Arc<Client>> {
+        self.clients.lock().values().cloned().collect()
     }
 
     /// Counters of all network threads together since the start.

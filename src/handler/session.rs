@@ -106,6 +106,10 @@ pub mod bits {
     pub const CLOSING: u32 = 16;
     /// The peer has left: nobody waits for a reply any more, but writes received whole still happen.
     pub const GONE: u32 = 32;
+    /// A command of the connection waits (WAIT).
+    pub const BLOCKED: u32 = 64;
+    /// A command of the connection is held back by CLIENT PAUSE or the shutdown.
+    pub const POSTPONED: u32 = 128;
 }
 
 /// A connection as other connections see it. Written by its own thread only, except for `kill`.
@@ -119,6 +123,10 @@ pub struct Client {
     pub laddr: String,
     /// File descriptor; used to shut the socket down when killed.
     pub fd: i32,
+    /// The descriptor may be another's by now.
+    pub left: parking_lot::Mutex<bool>,
+    /// Wakes a connection that waits for something else than its socket.
+    pub killed: tokio::sync::Notify,
     /// When it was accepted, Unix ms.
     pub since_ms: u64,
     /// Time of the last command, Unix ms.
@@ -146,6 +154,32 @@ pub struct Client {
 }
 
 impl Client {
+    /// Sets or clears one of [`bits`].
+    pub fn set_bit(&self, bit: u32, on: bool) {
+        if on {
+            self.bits.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.bits.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes the connection from any thread; it runs nothing more.
+    pub fn kill(&self) {
+        self.bits.fetch_or(bits::CLOSING, Ordering::SeqCst);
+        // As long as this is held the descriptor is not closed.
+        let left = self.left.lock();
+        if !*left {
+            crate::util::sys::shutdown_socket(self.fd);
+        }
+        drop(left);
+        self.killed.notify_one();
+    }
+
+    /// The connection ends: from now on the descriptor is nobody's to shut down.
+    pub fn leave(&self) {
+        *self.left.lock() = true;
+    }
+
     /// Whether more than `bytes` of output have been waiting for longer than `time`. 0 bytes is no limit.
     pub fn is_over(&self, bytes: u64, time: std::time::Duration, now_ms: u64) -> bool {
         if bytes == 0 || self.output_bytes.load(Ordering::Relaxed) <= bytes {

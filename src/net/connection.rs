@@ -10,30 +10,31 @@
 //! Up to 32 commands of a pipeline are parsed ahead ([`super::ahead`]). Commands run in order; one that must wait stops the ones behind it, which are parsed again later. What
 //! is kept of them meanwhile is the thread's, so that an idle connection costs little.
 //!
+//! Whatever a connection waits for, it waits in one state, [`super::parked`]. When the peer has left, what was received
+//! whole still runs, and the replies go nowhere.
+//!
 //! Invariants: nothing of `out` is sent before the log has reached `need`; `Session` is away exactly while a command
 //! runs elsewhere; a peer that does not read stops being read once its output passes a bound.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
-
 use super::ahead::{AHEAD, Ahead, Parsed};
+use super::parked::Parked;
+use super::socket::Socket;
 use super::worker::Worker;
 use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
 use crate::handler::effects::{Effect, carry_out};
 use crate::handler::server::bump;
-use crate::handler::session::bits::{CLOSING, UNIX};
+use crate::handler::session::bits::{CLOSING, GONE, UNIX};
 use crate::handler::session::{Client, ReplyMode};
 use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
 use crate::log::Lsn;
@@ -43,54 +44,14 @@ use crate::util::time::now_ms;
 
 /// Output above which no more requests are run until the peer has read.
 const OUTPUT_HIGH: usize = 1 << 20;
-/// Until a command that may not run yet is tried again: thousands of paused clients must leave the thread idle.
-const CLOSED_PAUSE: Duration = Duration::from_millis(10);
 /// A buffer larger than this is given back once it is empty.
 const KEEP: usize = 16 << 10;
 
-/// A client's socket.
-pub enum Socket {
-    /// TCP.
-    Tcp(TcpStream),
-    /// Unix domain.
-    Unix(UnixStream),
-}
-
-impl Socket {
-    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Socket::Tcp(s) => Pin::new(s).poll_read(cx, buf),
-            Socket::Unix(s) => Pin::new(s).poll_read(cx, buf),
-        }
-    }
-
-    fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self {
-            Socket::Tcp(s) => Pin::new(s).poll_write(cx, buf),
-            Socket::Unix(s) => Pin::new(s).poll_write(cx, buf),
-        }
-    }
-
-    fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(s) => s.try_write(buf),
-            Socket::Unix(s) => s.try_write(buf),
-        }
-    }
-
-    fn fd(&self) -> i32 {
-        use std::os::fd::AsRawFd;
-        match self {
-            Socket::Tcp(s) => s.as_raw_fd(),
-            Socket::Unix(s) => s.as_raw_fd(),
-        }
-    }
-}
-
 /// A connection of this thread.
 pub struct Connection {
-    worker: Rc<Worker>,
-    client: Arc<Client>,
+    pub(super) worker: Rc<Worker>,
+    pub(super) client: Arc<Client>,
+    pub(super) socket: Socket,
     state: RefCell<State>,
     /// In the worker's queue for the next tick.
     queued: Cell<bool>,
@@ -99,7 +60,6 @@ pub struct Connection {
 }
 
 struct State {
-    socket: Socket,
     parser: Parser,
     limits: Limits,
     input: Vec<u8>,
@@ -114,7 +74,10 @@ struct State {
     last: Option<(Id, &'static Command)>,
     waker: Option<Waker>,
     closing: bool,
+    /// To be closed whatever is left.
     broken: bool,
+    /// The peer cannot be told anything any more: replies are dropped.
+    deaf: bool,
     /// The writer has waited for what the last read brought.
     delayed: bool,
     /// The last read filled the scratch buffer: there is more.
@@ -127,14 +90,8 @@ struct State {
 enum Stop {
     /// All of it is done, or an incomplete request is left.
     Dry,
-    /// A command runs elsewhere.
-    Posted(tokio::sync::oneshot::Receiver<Finished>),
-    /// A command asked for a pause.
-    Sleep(Duration),
-    /// A command's reply is to be held back for this long.
-    Hold(Duration, Vec<u8>),
-    /// The command may not run yet; the same one is tried again after this.
-    Again(Duration),
+    /// Something must be waited for.
+    Park(Parked),
     /// The peer must read first.
     Full,
     /// To be closed once the output is out.
@@ -167,7 +124,6 @@ impl Connection {
         let names = server.engine.first_names();
         let session = Box::new(Session::new(client.clone(), names, authenticated));
         let state = State {
-            socket,
             parser: Parser::default(),
             limits: Limits { max_bulk: settings.proto_max_bulk_len, ..Limits::default() },
             input: Vec::new(),
@@ -181,11 +137,13 @@ impl Connection {
             waker: None,
             closing: false,
             broken: false,
+            deaf: false,
             delayed: false,
             more: false,
             stalled: false,
         };
-        Rc::new(Connection { worker, client, state: RefCell::new(state), queued: Cell::new(false), need: Cell::new(0) })
+        let (queued, need) = (Cell::new(false), Cell::new(0));
+        Rc::new(Connection { worker, client, socket, state: RefCell::new(state), queued, need })
     }
 
     /// LSN that the replies wait for.
@@ -197,34 +155,49 @@ impl Connection {
     /// The connection's task.
     pub async fn serve(self: Rc<Self>) {
         loop {
-            match poll_fn(|cx| self.poll(cx)).await {
-                Stop::Posted(finished) => {
-                    let Ok(finished) = finished.await else { break };
-                    if let Some(stop) = self.take_back(finished) {
-                        self.pause(stop).await;
-                    }
-                }
-                Stop::Close => break,
-                stop @ (Stop::Sleep(_) | Stop::Again(_) | Stop::Hold(..)) => self.pause(stop).await,
-                Stop::Dry | Stop::Full => {}
+            let goes_on = match poll_fn(|cx| self.poll(cx)).await {
+                Stop::Park(parked) => self.park(parked).await,
+                Stop::Close => false,
+                Stop::Dry | Stop::Full => true,
+            };
+            if !goes_on {
+                break;
             }
         }
         // What has committed happens, whether the reply can leave or not.
         let effects = std::mem::take(&mut self.state.borrow_mut().effects);
-        carry_out(&self.worker.server, effects);
+        carry_out(effects);
         // Before the descriptor is closed and its number given to somebody else.
+        self.client.leave();
         self.worker.server.clients.lock().remove(&self.client.id);
     }
 
-    async fn pause(self: &Rc<Self>, stop: Stop) {
-        match stop {
-            Stop::Sleep(time) | Stop::Again(time) => tokio::time::sleep(time).await,
-            Stop::Hold(time, reply) => {
-                tokio::time::sleep(time).await;
-                self.put_held(&reply);
-            }
-            Stop::Dry | Stop::Full | Stop::Close | Stop::Posted(_) => {}
+    /// The connection was killed: it runs nothing more.
+    pub(super) fn is_killed(&self) -> bool {
+        self.client.bits.load(Ordering::Relaxed) & CLOSING != 0
+    }
+
+    /// Goes on sending while the connection waits for something else.
+    pub(super) fn keep_sending(&self, cx: &mut Context<'_>) {
+        let mut state = self.state.borrow_mut();
+        if !state.sending.is_empty() {
+            self.poll_send(&mut state, cx);
         }
+    }
+
+    fn poll_send(&self, state: &mut State, cx: &mut Context<'_>) {
+        if state.poll_send(&self.socket, cx).is_err() {
+            self.turn_deaf(state);
+        }
+        self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
+    }
+
+    /// The peer takes nothing any more. What it has sent whole before it left still runs.
+    fn turn_deaf(&self, state: &mut State) {
+        state.deaf = true;
+        state.drop_output();
+        self.client.set_bit(GONE, true);
+        self.socket.end_input();
     }
 
     /// Sends what may be sent, runs what has arrived, reads more.
@@ -236,14 +209,10 @@ impl Connection {
         }
         loop {
             if !state.sending.is_empty() {
-                if state.poll_send(cx).is_err() {
-                    return Poll::Ready(Stop::Close);
-                }
-                self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
+                self.poll_send(state, cx);
             }
             let drained = state.out.is_empty() && state.sending.is_empty();
-            let killed = self.client.bits.load(Ordering::Relaxed) & CLOSING != 0;
-            if state.broken || killed || state.closing && drained {
+            if state.broken || self.is_killed() || state.closing && drained {
                 return Poll::Ready(Stop::Close);
             }
             state.stalled = state.closing || state.pending_bytes() > OUTPUT_HIGH;
@@ -277,16 +246,11 @@ impl Connection {
     /// Reads once and runs what came. `None`: the peer is gone.
     fn read(self: &Rc<Self>, state: &mut State, cx: &mut Context<'_>) -> Poll<Option<Stop>> {
         let mut scratch = self.worker.scratch.borrow_mut();
-        let mut buf = ReadBuf::new(&mut scratch);
-        match state.socket.poll_read(cx, &mut buf) {
+        let data = match self.socket.poll_read(cx, &mut scratch) {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(_)) => return Poll::Ready(None),
-            Poll::Ready(Ok(())) => {}
-        }
-        let data = buf.filled_mut();
-        if data.is_empty() {
-            return Poll::Ready(None);
-        }
+            Poll::Ready(Err(_) | Ok(0)) => return Poll::Ready(None),
+            Poll::Ready(Ok(read)) => &mut scratch[..read],
+        };
         self.worker.stay_awake();
         state.delayed = false;
         state.more = data.len() == super::worker::READ;
@@ -318,6 +282,9 @@ impl Connection {
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
         let ahead = &mut *self.worker.ahead.borrow_mut();
         let stop = loop {
+            if self.is_killed() {
+                break Stop::Close;
+            }
             // A stranger's request decides how the next one is read.
             let stranger = state.session.as_ref().is_some_and(|session| !session.authenticated)
                 && self.worker.server.password_required.load(Ordering::Relaxed);
@@ -333,8 +300,7 @@ impl Connection {
             let mut stop = None;
             for call in &ahead.calls {
                 stop = self.run_one(state, &ahead.spans, input, call, now_ms);
-                if let Some(Stop::Again(time)) = stop {
-                    stop = Some(Stop::Sleep(time));
+                if matches!(&stop, Some(Stop::Park(parked)) if parked.tries_again()) {
                     break;
                 }
                 done = call.end;
@@ -396,12 +362,15 @@ impl Connection {
             self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
             return self.after(state, begin);
         };
+        let gate = self.worker.server.engine.gate.load(Ordering::Relaxed);
         // Where writes are refused, waiting would not help.
-        if self.worker.server.engine.gate.load(Ordering::Relaxed) & (gate::SLOWED | gate::REFUSED) == gate::SLOWED
+        if gate & (gate::SLOWED | gate::REFUSED) == gate::SLOWED
             && let Some(delay) = self.slow_down(command.1, &mut state.delayed)
         {
-            return Some(Stop::Again(delay));
+            return Some(Stop::Park(Parked::Slowed(delay)));
         }
+        // Read before the gate is asked: of a pause that changes in between the connection is told.
+        let pause = if gate == 0 { 0 } else { self.worker.server.pause.borrow().number };
         let hash = match command.1.route {
             Route::One(at) if call.hash == 0 && at < args.len() => self.worker.server.engine.router.hash(&args[at]),
             _ => call.hash,
@@ -420,9 +389,9 @@ impl Connection {
             Outcome::Posted(finished) => {
                 bump(&runner.stats.commands, 1);
                 bump(&self.client.totals[0], 1);
-                Some(Stop::Posted(finished))
+                Some(Stop::Park(Parked::Posted(finished)))
             }
-            Outcome::Closed => Some(Stop::Again(CLOSED_PAUSE)),
+            Outcome::Closed => Some(Stop::Park(Parked::Closed(pause))),
         }
     }
 
@@ -449,7 +418,7 @@ impl Connection {
             After::HoldMs(ms) => {
                 let reply = state.out.as_slice()[begin..].to_vec();
                 state.out.truncate(begin);
-                Some(Stop::Hold(Duration::from_millis(ms), reply))
+                Some(Stop::Park(Parked::Held(Duration::from_millis(ms), reply)))
             }
         };
         state.replies += usize::from(state.out.len() > begin);
@@ -457,7 +426,7 @@ impl Connection {
     }
 
     /// The time of a reply that was held back is over.
-    fn put_held(self: &Rc<Self>, reply: &[u8]) {
+    pub(super) fn put_held(self: &Rc<Self>, reply: &[u8]) {
         let mut state = self.state.borrow_mut();
         state.out.raw(reply);
         state.replies += usize::from(!reply.is_empty());
@@ -480,8 +449,8 @@ impl Connection {
         Some(Duration::from_micros(delay_us))
     }
 
-    /// A command that ran elsewhere is back; how to go on if not at once.
-    fn take_back(self: &Rc<Self>, finished: Finished) -> Option<Stop> {
+    /// A command that ran elsewhere is back; what else must be waited for.
+    pub(super) fn take_back(self: &Rc<Self>, finished: Finished) -> Option<Parked> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         if let Some(slot) = finished.failed {
@@ -496,11 +465,17 @@ impl Connection {
         self.need.set(self.need.get().max(finished.need));
         let stop = self.after(state, begin);
         self.reply_soon(state);
-        stop
+        match stop {
+            Some(Stop::Park(parked)) => Some(parked),
+            _ => None,
+        }
     }
 
     /// Sends the replies if the log has got there, else leaves them to the tick.
     fn reply_soon(self: &Rc<Self>, state: &mut State) {
+        if state.deaf {
+            state.drop_output();
+        }
         let hard_bytes = self.worker.setting(|s| s.client_output_buffer_limit.normal.hard_bytes);
         if hard_bytes != 0 && state.pending_bytes() as u64 > hard_bytes {
             tracing::warn!(client = self.client.id, "closing client that passed client-output-buffer-limit");
@@ -519,12 +494,14 @@ impl Connection {
 
     fn send_now(&self, state: &mut State) {
         if !state.effects.is_empty() {
-            carry_out(&self.worker.server, state.effects.drain(..));
+            carry_out(state.effects.drain(..));
         }
         let bytes = state.out.len() as u64;
         bump(&self.worker.runner.borrow().stats.bytes_out, bytes);
         bump(&self.client.totals[2], bytes);
-        state.send_now();
+        if state.send_now(&self.socket).is_err() {
+            self.turn_deaf(state);
+        }
         self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
     }
 
@@ -533,7 +510,7 @@ impl Connection {
         self.queued.set(false);
         let mut state = self.state.borrow_mut();
         self.send_now(&mut state);
-        if (state.stalled || state.broken || !state.sending.is_empty())
+        if (state.stalled || state.broken || state.deaf || !state.sending.is_empty())
             && let Some(waker) = &state.waker
         {
             waker.wake_by_ref();
@@ -617,20 +594,18 @@ impl State {
     }
 
     /// Moves `out` to the socket as far as it takes it.
-    fn send_now(&mut self) {
+    fn send_now(&mut self, socket: &Socket) -> io::Result<()> {
         self.replies = 0;
         if self.sending.is_empty() {
             // The usual case: all of it leaves, and `sending` needs no memory.
             let mut sent = 0;
-            match try_send(&self.socket, self.out.as_slice(), &mut sent) {
-                Ok(true) => self.out.give_back(KEEP),
-                Ok(false) => {
-                    self.out.swap(&mut self.sending);
-                    self.sent = sent;
-                }
-                Err(_) => self.broken = true,
+            if try_send(socket, self.out.as_slice(), &mut sent)? {
+                self.out.give_back(KEEP);
+            } else {
+                self.out.swap(&mut self.sending);
+                self.sent = sent;
             }
-            return;
+            return Ok(());
         }
         // Whoever reads a little at a time would otherwise make the buffer grow with all that was ever sent.
         if self.sent > self.sending.len() / 2 {
@@ -639,22 +614,27 @@ impl State {
         }
         self.sending.extend_from_slice(self.out.as_slice());
         self.out.give_back(KEEP);
-        match try_send(&self.socket, &self.sending, &mut self.sent) {
-            Ok(true) => self.finish_sending(),
-            Ok(false) => {}
-            Err(_) => self.broken = true,
+        if try_send(socket, &self.sending, &mut self.sent)? {
+            self.finish_sending();
         }
+        Ok(())
     }
 
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    fn poll_send(&mut self, socket: &Socket, cx: &mut Context<'_>) -> io::Result<()> {
         while self.sent < self.sending.len() {
-            match self.socket.poll_write(cx, &self.sending[self.sent..]) {
+            match socket.poll_write(cx, &self.sending[self.sent..]) {
                 Poll::Ready(n) => self.sent += n?,
                 Poll::Pending => return Ok(()),
             }
         }
         self.finish_sending();
         Ok(())
+    }
+
+    fn drop_output(&mut self) {
+        self.replies = 0;
+        self.out.give_back(KEEP);
+        self.finish_sending();
     }
 
     fn finish_sending(&mut self) {

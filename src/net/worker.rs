@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
 use super::ahead::Ahead;
-use super::connection::{Connection, Socket};
+use super::connection::Connection;
+use super::socket::Socket;
 use crate::command::run::Runner;
 use crate::config::Settings;
 use crate::handler::server::{Server, ThreadStats};
+use crate::handler::session::bits;
 use crate::log::WaiterId;
 use crate::shard::engine::gate;
 
@@ -201,11 +203,12 @@ impl Worker {
                 continue;
             }
             let now_ms = crate::util::time::now_ms();
-            for client in self.server.clients.lock().values() {
+            for client in self.server.every_client() {
                 let idle_ms = now_ms.saturating_sub(client.active_ms.load(Ordering::Relaxed));
+                let waits = client.bits.load(Ordering::Relaxed) & (bits::BLOCKED | bits::POSTPONED) != 0;
                 let idle = settings.timeout.is_some_and(|timeout| idle_ms > timeout.as_millis() as u64);
-                if idle || client.is_over(soft.soft_bytes, soft.soft_time, now_ms) {
-                    crate::util::sys::shutdown_socket(client.fd);
+                if idle && !waits || client.is_over(soft.soft_bytes, soft.soft_time, now_ms) {
+                    client.kill();
                 }
             }
         }

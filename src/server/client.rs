@@ -1,7 +1,7 @@
 //! CLIENT: what a connection says of itself, what is known of the others, and what can be done to them.
 //!
-//! Other connections are seen through the registry, [`Server::clients`]. A connection leaves it before its descriptor
-//! is closed, so that a kill under the registry's lock always meets the right socket.
+//! Other connections are seen through the registry, [`Server::every_client`](crate::handler::Server::every_client): its
+//! lock is held to copy it, never while connections are looked at, however many there are and whatever is asked of them.
 
 mod filter;
 
@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use super::{help, unknown_subcommand};
 use crate::handler::session::{Client, ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Session, flags};
-use crate::shard::engine::gate;
 use crate::util::num::parse_i64;
 use filter::Filter;
 
@@ -35,6 +34,7 @@ fn letters(client: &Client) -> String {
     let mut letters = String::new();
     for (on, letter) in [
         (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
+        (set & (bits::BLOCKED | bits::POSTPONED) != 0, 'b'),
         (set & bits::UNIX != 0, 'U'),
         (set & bits::NO_EVICT != 0, 'e'),
         (set & bits::NO_TOUCH != 0, 'T'),
@@ -98,9 +98,9 @@ fn info(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let filter = Filter::parse(args.cursor(2), filter::Use::List, ctx.server)?;
     let mut text = Vec::new();
-    for client in ctx.server.clients.lock().values() {
-        if filter.admits(client, ctx.session().id, ctx.now_ms) {
-            describe(client, ctx.now_ms, &mut text);
+    for client in ctx.server.every_client() {
+        if filter.admits(&client, ctx.session().id, ctx.now_ms) {
+            describe(&client, ctx.now_ms, &mut text);
         }
     }
     out.verbatim(&text, "txt");
@@ -115,9 +115,9 @@ fn kill(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Filter::parse(args.cursor(2), filter::Use::Kill, ctx.server)?
     };
     let mut killed = Vec::new();
-    for client in ctx.server.clients.lock().values() {
-        if !ctx.kills(client.id) && filter.admits(client, ctx.session().id, ctx.now_ms) {
-            killed.push(client.clone());
+    for client in ctx.server.every_client() {
+        if !ctx.kills(client.id) && filter.admits(&client, ctx.session().id, ctx.now_ms) {
+            killed.push(client);
         }
     }
     let count = killed.len() as i64;
@@ -182,24 +182,13 @@ fn pause(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let timeout = parse_i64(&args[2]).ok_or(Error::err("ERR timeout is not an integer or out of range"))?;
     let timeout = u64::try_from(timeout).map_err(|_| Error::err("ERR timeout is negative"))?;
-    let now_ms = ctx.now_ms;
-    {
-        let mut pause = ctx.server.pause.lock();
-        if pause.until_ms <= now_ms {
-            *pause = Default::default();
-        }
-        // Of two pauses the longer and the stricter holds.
-        pause.until_ms = pause.until_ms.max(now_ms.saturating_add(timeout));
-        pause.all |= all;
-    }
-    ctx.server.engine.set_gate(gate::PAUSED, true);
+    ctx.server.hold_back(ctx.now_ms, ctx.now_ms.saturating_add(timeout), all);
     out.ok();
     Ok(())
 }
 
 fn unpause(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    *ctx.server.pause.lock() = Default::default();
-    ctx.server.engine.set_gate(gate::PAUSED, false);
+    ctx.server.end_pause(u64::MAX);
     out.ok();
     Ok(())
 }

@@ -122,7 +122,7 @@ mod tests {
             Err(_) => ctx.rollback_to(Mark::default()),
         }
         drop(ctx.into_lease());
-        carry_out(server, effects.take());
+        carry_out(effects.take());
         (result, String::from_utf8_lossy(out.as_slice()).replace("\r\n", " "))
     }
 

@@ -20,6 +20,7 @@ pub(super) enum Use {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Test {
+    /// In ascending order.
     Ids(Vec<u64>),
     Normal(bool),
     User,
@@ -62,7 +63,10 @@ impl Filter {
                 None => (false, word.as_slice()),
             };
             if name == b"id" {
-                filter.add(not, Test::Ids(if not { not_ids(&mut args)? } else { ids(&mut args, of)? }));
+                let mut ids = if not { not_ids(&mut args)? } else { ids(&mut args, of)? };
+                // A request may hold a million of them, and each is asked about for every connection.
+                ids.sort_unstable();
+                filter.add(not, Test::Ids(ids));
                 continue;
             }
             let value = args.arg()?;
@@ -98,7 +102,7 @@ impl Test {
     fn holds(&self, client: &Client, now_ms: u64) -> bool {
         let passed_s = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
         match self {
-            Test::Ids(ids) => ids.contains(&client.id),
+            Test::Ids(ids) => ids.binary_search(&client.id).is_ok(),
             Test::Normal(normal) => *normal,
             Test::User => true,
             Test::Addr(addr) => client.addr.as_bytes() == addr,

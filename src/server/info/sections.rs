@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Facts, Text};
 use crate::config::budget::{Budget, Machine};
+use crate::handler::session::{Client, bits};
 use crate::server::REDIS_VERSION;
 use crate::shard::engine::gate;
 use crate::util::{alloc, sys};
@@ -80,19 +81,20 @@ fn supervised(by: crate::config::settings::Supervised) -> &'static str {
 }
 
 pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
-    let clients = facts.server.clients.lock();
-    let most = |counter: fn(&crate::handler::session::Client) -> &std::sync::atomic::AtomicU64| {
-        clients.values().map(|client| counter(client).load(Ordering::Relaxed)).max().unwrap_or(0)
+    let clients = facts.server.every_client();
+    let most = |counter: fn(&Client) -> &std::sync::atomic::AtomicU64| {
+        clients.iter().map(|client| counter(client).load(Ordering::Relaxed)).max().unwrap_or(0)
     };
+    let blocked = clients.iter().filter(|client| client.bits.load(Ordering::Relaxed) & bits::BLOCKED != 0).count();
     text.line("connected_clients", clients.len());
     text.line("cluster_connections", 0);
     text.line("maxclients", facts.server.config.settings().maxclients);
     text.line("client_recent_max_input_buffer", most(|client| &client.query_bytes));
     text.line("client_recent_max_output_buffer", most(|client| &client.output_bytes));
+    text.line("blocked_clients", blocked);
     zeros(
         text,
         &[
-            "blocked_clients",
             "tracking_clients",
             "pubsub_clients",
             "watching_clients",
@@ -177,11 +179,9 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
 }
 
 pub(super) fn client_bytes(facts: &Facts<'_>) -> u64 {
-    let clients = facts.server.clients.lock();
-    let buffers = |client: &crate::handler::session::Client| {
-        client.query_bytes.load(Ordering::Relaxed) + client.output_bytes.load(Ordering::Relaxed)
-    };
-    clients.values().map(|client| buffers(client)).sum()
+    let buffers =
+        |client: &Client| client.query_bytes.load(Ordering::Relaxed) + client.output_bytes.load(Ordering::Relaxed);
+    facts.server.every_client().iter().map(|client| buffers(client)).sum()
 }
 
 /// The highest use of memory so far, and when it was, in Unix seconds.

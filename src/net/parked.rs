@@ -1,0 +1,148 @@
+//! A connection that waits, for whatever it is: one state, which ends as well when the peer leaves or is killed.
+//!
+//! | waits for | when the peer leaves | when it is killed |
+//! |---|---|---|
+//! | a command that runs elsewhere | after [`GRACE`] it is told ([`bits::GONE`]), and awaited: what is behind it comes after it | closes at once |
+//! | the time of a held reply (WAIT) to pass | goes on at once | closes at once |
+//! | the gate to open (CLIENT PAUSE, shutdown) | closes at once: the command never began | closes at once |
+//! | its turn, as a writer that is slowed | waits on: the write was received whole, and a flush bounds the wait | closes at once |
+//!
+//! That the peer has left is seen although requests of its may be unread; these run before the connection closes. Output
+//! that is on its way goes on leaving meanwhile.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use super::connection::Connection;
+use crate::command::run::Finished;
+use crate::handler::session::bits;
+use crate::shard::engine::gate;
+use crate::util::time::now_ms;
+
+/// How long a command runs on for a peer that has left: one that only sends no more (`printf … | nc`) still reads.
+const GRACE: Duration = Duration::from_millis(500);
+/// The longest wait: clocks and timers cannot count further than some time.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// What a connection waits for before it goes on with its input.
+pub(super) enum Parked {
+    /// A command runs elsewhere.
+    Posted(oneshot::Receiver<Finished>),
+    /// A reply is held back for this long.
+    Held(Duration, Vec<u8>),
+    /// The command may not run as long as the pause is the one of this number; then the same one is tried again.
+    Closed(u64),
+    /// The command is tried again after this.
+    Slowed(Duration),
+}
+
+/// How a wait ended.
+enum Woken<T> {
+    /// With what was waited for.
+    Done(T),
+    /// The peer sends no more.
+    Left,
+    /// The connection was killed.
+    Killed,
+}
+
+impl Parked {
+    /// Whether the command has not run and is tried again.
+    pub(super) fn tries_again(&self) -> bool {
+        matches!(self, Parked::Closed(_) | Parked::Slowed(_))
+    }
+}
+
+impl Connection {
+    /// Waits. Whether the connection goes on afterwards.
+    pub(super) async fn park(self: &Rc<Self>, parked: Parked) -> bool {
+        match parked {
+            Parked::Posted(finished) => match self.posted(finished).await.map(|finished| self.take_back(finished)) {
+                None => false,
+                Some(None) => true,
+                // What comes back is never another command that runs elsewhere.
+                Some(Some(parked)) => Box::pin(self.park(parked)).await,
+            },
+            Parked::Held(time, reply) => {
+                self.mark(bits::BLOCKED, true);
+                let woken = self.wait(pin!(sleep(time.min(LONGEST))), true).await;
+                self.mark(bits::BLOCKED, false);
+                self.put_held(&reply);
+                !matches!(woken, Woken::Killed)
+            }
+            Parked::Closed(pause) => {
+                self.mark(bits::POSTPONED, true);
+                let woken = self.wait(pin!(self.gate_opens(pause)), true).await;
+                self.mark(bits::POSTPONED, false);
+                matches!(woken, Woken::Done(()))
+            }
+            Parked::Slowed(time) => !matches!(self.wait(pin!(sleep(time)), false).await, Woken::Killed),
+        }
+    }
+
+    /// Awaits a command that runs elsewhere. `None`: the connection is to be closed.
+    async fn posted(&self, finished: oneshot::Receiver<Finished>) -> Option<Finished> {
+        let mut finished = pin!(finished);
+        if self.client.bits.load(Ordering::Relaxed) & bits::GONE == 0 {
+            match self.wait(finished.as_mut(), true).await {
+                Woken::Done(finished) => return finished.ok(),
+                Woken::Killed => return None,
+                Woken::Left => {}
+            }
+            let patient = async { tokio::time::timeout(GRACE, finished.as_mut()).await };
+            match self.wait(pin!(patient), false).await {
+                Woken::Done(Ok(finished)) => return finished.ok(),
+                Woken::Killed => return None,
+                _ => self.mark(bits::GONE, true),
+            }
+        }
+        match self.wait(finished, false).await {
+            Woken::Done(finished) => finished.ok(),
+            _ => None,
+        }
+    }
+
+    /// The pause is another than the one of this number, or over.
+    async fn gate_opens(&self, pause: u64) {
+        let mut pauses = self.worker.server.pause.subscribe();
+        let until_ms = pauses.borrow().until_ms;
+        let changed = pauses.wait_for(|now| now.number != pause);
+        if self.worker.server.engine.gate.load(Ordering::SeqCst) & gate::STOPPING != 0 {
+            // The process ends, and the connection with it.
+            return std::future::pending().await;
+        }
+        let left = Duration::from_millis(until_ms.saturating_sub(now_ms()));
+        let _ = tokio::time::timeout(left.min(LONGEST), changed).await;
+    }
+
+    /// Waits for `what`, or until the peer leaves, if that is to be heeded, or until the connection is killed.
+    async fn wait<F: Future>(&self, mut what: Pin<&mut F>, heeds_end: bool) -> Woken<F::Output> {
+        let mut left = pin!(self.socket.ended());
+        let mut killed = pin!(self.client.killed.notified());
+        poll_fn(|cx| {
+            if self.is_killed() || killed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Woken::Killed);
+            }
+            if let Poll::Ready(done) = what.as_mut().poll(cx) {
+                return Poll::Ready(Woken::Done(done));
+            }
+            if heeds_end && left.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Woken::Left);
+            }
+            self.keep_sending(cx);
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn mark(&self, bit: u32, on: bool) {
+        self.client.set_bit(bit, on);
+    }
+}

@@ -1,0 +1,189 @@
+//! Connections that wait: for time, for a pause to end, for a command that runs elsewhere. When the peer leaves, is killed, or
+//! the server stops, nothing of them stays.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::resp::{Client, Gone, Value, encode};
+use common::server::Server;
+
+/// How long anything may take that is only waited for because it happens on another thread.
+const SOON: Duration = Duration::from_secs(20);
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap_or_else(|e| panic!("{e}"));
+    stream.set_read_timeout(Some(SOON)).unwrap_or_else(|e| panic!("{e}"));
+    stream
+}
+
+fn send(mut stream: &TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Awaits what a client comes to see.
+fn until(what: &str, mut seen: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !seen() {
+        assert!(began.elapsed() < SOON, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Lines of CLIENT LIST with this text.
+fn listed(client: &mut Client, text: &str) -> usize {
+    client.call("CLIENT LIST").text().lines().filter(|line| line.contains(text)).count()
+}
+
+fn info(client: &mut Client, section: &str, name: &str) -> u64 {
+    let info = client.call(&format!("INFO {section}")).text();
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
+}
+
+/// A client of which nothing but its requests is wanted, each running when `flag` stands in CLIENT LIST.
+fn waiters(server: &Server, client: &mut Client, count: usize, request: &[u8], shown: &str) -> Vec<TcpStream> {
+    let streams: Vec<TcpStream> = (0..count).map(|_| connect(server)).collect();
+    streams.iter().for_each(|stream| send(stream, request));
+    until("all wait", || listed(client, shown) >= count);
+    streams
+}
+
+#[test]
+fn waiters_that_left_hold_no_connection() {
+    let server = Server::tarn(&["--maxclients", "220", "--enable-debug-command", "yes"]);
+    let mut client = server.client();
+    for (request, shown) in [
+        (&b"WAIT 1 9000000000000000\r\n"[..], "cmd=wait "),
+        (b"DEBUG SLEEP 1000000\r\n", "cmd=debug "),
+        // Unread bytes behind the request must not hide the end.
+        (b"WAIT 1 9000000000000000\r\nPING\r\n", "cmd=wait "),
+    ] {
+        let streams = waiters(&server, &mut client, 200, request, shown);
+        assert_eq!(info(&mut client, "clients", "connected_clients"), 201);
+        for stream in &streams[..100] {
+            send(stream, b"PING\r\nPING\r\n");
+        }
+        drop(streams);
+        until("they are gone", || info(&mut client, "clients", "connected_clients") == 1);
+        assert_eq!(info(&mut client, "clients", "blocked_clients"), 0);
+    }
+    client.call("CLIENT PAUSE 9000000000000000 ALL");
+    let streams = waiters(&server, &mut client, 200, b"SET k v\r\n", "cmd=set ");
+    drop(streams);
+    until("they are gone", || listed(&mut client, "cmd=set") == 0);
+    client.call("CLIENT UNPAUSE");
+    assert!(client.call("GET k").is_nil(), "what was held back of a peer that left never happens");
+    assert_eq!(info(&mut client, "stats", "rejected_connections"), 0);
+}
+
+#[test]
+fn what_waits_is_shown_as_blocked() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    let stream = connect(&server);
+    send(&stream, b"WAIT 1 9000000000000000\r\n");
+    until("it waits", || listed(&mut client, "flags=b ") == 1);
+    assert_eq!(info(&mut client, "clients", "blocked_clients"), 1);
+}
+
+#[test]
+fn a_killed_waiter_is_gone_and_runs_nothing_more() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    let waiting = waiters(&server, &mut client, 20, b"WAIT 1 9000000000000000\r\nSET k v\r\n", "cmd=wait ");
+    client.call("CLIENT PAUSE 9000000000000000 WRITE");
+    let paused = waiters(&server, &mut client, 20, b"SET k v\r\n", "cmd=set ");
+    assert_eq!(client.call("CLIENT KILL TYPE normal"), Value::Int(40));
+    for mut stream in waiting.into_iter().chain(paused) {
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert_eq!(rest, b"");
+    }
+    until("they are gone", || info(&mut client, "clients", "connected_clients") == 1);
+    client.call("CLIENT UNPAUSE");
+    assert!(client.call("GET k").is_nil());
+}
+
+/// A peer that only stops sending still reads.
+#[test]
+fn a_half_closed_client_has_its_answers_at_once() {
+    let server = Server::tarn(&[]);
+    let mut stream = connect(&server);
+    send(&stream, b"WAIT 1 9000000000000000\r\nSET k v\r\nWAIT 1 9000000000000000\r\nGET k\r\n");
+    stream.shutdown(Shutdown::Write).unwrap_or_else(|e| panic!("{e}"));
+    let mut answers = String::new();
+    assert!(stream.read_to_string(&mut answers).is_ok());
+    assert_eq!(answers, ":0\r\n+OK\r\n:0\r\n$1\r\nv\r\n");
+}
+
+/// More than is read at once, so that most of it is still in the socket when the peer leaves.
+#[test]
+fn writes_received_whole_happen_after_their_peer_has_left() {
+    const COUNT: usize = 20_000;
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    for first in [encode(&["WAIT", "1", "9000000000000000"]), encode(&["PING"])] {
+        client.call("SET n 0");
+        let stream = connect(&server);
+        let mut pipeline = first;
+        pipeline.extend(encode(&["INCR", "n"]).repeat(COUNT));
+        pipeline.extend(b"*2\r\n$4\r\nINCR\r\n$1");
+        send(&stream, &pipeline);
+        drop(stream);
+        until("all of it has run", || client.call("GET n").text() == COUNT.to_string());
+        until("it is gone", || info(&mut client, "clients", "connected_clients") == 1);
+    }
+}
+
+#[test]
+fn a_pause_that_ends_lets_everybody_go() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    client.call("CLIENT PAUSE 9000000000000000 ALL");
+    let mut held: Vec<Client> = (0..50).map(|_| server.client()).collect();
+    for other in &mut held {
+        assert!(other.send_raw(b"INCR n\r\n").is_ok());
+    }
+    until("all wait", || listed(&mut client, "flags=b ") == 50);
+    client.call("CLIENT UNPAUSE");
+    for other in &mut held {
+        assert!(matches!(other.read(), Ok(Value::Int(_))));
+    }
+    assert_eq!(client.call("GET n").text(), "50");
+    // A stricter pause turns into a milder one: reads go on.
+    client.call("CLIENT PAUSE 9000000000000000 ALL");
+    assert!(held[0].send_raw(b"GET n\r\n").is_ok());
+    until("it waits", || listed(&mut client, "flags=b ") == 1);
+    client.call("CLIENT UNPAUSE");
+    client.call("CLIENT PAUSE 9000000000000000 WRITE");
+    assert_eq!(held[0].read().map(|value| value.text()).ok(), Some("50".to_owned()));
+}
+
+#[test]
+fn a_server_stops_while_clients_wait() {
+    let mut server = Server::tarn(&[]);
+    let mut client = server.client();
+    let waiting = waiters(&server, &mut client, 20, b"WAIT 1 9000000000000000\r\n", "cmd=wait ");
+    client.call("CLIENT PAUSE 9000000000000000 WRITE");
+    let paused = waiters(&server, &mut client, 20, b"SET k v\r\n", "cmd=set ");
+    assert_eq!(server.stop(), Some(0));
+    drop((waiting, paused));
+    assert!(matches!(client.try_call(&["PING"]), Err(Gone::Closed)));
+}
+
+#[test]
+fn client_list_takes_a_million_ids() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    let others: Vec<Client> = (0..50).map(|_| server.client()).collect();
+    until("all are there", || info(&mut client, "clients", "connected_clients") == 51);
+    let ids: Vec<String> = (1..=1_000_000).rev().map(|id| id.to_string()).collect();
+    let mut request = vec!["CLIENT", "LIST", "ID"];
+    request.extend(ids.iter().map(String::as_str));
+    let answer = client.try_call(&request).unwrap_or_else(|e| panic!("{e:?}"));
+    assert_eq!(answer.text().lines().count(), 51);
+    drop(others);
+}
