@@ -106,6 +106,7 @@ pub fn start(
         enqueue(session, command, call.args, out);
         return Outcome::Done;
     }
+    bump(&runner.stats.commands, 1);
     bump(&runner.stats.calls[slot_id as usize][0], 1);
     run_here(runner, slot, call, command, out, need)
 }
@@ -144,6 +145,9 @@ fn check(
             format!("{}|{}", container.name, command.name)
         };
         return Err(Error::Arity(name.into()));
+    }
+    if let Some(permit) = command.permit {
+        permit(&runner.server, session)?;
     }
     if !session.authenticated && !command.has(flags::NO_AUTH) && runner.server.password_required.load(Ordering::Relaxed)
     {
@@ -262,6 +266,7 @@ fn run_here(
         drop(lease);
         if let Ok((lsn, failed)) = result {
             *need = (*need).max(lsn);
+            stats.count_ran(&mut session.ran);
             if failed {
                 bump(&stats.calls[table().slot(call.command.0, command) as usize][2], 1);
                 stats.count_error(&out.as_slice()[begin..]);

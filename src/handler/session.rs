@@ -19,6 +19,15 @@ pub struct Multi {
     pub bytes: usize,
 }
 
+/// A command that ran within another one, to be counted like those that a client sends one by one.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its row.
+    pub command: &'static Command,
+    /// Its reply, if it failed.
+    pub error: Option<Box<[u8]>>,
+}
+
 /// CLIENT REPLY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyMode {
@@ -60,6 +69,8 @@ pub struct Session {
     pub authenticated: bool,
     /// MULTI's queue.
     pub multi: Option<Multi>,
+    /// What the last EXEC ran, until the connection's thread has counted it.
+    pub ran: Vec<Ran>,
     /// CLIENT REPLY.
     pub reply_mode: ReplyMode,
     /// CLIENT NO-TOUCH.
@@ -165,6 +176,7 @@ impl Session {
             proto: 2,
             authenticated,
             multi: None,
+            ran: Vec::new(),
             reply_mode: ReplyMode::On,
             no_touch: false,
             no_evict: false,

@@ -19,7 +19,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use super::worker::Worker;
 use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
-use crate::handler::server::bump;
+use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::bits::{CLOSING, UNIX};
 use crate::handler::session::{Client, ReplyMode};
 use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
@@ -192,6 +192,7 @@ impl Connection {
 
     /// The connection's task.
     pub async fn serve(self: Rc<Self>) {
+        self.count(|stats| &stats.clients, 1);
         loop {
             match poll_fn(|cx| self.poll(cx)).await {
                 Stop::Posted(finished) => {
@@ -205,6 +206,7 @@ impl Connection {
                 Stop::Dry | Stop::Full => {}
             }
         }
+        self.count(|stats| &stats.clients, 1u64.wrapping_neg());
         // Before the descriptor is closed and its number given to somebody else.
         self.worker.server.clients.lock().remove(&self.client.id);
     }
@@ -283,7 +285,8 @@ impl Connection {
         self.worker.stay_awake();
         state.delayed = false;
         state.more = data.len() == super::worker::READ;
-        bump(&self.worker.runner.borrow().stats.bytes_in, data.len() as u64);
+        self.count(|stats| &stats.reads, 1);
+        self.count(|stats| &stats.bytes_in, data.len() as u64);
         bump(&self.client.totals[1], data.len() as u64);
         let stop = if state.input.is_empty() {
             let (done, stop) = self.run(state, data);
@@ -298,6 +301,7 @@ impl Connection {
         };
         if state.request_bytes() > self.worker.setting(|s| s.client_query_buffer_limit) {
             tracing::warn!(client = self.client.id, "closing client that reached max query buffer length");
+            self.count(|stats| &stats.over_input, 1);
             return Poll::Ready(None);
         }
         self.client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);
@@ -405,12 +409,10 @@ impl Connection {
         self.need.set(need);
         match outcome {
             Outcome::Done => {
-                bump(&runner.stats.commands, 1);
                 bump(&self.client.totals[0], 1);
                 self.after(state, begin)
             }
             Outcome::Posted(finished) => {
-                bump(&runner.stats.commands, 1);
                 bump(&self.client.totals[0], 1);
                 Some(Stop::Posted(finished))
             }
@@ -473,9 +475,10 @@ impl Connection {
     }
 
     /// A command that ran elsewhere is back; how to go on if not at once.
-    fn take_back(self: &Rc<Self>, finished: Finished) -> Option<Stop> {
+    fn take_back(self: &Rc<Self>, mut finished: Finished) -> Option<Stop> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        self.worker.runner.borrow().stats.count_ran(&mut finished.session.ran);
         if let Some(slot) = finished.failed {
             let stats = &self.worker.runner.borrow().stats;
             bump(&stats.calls[slot as usize][2], 1);
@@ -495,6 +498,7 @@ impl Connection {
         let hard_bytes = self.worker.setting(|s| s.client_output_buffer_limit.normal.hard_bytes);
         if hard_bytes != 0 && state.pending_bytes() as u64 > hard_bytes {
             tracing::warn!(client = self.client.id, "closing client that passed client-output-buffer-limit");
+            self.count(|stats| &stats.over_output, 1);
             state.broken = true;
         }
         if state.out.is_empty() || self.queued.get() || state.broken {
@@ -508,9 +512,15 @@ impl Connection {
         }
     }
 
+    /// Adds to a counter of the thread.
+    fn count(&self, counter: impl Fn(&ThreadStats) -> &AtomicU64, by: u64) {
+        bump(counter(&self.worker.runner.borrow().stats), by);
+    }
+
     fn send_now(&self, state: &mut State) {
         let bytes = state.out.len() as u64;
-        bump(&self.worker.runner.borrow().stats.bytes_out, bytes);
+        self.count(|stats| &stats.writes, 1);
+        self.count(|stats| &stats.bytes_out, bytes);
         bump(&self.client.totals[2], bytes);
         state.send_now();
         self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::command::run::{Hints, shards_of};
-use crate::handler::session::Multi;
+use crate::handler::session::{Multi, Ran};
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
 use crate::shard::names::Names;
@@ -49,14 +49,19 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let before = Before::of(ctx.session);
     out.array(queue.len());
     for (command, args) in &queue {
+        let begin = out.len();
         if let Err(error) = ctx.run(command, args.as_args(), out) {
             // All of it is run again elsewhere, from a session that looks as it did.
             before.restore(ctx.session, out);
+            ctx.session.ran.clear();
             if let Some(multi) = &mut ctx.session.multi {
                 multi.queue = queue;
             }
             return Err(error);
         }
+        let reply = &out.as_slice()[begin..];
+        let error = reply.starts_with(b"-").then(|| reply.into());
+        ctx.session.ran.push(Ran { command, error });
     }
     ctx.session.end_multi();
     Ok(())

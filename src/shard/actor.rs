@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 use crossbeam_queue::SegQueue;
 use parking_lot::{Mutex, MutexGuard};
@@ -119,6 +120,11 @@ impl Shard {
     /// The core, waited for; never on a network thread.
     pub fn core(&self) -> Guard<'_> {
         Guard { core: Some(self.core.lock()), shard: self }
+    }
+
+    /// The core, waited for until this time.
+    pub fn core_until(&self, end: Instant) -> Option<Guard<'_>> {
+        Some(Guard { core: Some(self.core.try_lock_until(end)?), shard: self })
     }
 
     /// Leaves a job for whoever holds the core, or runs it if nobody does any more.

@@ -182,8 +182,7 @@ impl Server {
             if self.answers() {
                 return;
             }
-            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-            if let Some(status) = ended {
+            if let Some(status) = self.exited() {
                 panic!("{} ended during its start: {status}\n{}", self.kind.title(), self.output());
             }
             assert!(start.elapsed() < START_LIMIT, "{} does not answer\n{}", self.kind.title(), self.output());
@@ -208,6 +207,11 @@ impl Server {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// How the process has ended, if it has.
+    pub(crate) fn exited(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.as_mut().and_then(|child| child.try_wait().ok().flatten())
     }
 
     /// Ends the process by SIGTERM and waits for it: its exit code, `None` when a signal ended it.
