@@ -418,6 +418,12 @@ impl Engine {
         txn.lease.iter().map(|core| core.count(ns)).sum()
     }
 
+    /// The work of the shards' threads, of which there are none without `background`.
+    #[cfg(test)]
+    pub fn take_thread_work(&self) -> Vec<(ShardSet, Job)> {
+        self.thread_work.lock().iter().flat_map(crossbeam_channel::Receiver::try_iter).collect()
+    }
+
     /// Waits until whoever holds a core now has given it back, but no longer than this; whether that is so.
     pub fn wait_idle(&self, most: Duration) -> bool {
         let end = Instant::now() + most;
