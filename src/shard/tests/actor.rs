@@ -148,6 +148,26 @@ fn a_core_that_was_tried_in_vain_is_looked_at() {
     assert_eq!(actors.ran(), 2);
 }
 
+/// The same, and that job leads to work over shards that are free: its thread is at the crossing already, and goes on there.
+#[test]
+fn work_brought_by_a_core_that_was_tried_in_vain_is_run() {
+    let actors = Actors::new(3);
+    let taken = actors.engine.shards[1].core();
+    let (engine, more) = (actors.engine.clone(), actors.job());
+    moment::at(Moment::GivingUp, move || {
+        let at_crossing = engine.clone();
+        let first: Job = Box::new(move |lease| {
+            at_crossing.post([0, 2][..].into(), more);
+            lease
+        });
+        engine.shards[0].post(first);
+    });
+    actors.post(&[0, 1]);
+    assert_eq!(actors.ran(), 1, "what the job of the mailbox has led to");
+    drop(taken);
+    assert_eq!(actors.ran(), 2);
+}
+
 /// Work that has tried too often goes to a thread; what stands behind it is not forgotten.
 #[test]
 fn work_behind_what_goes_to_a_thread_is_run() {
