@@ -4,13 +4,16 @@
 //! |---|---|
 //! | log, file limit | exit code 1 |
 //! | the engine opens the data directory, which it then owns | exit code 1 |
-//! | listeners, network threads: clients are answered `-LOADING` | exit code 1 |
+//! | listeners, the pid file, network threads: clients are answered `-LOADING` | exit code 1 |
 //! | replay, on a thread of its own | exit code 1 |
 //! | ready: the log says so, systemd is told | |
 //! | SIGTERM, SIGINT or SHUTDOWN: no more connections, no more commands, last replies, flush, sync | |
 //!
 //! A second SIGINT ends the process at once; so does the first during the replay, which changes nothing that the next
-//! start would miss.
+//! start would miss. A command that does not end keeps the shutdown waiting for `shutdown-timeout` at most: then there is
+//! no flush, as the log holds every write.
+//!
+//! A panic, in whatever thread, is logged with its backtrace and ends the process: what is acknowledged is in the log.
 
 pub mod check;
 
@@ -39,6 +42,9 @@ use crate::util::{alloc, logging, sys, time};
 /// Time between two samples of the rates that INFO shows.
 const SAMPLE: Duration = Duration::from_millis(100);
 
+/// A shutdown waits at least so long for commands that run.
+const LEAST_WAIT: Duration = Duration::from_secs(1);
+
 /// Why the server does not run, in the operator's words.
 pub type Failure = Box<dyn std::error::Error>;
 
@@ -49,12 +55,10 @@ pub fn serve(config: Config) -> ExitCode {
         eprintln!("cannot open the log file: {error}");
         return ExitCode::FAILURE;
     }
+    logging::report_panics();
     let outcome = run(config, Arc::new(RealIo));
     if let Err(error) = &outcome {
         tracing::error!("{error}");
-    }
-    if let Some(path) = &settings.pidfile {
-        let _ = std::fs::remove_file(path);
     }
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -79,10 +83,6 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
     );
     let engine = Engine::open(io, engine_options(&settings, &budget))?;
     let server = Arc::new(Server::new(engine, config));
-    if let Some(path) = &settings.pidfile {
-        std::fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(|error| format!("cannot write the pid file {}: {error}", path.display()))?;
-    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(live(&server, &settings, budget.io_threads))
 }
@@ -118,6 +118,30 @@ fn engine_options(settings: &Settings, budget: &Budget) -> EngineOptions {
     }
 }
 
+/// The file with the process id. It is removed at the end, unless it has become that of another server.
+struct PidFile<'a>(&'a Path);
+
+impl PidFile<'_> {
+    fn text() -> String {
+        format!("{}\n", std::process::id())
+    }
+
+    /// Only for who has data directory and port, as a second server might be told of the same file.
+    fn write(path: &Path) -> Result<PidFile<'_>, Failure> {
+        std::fs::write(path, PidFile::text())
+            .map_err(|error| format!("cannot write the pid file {}: {error}", path.display()))?;
+        Ok(PidFile(path))
+    }
+}
+
+impl Drop for PidFile<'_> {
+    fn drop(&mut self) {
+        if std::fs::read_to_string(self.0).is_ok_and(|text| text == PidFile::text()) {
+            let _ = std::fs::remove_file(self.0);
+        }
+    }
+}
+
 /// Listens, loads, serves, and ends.
 async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
@@ -125,6 +149,7 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
     if listeners.is_empty() {
         return Err("nothing to listen on: port is 0, or bind is empty, and there is no unixsocket".into());
     }
+    let _pid_file = settings.pidfile.as_deref().map(PidFile::write).transpose()?;
     let workers = Workers::start(server, threads);
     let mut tasks: Vec<_> = listeners
         .into_iter()
@@ -189,28 +214,33 @@ fn replay(server: &Arc<Server>) -> oneshot::Receiver<Result<(), String>> {
     outcome
 }
 
-/// Tells whoever waits that the server serves.
+/// Tells whoever waits that the server serves, in Redis's words: tools look for them in the log.
 fn announce(server: &Server, settings: &Settings) {
     for bind in settings.bind.iter().filter(|_| settings.port != 0) {
-        tracing::info!(address = %bind.host, port = settings.port, "ready to accept connections");
+        tracing::info!(address = %bind.host, port = settings.port, "Ready to accept connections tcp");
     }
     if let Some(path) = &settings.unixsocket {
-        tracing::info!(path = %path.display(), "ready to accept connections");
+        tracing::info!(path = %path.display(), "Ready to accept connections unix");
     }
     if settings.requirepass.0.is_empty() && !settings.protected_mode {
         tracing::warn!("neither requirepass nor protected-mode is set: whoever reaches the port may do anything");
     }
     tracing::debug!(shards = server.engine.shards.len(), run_id = server.run_id, "details");
+    tell_manager(settings, b"READY=1\nSTATUS=Ready to accept connections\n");
+}
+
+/// Tells the service manager, if it is to be told.
+fn tell_manager(settings: &Settings, state: &[u8]) {
     if matches!(settings.supervised, Supervised::Systemd | Supervised::Auto)
         && let Some(path) = std::env::var_os("NOTIFY_SOCKET")
-        && let Err(error) = notify(Path::new(&path))
+        && let Err(error) = notify(Path::new(&path), state)
     {
         tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 
 /// As `sd_notify(3)` describes it: a datagram to the socket named in the environment, `@` for an abstract one.
-fn notify(path: &Path) -> io::Result<()> {
+fn notify(path: &Path, state: &[u8]) -> io::Result<()> {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -218,7 +248,7 @@ fn notify(path: &Path) -> io::Result<()> {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(path)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(b"READY=1\nSTATUS=Ready to accept connections\n", &address)?;
+    UnixDatagram::unbound()?.send_to_addr(state, &address)?;
     Ok(())
 }
 
@@ -247,16 +277,23 @@ async fn shut_down(
     how: Shutdown,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
+    // First of all: no command begins any more, and those that run long end.
     server.engine.set_gate(gate::STOPPING, true);
+    tell_manager(settings, b"STOPPING=1\n");
     let (done, closed) = oneshot::channel();
     let engine = server.engine.clone();
-    let last_replies = last_replies(server.clone(), settings.shutdown_timeout);
+    let most = settings.shutdown_timeout;
+    let last_replies = last_replies(server.clone(), most);
     let close = async move {
         last_replies.await;
         crate::shard::engine::spawn("shutdown".to_owned(), 0, move || {
-            // Whoever came through the gate before it closed has its shards by now; this waits until it is done.
-            drop(engine.lease(&engine.all_shards()));
-            let _ = done.send(engine.close(how == Shutdown::Save));
+            // Whoever came through the gate before it closed has its shards by now.
+            let _ = done.send(if engine.wait_idle(most.max(LEAST_WAIT)) {
+                engine.close(how == Shutdown::Save)
+            } else {
+                tracing::warn!("a command does not end: no flush, the next start reads the log");
+                engine.log.sync_to(engine.log.last())
+            });
         });
         closed.await
     };

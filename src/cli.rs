@@ -10,11 +10,12 @@
 //! | `--name --x` | the first word after a bare name is always its value |
 //! | `--save --x …`, `--save` at the end | the line `save ""` |
 //!
-//! `tarn check [--repair] DIR` looks at a data directory instead. Clap knows these two, `--help` and `--version`; the
-//! directives are one list to it, as they come from the table of [`crate::config`], not from here.
+//! `tarn check [--repair] DIR` looks at a data directory instead. Clap knows these two and `--help`; the directives
+//! are one list to it, as they come from the table of [`crate::config`], not from here. `-v` or `--version` alone are
+//! answered in redis-server's form.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +23,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, LoadError, Source, template};
+
+/// The version in the form of redis-server's, which tools take apart.
+const VERSION: &str =
+    concat!("Tarn server v=", env!("CARGO_PKG_VERSION"), " sha=00000000:0 malloc=libc bits=64 build=0");
 
 /// What the binary is asked to do.
 #[derive(Debug)]
@@ -40,8 +45,10 @@ pub enum Invocation {
 /// Why there is nothing to do: an answer that was asked for, or an error.
 #[derive(Debug)]
 pub enum Stop {
-    /// Help, version, or misuse.
+    /// Help, or misuse.
     Usage(clap::Error),
+    /// The version was asked for.
+    Version,
     /// A directive, or the file that holds it, is refused.
     Config(LoadError),
 }
@@ -54,6 +61,10 @@ impl Stop {
                 // Nobody is left to be told of a closed pipe.
                 let _ = usage.print();
                 if usage.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
+            }
+            Stop::Version => {
+                let _ = writeln!(std::io::stdout(), "{VERSION}");
+                ExitCode::SUCCESS
             }
             Stop::Config(error) => {
                 eprintln!("{error}");
@@ -73,10 +84,9 @@ impl From<LoadError> for Stop {
 #[derive(Debug, Parser)]
 #[command(
     name = "tarn",
-    version,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR"
+    override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR\n       tarn -v"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -107,6 +117,10 @@ enum Task {
 /// See [`Stop`].
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Stop> {
     let list = format!("Directives that have an effect (tarn -h leaves them out):\n\n{}", template::help_list());
+    let args: Vec<OsString> = args.into_iter().collect();
+    if matches!(&args[..], [_, only] if only == "-v" || only == "--version") {
+        return Err(Stop::Version);
+    }
     let matches = Cli::command().after_long_help(list).try_get_matches_from(args).map_err(Stop::Usage)?;
     let cli = Cli::from_arg_matches(&matches).map_err(Stop::Usage)?;
     match cli.task {
@@ -267,9 +281,11 @@ mod tests {
 
     #[test]
     fn help_and_version() {
-        let version = usage(&["--version"]);
-        assert_eq!(version.to_string(), format!("tarn {}\n", env!("CARGO_PKG_VERSION")));
-        assert!(!version.use_stderr());
+        for name in ["-v", "--version"] {
+            assert!(matches!(run(&[name]), Err(Stop::Version)));
+        }
+        let form = format!("Tarn server v={} sha=", env!("CARGO_PKG_VERSION"));
+        assert!(VERSION.starts_with(&form) && VERSION.split(' ').count() == 7, "{VERSION}");
         let help = usage(&["--help"]).to_string();
         assert!(
             help.contains("--appendfsync [default: everysec]") && help.contains("tarn check [--repair] DIR"),

@@ -23,6 +23,7 @@ use common::notation::show;
 use common::resp::{Client, Value, encode};
 use common::rng::{Rng, seed_from};
 use common::server::{Kind, Server};
+use common::wait::PATIENCE;
 
 const WRITERS: usize = 4;
 const READERS: usize = 2;
@@ -404,7 +405,7 @@ fn verify(server: &Server, writers: &mut [Writer], seen: &Seen) -> Result<(), St
             if counted == i64::try_from(expected).ok() && scanned == expected {
                 break;
             }
-            if start.elapsed() > Duration::from_secs(5) {
+            if start.elapsed() > PATIENCE {
                 return Err(format!("db{database}: DBSIZE {counted:?}, SCAN finds {scanned}, expected {expected}"));
             }
             thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,8 @@
 //! The differential fuzzer, `tests/diff/difffuzz.py`: the same random commands on Redis 8.2 and on Tarn, replies and key spaces compared.
 //!
 //! `TARN_DIFF_COUNT` sets the commands per seed (20000), `TARN_DIFF_SEEDS` the seeds (`1`, or a list as `1,2,3`),
-//! `TARN_DIFF_GROUPS` the groups of commands. A machine without Python or Redis 8.2 says so and passes.
+//! `TARN_DIFF_GROUPS` the groups of commands. What a machine without Python or Redis 8.2 does: see
+//! `common::server`.
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Many threads on the same shards, in every way that there is to get one, while flushes and timers run: no job is
-//! lost, nothing waits for ever, and sums stay what they are, also after the next start.
+//! lost for good, nothing waits for ever, and sums stay what they are, also after the next start. That nothing waits for a timer
+//! is held by `shard/tests/actor.rs`.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;

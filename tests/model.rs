@@ -2,7 +2,7 @@
 //! memory and on Redis 8.2, with flushes, eviction, restarts and `kill -9` between, and looks at every key by several ways.
 //!
 //! `TARN_MODEL_SECONDS` sets the length (30 s), or `TARN_MODEL_ROUNDS` the batches of commands; `TARN_MODEL_SEED` the seed (the clock).
-//! A machine without Python or Redis 8.2 says so and passes.
+//! What a machine without Python or Redis 8.2 does: see `common::server`.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn tarn_holds_what_the_model_holds() {
         return;
     };
     let tarn = Kind::Tarn.binary().unwrap_or_else(|| panic!("cargo builds tarn before its tests"));
-    let seed = (seed_from("TARN_MODEL_SEED") % 1_000_000_000).to_string();
+    let seed = seed_from("TARN_MODEL_SEED").to_string();
     let mut command = Command::new("python3");
     command.arg("-B").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/diff/torture.py"));
     command.arg("--tarn").arg(tarn).arg("--redis").arg(model).args(["--seed", &seed]);

@@ -4,10 +4,10 @@ mod common;
 
 use std::io::Read;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use common::resp::{Gone, Value};
 use common::server::{Kind, Server, free_port};
+use common::wait::until;
 
 /// Values of several sizes, times, databases; enough keys that they are not all in one place.
 fn fill(server: &Server) {
@@ -107,17 +107,12 @@ fn a_second_server_on_the_same_data_is_refused() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap_or_else(|e| panic!("a second server: {e}"));
-    let start = Instant::now();
-    let status = loop {
-        if let Ok(Some(status)) = second.try_wait() {
-            break status;
-        }
-        if start.elapsed() > Duration::from_secs(30) {
-            let _ = second.kill();
-            panic!("the second server runs");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let mut ended = None;
+    until("the second server ends", || {
+        ended = second.try_wait().ok().flatten();
+        ended.is_some()
+    });
+    let status = ended.unwrap_or_default();
     let mut said = String::new();
     second.stdout.take().map(|mut pipe| pipe.read_to_string(&mut said));
     assert!(!status.success(), "the second server ended well");

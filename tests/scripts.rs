@@ -1,7 +1,8 @@
 //! Runs the files of `tests/scripts/` on Tarn, in RESP2 and RESP3, and on the real servers that prove what they expect.
 //!
 //! `TARN_SCRIPTS_RECORD=1 cargo test --test scripts real::` writes the real servers' replies into the files, wherever they are
-//! not the ones expected; they are to be reviewed before they are committed. A machine without those servers says so and passes.
+//! not the ones expected; they are to be reviewed before they are committed. What a machine without those servers does: see
+//! `common::server`.
 
 mod common;
 

@@ -214,7 +214,6 @@ fn check_members(client: &mut Client, model: &mut Model, rng: &mut Rng, rounds: 
 #[test]
 fn sets_of_any_size_are_like_a_model() {
     let seed = seed_from("TARN_SETS_SEED");
-    eprintln!("TARN_SETS_SEED={seed}");
     let mut rng = Rng(seed);
     let mut server = Server::tarn(&[]);
     let mut client = server.client();

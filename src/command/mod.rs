@@ -86,6 +86,8 @@ pub struct Table {
     /// By id, the slot of a container's first subcommand.
     first_sub: Vec<Slot>,
     slots: usize,
+    /// By the row's address.
+    by_row: HashMap<usize, Slot, foldhash::fast::RandomState>,
     by_name: HashMap<&'static [u8], Id, foldhash::fast::RandomState>,
 }
 
@@ -98,8 +100,15 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         first_sub.push(slots as Slot);
         slots += row.subcommands.len();
     }
-    Table { rows, first_sub, slots, by_name }
+    let own = rows.iter().enumerate().map(|(id, row)| (address(row), id as Slot));
+    let subs = rows.iter().zip(&first_sub).flat_map(|(row, &first)| row.subcommands.iter().map(address).zip(first..));
+    let by_row = own.chain(subs).collect();
+    Table { rows, first_sub, slots, by_row, by_name }
 });
+
+fn address(row: &Command) -> usize {
+    std::ptr::from_ref(row).addr()
+}
 
 /// The table of this binary.
 pub fn table() -> &'static Table {
@@ -132,6 +141,11 @@ impl Table {
         let subcommands = self.rows[id as usize].subcommands;
         let at = subcommands.iter().position(|sub| std::ptr::eq(sub, row));
         at.map_or(id.into(), |at| self.first_sub[id as usize] + at as Slot)
+    }
+
+    /// The slot of a row of this table.
+    pub fn slot_of(&self, row: &'static Command) -> Option<Slot> {
+        self.by_row.get(&address(row)).copied()
     }
 
     /// Number of slots.

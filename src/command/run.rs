@@ -135,6 +135,7 @@ pub fn start(
         enqueue(session, command, call.args, out);
         return Outcome::Done;
     }
+    bump(&runner.stats.commands, 1);
     bump(&runner.stats.calls[slot_id as usize][0], 1);
     run_here(runner, slot, call, command, out, need)
 }
@@ -173,6 +174,9 @@ fn check(
             format!("{}|{}", container.name, command.name)
         };
         return Err(Error::Arity(name.into()));
+    }
+    if let Some(permit) = command.permit {
+        permit(&runner.server, session)?;
     }
     if !session.authenticated && !command.has(flags::NO_AUTH) && runner.server.password_required.load(Ordering::Relaxed)
     {
@@ -432,7 +436,7 @@ impl Request {
                 // A closed channel means that the connection is gone; its write stands all the same.
                 let finished = Finished { session: self.session, reply, need, failed, effects: effects.take() };
                 if let Err(Finished { effects, .. }) = self.done.send(finished) {
-                    carry_out(effects);
+                    carry_out(None, effects);
                 }
             }
             Err(Cold) => {

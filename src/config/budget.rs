@@ -12,6 +12,9 @@
 //! | shards | `shards` | 4 a core, a power of two, 16 to 256 |
 //! | threads that serve connections | `io-threads` | one for two cores: flushes, compaction and the clients' share of the kernel need the others |
 //!
+//! The budget is divided anew when one of its directives changes ([`Budget::anew`]). The block cache then keeps the size it was
+//! opened with, as fjall cannot change it; the rest is divided.
+//!
 //! Invariants: the parts never exceed the whole; caches given too big are cut in proportion, so that the tables keep a
 //! fifth of the whole; dirty objects never fill more than half of the tables, as pinned objects cannot leave them.
 
@@ -66,12 +69,24 @@ pub struct Budget {
 impl Budget {
     /// Divides what `machine` has as `settings` ask.
     pub fn new(settings: &Settings, machine: &Machine) -> Self {
+        Budget::divide(settings, machine, None)
+    }
+
+    /// The same while the server runs with this budget.
+    pub fn anew(&self, settings: &Settings, machine: &Machine) -> Self {
+        Budget::divide(settings, machine, Some(self.block_cache_bytes))
+    }
+
+    fn divide(settings: &Settings, machine: &Machine, opened_block_cache: Option<u64>) -> Self {
         let given_or = |given: u64, automatic: u64| if given == 0 { automatic } else { given };
         let total = given_or(settings.maxmemory, machine.memory_bytes / 2).max(MIN_TOTAL_BYTES);
-        let block = given_or(settings.block_cache_size, total / 4);
         let metadata = given_or(settings.metadata_cache_size, total / 10);
-        let [block, metadata] = fit([block, metadata], total / 10 * 7);
-        let tables = total - total / 10 - block - metadata;
+        let caches = total / 10 * 7;
+        let [block, metadata] = match opened_block_cache {
+            Some(block) => [block, metadata.min(caches.saturating_sub(block))],
+            None => fit([given_or(settings.block_cache_size, total / 4), metadata], caches),
+        };
+        let tables = total - total / 10 - block.min(caches) - metadata;
         let dirty = given_or(settings.dirty_budget, (total / 4).min(GB)).min(tables / 2);
         Budget {
             total_bytes: total,
@@ -177,6 +192,27 @@ mod tests {
         assert_eq!(all.metadata_cache_bytes, GB / 10);
         assert_eq!(all.tables_bytes, GB - GB / 10 - GB / 10 - 64 * MB);
         assert_eq!(all.dirty_bytes, 32 * MB);
+    }
+
+    #[test]
+    fn anew_the_block_cache_stays_and_the_rest_is_divided() {
+        let with = |maxmemory: &str| {
+            let words = vec![b"maxmemory".to_vec(), maxmemory.into()];
+            Config::load(super::super::Source::Defaults, &[words]).unwrap().settings()
+        };
+        let machine = Machine { memory_bytes: 8000 * MB, cores: 2 };
+        let first = Budget::new(&with("1000mb"), &machine);
+        assert_eq!((first.block_cache_bytes, first.tables_bytes), (250 * MB, 550 * MB));
+        for (maxmemory, metadata, tables, dirty) in
+            [("4000mb", 400, 2950, 1000), ("500mb", 50, 150, 75), ("400mb", 30, 80, 40), ("200mb", 0, 40, 20)]
+        {
+            let budget = first.anew(&with(maxmemory), &machine);
+            assert_eq!(budget.block_cache_bytes, 250 * MB, "{maxmemory}");
+            let parts = [budget.metadata_cache_bytes, budget.tables_bytes, budget.dirty_bytes];
+            assert_eq!(parts, [metadata, tables, dirty].map(|mb| mb * MB), "{maxmemory}");
+        }
+        assert_eq!(first.anew(&with("0"), &machine).total_bytes, 4000 * MB);
+        assert_eq!(first.anew(&with("1000mb"), &machine), first);
     }
 
     #[test]

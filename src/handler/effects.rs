@@ -3,7 +3,7 @@
 //! | effect | when |
 //! |---|---|
 //! | a change of the session | at once, as the commands behind it in the same EXEC go by it; a rollback restores what was before |
-//! | a kill | noted; it leaves as the reply does, once the log holds what it tells |
+//! | a command that ran within it, to be counted; a kill | noted; it leaves as the reply does, once the log holds what it tells |
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
 //! the run that commits has effects. So nothing outside the write set is changed but through [`Ctx::alter`] and
@@ -11,8 +11,19 @@
 
 use std::sync::Arc;
 
+use super::server::ThreadStats;
 use super::session::{Client, State};
-use super::{Ctx, Session};
+use super::{Command, Ctx, Session};
+use crate::meter;
+
+/// A command that ran within another one, to be counted like those that a client sends one by one.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its row.
+    pub command: &'static Command,
+    /// Its reply, if it failed.
+    pub error: Option<Box<[u8]>>,
+}
 
 /// One effect of a command.
 #[derive(Debug)]
@@ -21,6 +32,8 @@ pub enum Effect {
     Session(Box<State>),
     /// Ends another connection.
     Kill(Arc<Client>),
+    /// A command ran within this one: it is counted.
+    Ran(Ran),
 }
 
 /// The effects of the command that runs.
@@ -70,16 +83,20 @@ impl Ctx<'_, '_> {
 
     /// Notes what is to happen once the command has committed.
     pub fn note(&mut self, effect: Effect) {
+        // A refusal ends the command soon enough.
+        _ = meter::hold(size_of::<Effect>());
         self.effects.noted.push(effect);
     }
 }
 
-/// Does what a command that has committed and whose reply may leave has noted.
-pub fn carry_out(effects: impl IntoIterator<Item = Effect>) {
+/// Does what a command that has committed and whose reply may leave has noted. The counters are those of the calling
+/// thread.
+pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         match effect {
             Effect::Session(_) => {}
             Effect::Kill(client) => client.kill(),
+            Effect::Ran(ran) => stats.into_iter().for_each(|stats| stats.count_ran(&ran)),
         }
     }
 }

@@ -171,6 +171,9 @@ pub enum Route {
 /// Shards of a call that its arguments alone do not tell.
 pub type RouteBy = fn(&Server, &Session, Args<'_>) -> Option<ShardSet>;
 
+/// Whether this connection may call a command.
+pub type Permit = fn(&Server, &Session) -> Result;
+
 /// A command's row.
 #[derive(Debug, Clone, Copy)]
 pub struct Command {
@@ -200,6 +203,8 @@ pub struct Command {
     pub route: Route,
     /// The element it looks for first, of the collection that its route leads to.
     pub look: Option<Look>,
+    /// What decides whether it may be called at all, even before it is queued.
+    pub permit: Option<Permit>,
 }
 
 impl Command {
@@ -220,12 +225,19 @@ impl Command {
             subcommands: &[],
             route,
             look: None,
+            permit: None,
         }
     }
 
     /// With the element that it looks for first.
     pub const fn looks_at(mut self, look: Look) -> Self {
         self.look = Some(look);
+        self
+    }
+
+    /// With a decision about who may call it.
+    pub const fn permitted_by(mut self, permit: Permit) -> Self {
+        self.permit = Some(permit);
         self
     }
 

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
+use super::effects::Ran;
 use super::session::Client;
 use crate::config::Config;
+use crate::config::budget::{Budget, Machine};
 use crate::shard::Engine;
 use crate::shard::engine::gate;
 use crate::util::time::now_ms;
@@ -31,6 +33,14 @@ pub struct ThreadStats {
     pub bytes_in: AtomicU64,
     pub bytes_out: AtomicU64,
     pub errors: AtomicU64,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    /// Connections that passed the limit of their query buffer.
+    pub over_input: AtomicU64,
+    /// Connections that passed the limit of their output buffer.
+    pub over_output: AtomicU64,
+    /// Open connections.
+    pub clients: AtomicU64,
     /// Calls, rejected calls and failed calls by slot of the command table.
     pub calls: Vec<[AtomicU64; 3]>,
     /// Errors by their code word.
@@ -41,6 +51,17 @@ impl ThreadStats {
     /// Counters for a table of this many slots.
     pub fn new(slots: usize) -> Self {
         ThreadStats { calls: (0..slots).map(|_| Default::default()).collect(), ..Default::default() }
+    }
+
+    /// Counts a command that ran within another one.
+    pub fn count_ran(&self, Ran { command, error }: &Ran) {
+        bump(&self.commands, 1);
+        let Some(slot) = crate::command::table().slot_of(command) else { return };
+        bump(&self.calls[slot as usize][0], 1);
+        if let Some(reply) = error {
+            bump(&self.calls[slot as usize][2], 1);
+            self.count_error(reply);
+        }
     }
 
     /// Counts an error by its reply.
@@ -61,7 +82,7 @@ impl ThreadStats {
 /// Adds to a counter that only the calling thread writes: no locked instruction.
 #[inline]
 pub fn bump(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
 /// How a shutdown was asked for.
@@ -83,6 +104,10 @@ pub struct Totals {
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub errors: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub over_input: u64,
+    pub over_output: u64,
     pub calls: Vec<[u64; 3]>,
     pub error_codes: BTreeMap<String, u64>,
 }
@@ -133,6 +158,8 @@ pub struct Server {
     pub engine: Arc<Engine>,
     /// Directives.
     pub config: Config,
+    /// How the memory is divided now.
+    pub budget: parking_lot::Mutex<Budget>,
     /// CLIENT PAUSE; who is held back waits for it to change.
     pub pause: watch::Sender<Pause>,
     /// Open connections by id.
@@ -141,9 +168,9 @@ pub struct Server {
     pub next_client: AtomicU64,
     /// Counters of all network threads.
     pub threads: parking_lot::Mutex<Vec<Arc<ThreadStats>>>,
-    /// Connections accepted, refused for `maxclients`.
+    /// Connections let in.
     pub accepted: AtomicU64,
-    /// Connections refused.
+    /// Connections refused, for `maxclients` or by protected mode.
     pub rejected: AtomicU64,
     /// Unix ms of the start.
     pub started_ms: u64,
@@ -176,6 +203,7 @@ impl Server {
         let now_ms = now_ms();
         Server {
             engine,
+            budget: parking_lot::Mutex::new(Budget::new(&config.settings(), &Machine::read())),
             config,
             pause: watch::channel(Pause { number: 1, ..Pause::default() }).0,
             clients: Default::default(),
@@ -237,6 +265,10 @@ impl Server {
             totals.bytes_in += thread.bytes_in.load(Ordering::Relaxed);
             totals.bytes_out += thread.bytes_out.load(Ordering::Relaxed);
             totals.errors += thread.errors.load(Ordering::Relaxed);
+            totals.reads += thread.reads.load(Ordering::Relaxed);
+            totals.writes += thread.writes.load(Ordering::Relaxed);
+            totals.over_input += thread.over_input.load(Ordering::Relaxed);
+            totals.over_output += thread.over_output.load(Ordering::Relaxed);
             totals.calls.resize(thread.calls.len(), [0; 3]);
             for (sum, calls) in totals.calls.iter_mut().zip(&thread.calls) {
                 for (sum, count) in sum.iter_mut().zip(calls) {

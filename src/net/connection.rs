@@ -21,7 +21,7 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
 use crate::handler::effects::{Effect, carry_out};
-use crate::handler::server::bump;
+use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::bits::{CLOSING, GONE, UNIX};
 use crate::handler::session::{Client, ReplyMode};
 use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
@@ -154,6 +154,7 @@ impl Connection {
 
     /// The connection's task.
     pub async fn serve(self: Rc<Self>) {
+        self.count(|stats| &stats.clients, 1);
         loop {
             let goes_on = match poll_fn(|cx| self.poll(cx)).await {
                 Stop::Park(parked) => self.park(parked).await,
@@ -166,7 +167,8 @@ impl Connection {
         }
         // What has committed happens, whether the reply can leave or not.
         let effects = std::mem::take(&mut self.state.borrow_mut().effects);
-        carry_out(effects);
+        carry_out(Some(&self.worker.runner.borrow().stats), effects);
+        self.count(|stats| &stats.clients, 1u64.wrapping_neg());
         // Before the descriptor is closed and its number given to somebody else.
         self.client.leave();
         self.worker.server.clients.lock().remove(&self.client.id);
@@ -254,7 +256,8 @@ impl Connection {
         self.worker.stay_awake();
         state.delayed = false;
         state.more = data.len() == super::worker::READ;
-        bump(&self.worker.runner.borrow().stats.bytes_in, data.len() as u64);
+        self.count(|stats| &stats.reads, 1);
+        self.count(|stats| &stats.bytes_in, data.len() as u64);
         bump(&self.client.totals[1], data.len() as u64);
         let stop = if state.input.is_empty() {
             let (done, stop) = self.run(state, data);
@@ -269,6 +272,7 @@ impl Connection {
         };
         if state.request_bytes() > self.worker.setting(|s| s.client_query_buffer_limit) {
             tracing::warn!(client = self.client.id, "closing client that reached max query buffer length");
+            self.count(|stats| &stats.over_input, 1);
             return Poll::Ready(None);
         }
         self.client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);
@@ -382,12 +386,10 @@ impl Connection {
         self.need.set(need);
         match outcome {
             Outcome::Done => {
-                bump(&runner.stats.commands, 1);
                 bump(&self.client.totals[0], 1);
                 self.after(state, begin)
             }
             Outcome::Posted(finished) => {
-                bump(&runner.stats.commands, 1);
                 bump(&self.client.totals[0], 1);
                 Some(Stop::Park(Parked::Posted(finished)))
             }
@@ -479,6 +481,7 @@ impl Connection {
         let hard_bytes = self.worker.setting(|s| s.client_output_buffer_limit.normal.hard_bytes);
         if hard_bytes != 0 && state.pending_bytes() as u64 > hard_bytes {
             tracing::warn!(client = self.client.id, "closing client that passed client-output-buffer-limit");
+            self.count(|stats| &stats.over_output, 1);
             state.broken = true;
         }
         if state.out.is_empty() && state.effects.is_empty() || self.queued.get() || state.broken {
@@ -492,12 +495,18 @@ impl Connection {
         }
     }
 
+    /// Adds to a counter of the thread.
+    fn count(&self, counter: impl Fn(&ThreadStats) -> &AtomicU64, by: u64) {
+        bump(counter(&self.worker.runner.borrow().stats), by);
+    }
+
     fn send_now(&self, state: &mut State) {
         if !state.effects.is_empty() {
-            carry_out(state.effects.drain(..));
+            carry_out(Some(&self.worker.runner.borrow().stats), state.effects.drain(..));
         }
         let bytes = state.out.len() as u64;
-        bump(&self.worker.runner.borrow().stats.bytes_out, bytes);
+        self.count(|stats| &stats.writes, 1);
+        self.count(|stats| &stats.bytes_out, bytes);
         bump(&self.client.totals[2], bytes);
         if state.send_now(&self.socket).is_err() {
             self.turn_deaf(state);

@@ -1,9 +1,8 @@
 //! Listeners: TCP and Unix sockets, admission, and the hand-over of a socket to the least loaded network thread.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -78,7 +77,7 @@ pub fn bind(server: &Server) -> std::io::Result<Vec<Listener>> {
         server.port.store(u32::from(settings.port), Ordering::Relaxed);
     }
     if let Some(path) = &settings.unixsocket {
-        listeners.push(Listener::Unix(bind_unix(path, settings.unixsocketperm)?));
+        listeners.push(Listener::Unix(bind_unix(path, settings.unixsocketperm, settings.tcp_backlog)?));
     }
     Ok(listeners)
 }
@@ -105,13 +104,24 @@ fn bind_tcp(name: &str, port: u16, backlog: i32) -> std::io::Result<tokio::net::
     tokio::net::TcpListener::from_std(socket.into())
 }
 
-fn bind_unix(path: &PathBuf, mode: Option<u32>) -> std::io::Result<tokio::net::UnixListener> {
+fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> std::io::Result<tokio::net::UnixListener> {
+    let socket = unix_socket(path, mode)?;
+    socket.listen(backlog)?;
+    socket.set_nonblocking(true)?;
+    tokio::net::UnixListener::from_std(socket.into())
+}
+
+/// A socket that has its permissions, and listens not yet: before that nobody can connect, whoever might.
+fn unix_socket(path: &Path, mode: Option<u32>) -> std::io::Result<socket2::Socket> {
+    use socket2::{Domain, SockAddr, Socket, Type};
+    // What an earlier server has left.
     let _ = std::fs::remove_file(path);
-    let listener = tokio::net::UnixListener::bind(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
     if let Some(mode) = mode {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     }
-    Ok(listener)
+    Ok(socket)
 }
 
 /// Accepts until the task is dropped.
@@ -140,32 +150,32 @@ pub async fn accept(server: Arc<Server>, listener: Listener, workers: Workers) {
 }
 
 fn full(server: &Server) -> bool {
-    server.accepted.fetch_add(1, Ordering::Relaxed);
-    let full = server.clients.lock().len() >= server.config.settings().maxclients;
-    if full {
-        server.rejected.fetch_add(1, Ordering::Relaxed);
-    }
-    full
+    server.clients.lock().len() >= server.config.settings().maxclients
+}
+
+/// Counts a connection that is not let in, and tells it why. It closes at once; whether the peer reads that is up to it.
+fn refuse(server: &Server, mut socket: impl std::io::Write, why: &[u8]) -> std::io::Result<Option<Accepted>> {
+    server.rejected.fetch_add(1, Ordering::Relaxed);
+    let _ = socket.write(why);
+    Ok(None)
 }
 
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 const PROTECTED: &[u8] = b"-DENIED Tarn is running in protected mode because protected mode is enabled and no password is set for the default user. In this mode connections are only accepted from the loopback interface. To connect from elsewhere, set a password (requirepass), or turn protected mode off (CONFIG SET protected-mode no from the loopback interface, or protected-mode no in the configuration file).\r\n";
 
 fn admit_tcp(server: &Server, socket: tokio::net::TcpStream, peer: SocketAddr) -> std::io::Result<Option<Accepted>> {
-    let mut socket = socket.into_std()?;
+    let socket = socket.into_std()?;
     if full(server) {
-        // The socket closes at once; whether the peer reads the reason is up to it.
-        let _ = socket.write(TOO_MANY);
-        return Ok(None);
+        return refuse(server, socket, TOO_MANY);
     }
     let settings = server.config.settings();
     if settings.protected_mode
         && !server.password_required.load(Ordering::Relaxed)
         && !peer.ip().to_canonical().is_loopback()
     {
-        let _ = socket.write(PROTECTED);
-        return Ok(None);
+        return refuse(server, socket, PROTECTED);
     }
+    server.accepted.fetch_add(1, Ordering::Relaxed);
     socket.set_nodelay(true)?;
     if let Some(every) = settings.tcp_keepalive {
         let keepalive = socket2::TcpKeepalive::new().with_time(every).with_interval(every / 3);
@@ -176,12 +186,30 @@ fn admit_tcp(server: &Server, socket: tokio::net::TcpStream, peer: SocketAddr) -
 }
 
 fn admit_unix(server: &Server, socket: tokio::net::UnixStream) -> std::io::Result<Option<Accepted>> {
-    let mut socket = socket.into_std()?;
+    let socket = socket.into_std()?;
     if full(server) {
-        let _ = socket.write(TOO_MANY);
-        return Ok(None);
+        return refuse(server, socket, TOO_MANY);
     }
+    server.accepted.fetch_add(1, Ordering::Relaxed);
     let path = server.config.settings().unixsocket.clone().unwrap_or_default();
     let addr = format!("{}:0", path.display());
     Ok(Some(Accepted { socket: StdSocket::Unix(socket), addr: addr.clone(), laddr: addr }))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn nobody_connects_before_the_permissions_are_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let socket = unix_socket(&path, Some(0o600)).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+        socket.listen(1).unwrap();
+        UnixStream::connect(&path).unwrap();
+    }
 }

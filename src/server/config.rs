@@ -12,6 +12,7 @@ use crate::config::settings::{AppendFsync, LogLevel};
 use crate::config::{Refusal, Settings};
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, flags};
 use crate::log::Fsync;
+use crate::shard::engine::Sizes;
 use crate::util::sys;
 
 /// Descriptors beside those of clients: log, store, listeners, runtimes.
@@ -63,17 +64,33 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
             "appendfsync" => engine.log.set_fsync(settings.appendfsync.into()),
             "requirepass" => server.password_required.store(!settings.requirepass.0.is_empty(), Ordering::Relaxed),
             "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
-            "maxmemory" | "dirty-budget" | "log-max-size" | "log-segment-size" => {
-                let budget = Budget::new(&settings, &Machine::read());
-                // The tables keep the size they were given at the start, and dirty objects stay within it.
-                let most = engine.options.table_budget as u64 / 2;
-                engine.dirty_budget.store(budget.dirty_bytes.min(most), Ordering::Relaxed);
-                engine.log_limit.store(budget.log_max_bytes, Ordering::Relaxed);
-                engine.wake_flusher(false);
-            }
             _ => {}
         }
     }
+    let divides = ["maxmemory", "dirty-budget", "metadata-cache-size", "log-max-size", "log-segment-size"];
+    if changed.iter().any(|name| divides.contains(name)) {
+        divide_anew(server, &settings);
+    }
+}
+
+/// Divides the memory as the directives now ask. The engine follows at once, its tables within a moment.
+fn divide_anew(server: &Server, settings: &Settings) {
+    let mut budget = server.budget.lock();
+    *budget = budget.anew(settings, &Machine::read());
+    let Budget {
+        total_bytes, block_cache_bytes, metadata_cache_bytes, tables_bytes, dirty_bytes, log_max_bytes, ..
+    } = *budget;
+    tracing::info!(
+        total_bytes,
+        tables_bytes,
+        dirty_bytes,
+        metadata_cache_bytes,
+        block_cache_bytes,
+        log_max_bytes,
+        "memory divided anew; the block cache keeps its size until the next start"
+    );
+    let (tables, dirty, cold, log) = (tables_bytes, dirty_bytes, metadata_cache_bytes, log_max_bytes);
+    server.engine.resize(Sizes { tables, dirty, cold, log });
 }
 
 fn get(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

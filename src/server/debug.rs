@@ -23,12 +23,16 @@ fn is_local(session: &Session) -> bool {
         || client.addr.parse::<std::net::SocketAddr>().is_ok_and(|addr| addr.ip().to_canonical().is_loopback())
 }
 
-fn debug(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    match ctx.server.config.settings().enable_debug_command {
-        Access::Yes => {}
-        Access::Local if is_local(ctx.session()) => {}
-        _ => return Err(DENIED),
+/// Who stands in `enable-debug-command`.
+fn permitted(server: &Server, session: &Session) -> Result {
+    match server.config.settings().enable_debug_command {
+        Access::Yes => Ok(()),
+        Access::Local if is_local(session) => Ok(()),
+        _ => Err(DENIED),
     }
+}
+
+fn debug(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
         (b"help", 2) => debug_help(out),
         (b"sleep", 3) => sleep(ctx, &args[2], out),
@@ -50,6 +54,7 @@ fn debug(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         (b"populate", 3..=5) => return populate(ctx, args, out),
         (b"protocol", 3) => return protocol(&args[2], out),
         (b"error", 3) => out.error_text(&args[2]),
+        (b"panic", 2) => panic!("DEBUG PANIC called at Unix time {}", ctx.now_ms / 1000),
         (b"log", 3) => {
             tracing::warn!("DEBUG LOG: {}", args[2].escape_ascii());
             out.ok();
@@ -192,6 +197,8 @@ fn debug_help(out: &mut Reply) {
         "    Writes the text to the server's log.",
         "OBJECT <key>",
         "    What is known of a key's value.",
+        "PANIC",
+        "    Ends the server as a broken invariant would.",
         "POPULATE <count> [<prefix>] [<size>]",
         "    Makes strings named <prefix>:<number>.",
         "PROTOCOL <type>",
@@ -224,5 +231,6 @@ pub const COMMANDS: &[Command] = &[Command::new(
     Group::Server,
 )
 .route_by(route)
+.permitted_by(permitted)
 .help("1.0.0", "Commands for tests.")
 .syntax("subcommand [arg [arg ...]]", "Depends on the subcommand")];

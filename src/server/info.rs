@@ -158,6 +158,10 @@ fn since_reset(server: &Server) -> Totals {
         (&mut totals.bytes_in, before.bytes_in),
         (&mut totals.bytes_out, before.bytes_out),
         (&mut totals.errors, before.errors),
+        (&mut totals.reads, before.reads),
+        (&mut totals.writes, before.writes),
+        (&mut totals.over_input, before.over_input),
+        (&mut totals.over_output, before.over_output),
     ] {
         *now = now.saturating_sub(then);
     }

@@ -9,8 +9,9 @@
 use std::sync::atomic::Ordering;
 
 use crate::command::run::{Hints, shards_of};
+use crate::handler::effects::Ran;
 use crate::handler::session::Multi;
-use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
+use crate::handler::{Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
 
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
@@ -47,6 +48,7 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let queue = std::mem::take(&mut multi.queue);
     out.array(queue.len());
     for (command, args) in &queue {
+        let begin = out.len();
         if let Err(error) = ctx.run(command, args.as_args(), out) {
             // All of it is run again elsewhere, or not at all.
             if let Some(multi) = ctx.multi() {
@@ -54,6 +56,9 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
             }
             return Err(error);
         }
+        let reply = &out.as_slice()[begin..];
+        let error = reply.starts_with(b"-").then(|| reply.into());
+        ctx.note(Effect::Ran(Ran { command, error }));
     }
     ctx.end_multi();
     Ok(())
@@ -122,7 +127,7 @@ mod tests {
             Err(_) => ctx.rollback_to(Mark::default()),
         }
         drop(ctx.into_lease());
-        carry_out(effects.take());
+        carry_out(None, effects.take());
         (result, String::from_utf8_lossy(out.as_slice()).replace("\r\n", " "))
     }
 

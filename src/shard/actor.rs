@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 use crossbeam_queue::SegQueue;
 use parking_lot::{Mutex, MutexGuard};
@@ -121,6 +122,11 @@ impl Shard {
         Guard { core: Some(self.core.lock()), shard: self }
     }
 
+    /// The core, waited for until this time.
+    pub fn core_until(&self, end: Instant) -> Option<Guard<'_>> {
+        Some(Guard { core: Some(self.core.try_lock_until(end)?), shard: self })
+    }
+
     /// Leaves a job for whoever holds the core, or runs it if nobody does any more.
     pub fn post(&self, job: Job) {
         self.mailbox.push(job);
@@ -150,6 +156,7 @@ impl Shard {
             }
             self.dirty_bytes.store(core.dirty_bytes + core.flight_bytes, Ordering::Relaxed);
             self.table_bytes.store(core.table_bytes, Ordering::Relaxed);
+            moment::here(moment::Moment::Unlocking);
             drop(core);
             full_fence();
             if self.mailbox.is_empty() {
@@ -175,6 +182,12 @@ impl Shard {
             Some(core) => core,
             None => unreachable!("a job gives back what it got"),
         }
+    }
+
+    /// Jobs that nobody has begun to run: those of the mailbox and of the crossing.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.mailbox.len() + self.crossing.queue.lock().len()
     }
 
     /// Dirty bytes, gathered ones included, as of the last release.
@@ -226,6 +239,7 @@ impl Crossing {
     pub fn post(&self, shards: ShardSet, job: Job) {
         self.queue.lock().push_back(Crosser { shards, job, tries: 0 });
         self.waiting.fetch_add(1, Ordering::SeqCst);
+        full_fence();
         self.look();
     }
 
@@ -247,6 +261,7 @@ impl Crossing {
             let Some(mut queue) = self.queue.try_lock() else {
                 // Whoever is at it sees `again`.
                 self.again.store(true, Ordering::SeqCst);
+                full_fence();
                 if self.queue.is_locked() {
                     break;
                 }
@@ -254,6 +269,7 @@ impl Crossing {
             };
             let mut touched = ShardSet::new();
             let ready = next_ready(&mut queue, &shards, &mut touched);
+            moment::here(moment::Moment::LeavingQueue);
             drop(queue);
             touched.iter().for_each(|&shard| shards[shard as usize].look());
             if let Some((lease, job)) = ready {
@@ -297,6 +313,7 @@ fn try_quietly<'e>(all: &'e [Arc<Shard>], shards: &[ShardId], touched: &mut Shar
     for &shard in shards {
         let Some(core) = all[shard as usize].core.try_lock() else {
             touched.extend_from_slice(&shards[..cores.len()]);
+            moment::here(moment::Moment::GivingUp);
             return None;
         };
         cores.push(core);
@@ -313,4 +330,44 @@ pub fn try_lease<'e>(all: &'e [Arc<Shard>], shards: &[ShardId]) -> Option<Lease<
         lease.push(all[shard as usize].try_core()?);
     }
     Some(lease)
+}
+
+/// Moments at which tests let something else happen.
+pub(in crate::shard) mod moment {
+    /// Where a thread is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(in crate::shard) enum Moment {
+        /// The mailbox has been looked at, the core is about to be given back.
+        Unlocking,
+        /// The queue of the crossing has been gone through, and is about to be unlocked.
+        LeavingQueue,
+        /// The cores that were free are about to be given back, as one was not.
+        GivingUp,
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    pub(super) fn here(_: Moment) {}
+
+    #[cfg(test)]
+    type Happening = Option<(Moment, Box<dyn FnOnce()>)>;
+
+    #[cfg(test)]
+    thread_local! {
+        static NEXT: std::cell::RefCell<Happening> = const { std::cell::RefCell::new(None) };
+    }
+
+    /// Has something happen when the calling thread next comes there.
+    #[cfg(test)]
+    pub(in crate::shard) fn at(moment: Moment, happens: impl FnOnce() + 'static) {
+        NEXT.set(Some((moment, Box::new(happens))));
+    }
+
+    #[cfg(test)]
+    pub(super) fn here(moment: Moment) {
+        let happens = NEXT.with_borrow_mut(|next| next.take_if(|(at, _)| *at == moment));
+        if let Some((_, happens)) = happens {
+            happens();
+        }
+    }
 }

@@ -42,6 +42,11 @@ impl ColdCache {
         ColdCache { cache, entries: 0 }
     }
 
+    /// Bytes it may hold.
+    pub fn budget(&self) -> usize {
+        self.cache.policy().max_capacity().map_or(usize::MAX, |bytes| bytes as usize)
+    }
+
     fn key(ns: NsId, key: &[u8]) -> Box<[u8]> {
         [&ns.to_be_bytes(), key].concat().into()
     }

@@ -313,6 +313,21 @@ impl Core {
         }
     }
 
+    /// Takes other limits. A second-level cache of another size is a new one; the old one is the caller's to free.
+    pub fn resize(&mut self, table_limit: usize, cold_budget: usize) -> Option<ColdCache> {
+        self.table_limit = table_limit;
+        let other = self.cold.budget() != cold_budget;
+        other.then(|| std::mem::replace(&mut self.cold, ColdCache::new(cold_budget)))
+    }
+
+    /// Lets clean objects leave while the table is over its limit, in so many steps; whether it still is.
+    pub fn shrink(&mut self, steps: usize) -> bool {
+        if self.table_bytes > self.table_limit {
+            self.evict_some(steps);
+        }
+        self.table_bytes > self.table_limit
+    }
+
     #[cold]
     fn evict_some(&mut self, steps: usize) {
         for _ in 0..steps {

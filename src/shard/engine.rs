@@ -19,6 +19,7 @@ pub use steps::FlushError;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use siphasher::sip::SipHasher13;
 
@@ -134,6 +135,19 @@ pub struct EngineOptions {
     pub background: bool,
 }
 
+/// What may change while the engine runs, as in [`EngineOptions`]; bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Memory of all shard tables.
+    pub tables: u64,
+    /// Of that, what may be dirty or in flight.
+    pub dirty: u64,
+    /// Memory of the second-level cache.
+    pub cold: u64,
+    /// Size at which the log is flushed away.
+    pub log: u64,
+}
+
 /// Counters of flushes.
 #[derive(Debug, Default)]
 #[expect(missing_docs, reason = "the names INFO gives them")]
@@ -165,6 +179,12 @@ pub struct Engine {
     pub gate: AtomicU32,
     /// Counters.
     pub stats: EngineStats,
+    /// Memory of all shard tables.
+    pub table_budget: AtomicU64,
+    /// Memory of the second-level cache.
+    cold_budget: AtomicU64,
+    /// The cores are to follow these two.
+    resized: AtomicBool,
     /// Dirty bytes at which writers wait.
     pub dirty_budget: AtomicU64,
     /// Log size at which a flush begins.
@@ -247,6 +267,9 @@ impl Engine {
             gate: AtomicU32::new(gate::LOADING),
             stats: EngineStats::default(),
             first_names: names.clone(),
+            table_budget: AtomicU64::new(options.table_budget as u64),
+            cold_budget: AtomicU64::new(options.cold_budget as u64),
+            resized: AtomicBool::new(false),
             dirty_budget: AtomicU64::new(options.dirty_budget as u64),
             log_limit: AtomicU64::new(options.log_limit),
             write_delay_us: AtomicU64::new(0),
@@ -361,6 +384,16 @@ impl Engine {
         self.turns[shard as usize % self.turns.len()].lock()
     }
 
+    /// Lives with other sizes from now on. The thread `watch` brings the cores to follow.
+    pub fn resize(&self, sizes: Sizes) {
+        self.table_budget.store(sizes.tables, Ordering::Relaxed);
+        self.cold_budget.store(sizes.cold, Ordering::Relaxed);
+        self.dirty_budget.store(sizes.dirty, Ordering::Relaxed);
+        self.log_limit.store(sizes.log, Ordering::Relaxed);
+        self.resized.store(true, Ordering::Release);
+        self.wake_flusher(false);
+    }
+
     /// Dirty bytes of all shards, gathered ones included.
     pub fn dirty_bytes(&self) -> usize {
         self.shards.iter().map(|s| s.dirty_bytes()).sum()
@@ -386,6 +419,18 @@ impl Engine {
     /// Keys of a namespace, over all shards under lease.
     pub fn count(txn: &Txn<'_, '_>, ns: NsId) -> u64 {
         txn.lease.iter().map(|core| core.count(ns)).sum()
+    }
+
+    /// The work of the shards' threads, of which there are none without `background`.
+    #[cfg(test)]
+    pub fn take_thread_work(&self) -> Vec<(ShardSet, Job)> {
+        self.thread_work.lock().iter().flat_map(crossbeam_channel::Receiver::try_iter).collect()
+    }
+
+    /// Waits until whoever holds a core now has given it back, but no longer than this; whether that is so.
+    pub fn wait_idle(&self, most: Duration) -> bool {
+        let end = Instant::now() + most;
+        self.shards.iter().all(|shard| shard.core_until(end).is_some())
     }
 
     /// Stops the threads; with `flush`, brings everything to fjall first, so that the next start need not replay.

@@ -7,6 +7,7 @@
 //! | [`script`] | the files of `tests/scripts/`: commands and the replies expected of them |
 //! | [`notation`] | replies as scripts write them: printing, parsing, matching |
 //! | [`rng`] | a small seeded generator |
+//! | [`wait`] | waiting for an event |
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails must fail its test")]
@@ -16,3 +17,4 @@ pub(crate) mod resp;
 pub(crate) mod rng;
 pub(crate) mod script;
 pub(crate) mod server;
+pub(crate) mod wait;

@@ -2,6 +2,8 @@
 
 use tarn::util::splitmix;
 
+use super::server::notice;
+
 /// The state; each test seeds its own.
 #[derive(Clone)]
 pub(crate) struct Rng(pub(crate) u64);
@@ -23,10 +25,19 @@ impl Rng {
     }
 }
 
-/// The seed of a test: the value of `variable`, or the clock.
+/// The seed of a test: the value of `variable`, or the clock. It is told whether the test passes or not, and the last one
+/// is kept in cargo's directory for tests, in a file named after the variable: `VARIABLE=seed cargo test …` repeats the run.
 pub(crate) fn seed_from(variable: &str) -> u64 {
-    match std::env::var(variable) {
+    let seed = match std::env::var(variable) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} must be a number")),
-        Err(_) => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64),
-    }
+        // Short enough to be typed, and for Python.
+        Err(_) => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            now.as_micros() as u64 % 1_000_000_000
+        }
+    };
+    notice(&format!("{variable}={seed}"));
+    let kept = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(variable);
+    std::fs::write(&kept, format!("{seed}\n")).unwrap_or_else(|e| panic!("{}: {e}", kept.display()));
+    seed
 }

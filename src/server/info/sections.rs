@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
 use super::{Facts, Text};
-use crate::config::budget::{Budget, Machine};
+use crate::config::settings::BindAddr;
 use crate::handler::session::{Client, bits};
 use crate::server::REDIS_VERSION;
 use crate::shard::engine::gate;
@@ -55,6 +55,8 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.line("arch_bits", usize::BITS);
     text.line("monotonic_clock", "POSIX clock_gettime");
     text.line("multiplexing_api", "epoll");
+    text.line("atomicvar_api", "rust-core");
+    text.line("gcc_version", "0.0.0");
     text.line("process_id", std::process::id());
     text.line("process_supervised", supervised(settings.supervised));
     text.line("run_id", &server.run_id);
@@ -68,6 +70,13 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.line("executable", path(std::env::current_exe().ok().as_deref()));
     text.line("config_file", path(server.config.file()));
     text.line("io_threads_active", u8::from(server.threads.lock().len() > 1));
+    let address = |bind: &BindAddr| format!(",bind={}{}", if bind.optional { "-" } else { "" }, bind.host);
+    let addresses: String = settings.bind.iter().map(address).collect();
+    let tcp = (port != 0).then(|| format!("name=tcp{addresses},port={port}"));
+    let unix = settings.unixsocket.as_ref().map(|path| format!("name=unix,bind={}", path.display()));
+    for (number, listener) in tcp.into_iter().chain(unix).enumerate() {
+        text.line(format_args!("listener{number}"), listener);
+    }
 }
 
 fn supervised(by: crate::config::settings::Supervised) -> &'static str {
@@ -113,7 +122,6 @@ fn percent(part: u64, whole: u64) -> impl Display {
 
 pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     let server = facts.server;
-    let settings = server.config.settings();
     let used = alloc::used_bytes() as u64;
     let rss = sys::resident_bytes();
     let tables: u64 = server.engine.shards.iter().map(|shard| shard.table_bytes() as u64).sum();
@@ -143,12 +151,13 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
             "number_of_functions",
             "number_of_libraries",
             "used_memory_vm_functions",
-            "used_memory_vm_total",
-            "used_memory_functions",
-            "used_memory_scripts",
         ],
     );
-    with_human(text, "maxmemory", settings.maxmemory);
+    with_human(text, "used_memory_vm_total", 0);
+    text.line("used_memory_functions", 0);
+    with_human(text, "used_memory_scripts", 0);
+    // The budget in force: dashboards divide by it. What was asked for is what CONFIG GET answers.
+    with_human(text, "maxmemory", server.budget.lock().total_bytes);
     // It has no effect and stands therefore in no setting.
     for (_, policy) in server.config.get(&["maxmemory-policy"]) {
         text.line("maxmemory_policy", String::from_utf8_lossy(&policy));
@@ -168,6 +177,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
             "mem_not_counted_for_evict",
             "mem_replication_backlog",
             "mem_total_replication_buffers",
+            "mem_replica_full_sync_buffer",
             "mem_clients_slaves",
         ],
     );
@@ -175,6 +185,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.line("mem_cluster_links", 0);
     text.line("mem_aof_buffer", 0);
     text.line("mem_allocator", "libc");
+    text.line("mem_overhead_db_hashtable_rehashing", 0);
     zeros(text, &["active_defrag_running", "lazyfree_pending_objects", "lazyfreed_objects"]);
 }
 
@@ -206,18 +217,15 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     if loading {
         text.line("loading_start_time", facts.server.started_ms / 1000);
         text.line("loading_total_bytes", log.size_bytes);
+        text.line("loading_rdb_used_mem", 0);
+        text.line("loading_loaded_bytes", 0);
+        text.line("loading_loaded_perc", "0.00");
+        text.line("loading_eta_seconds", 0);
         text.line("loading_loaded_records", engine.stats.replayed_records.load(Ordering::Relaxed));
     }
-    zeros(
-        text,
-        &[
-            "current_cow_peak",
-            "current_cow_size",
-            "current_cow_size_age",
-            "current_save_keys_processed",
-            "current_save_keys_total",
-        ],
-    );
+    zeros(text, &["current_cow_peak", "current_cow_size", "current_cow_size_age"]);
+    text.line("current_fork_perc", "0.00");
+    zeros(text, &["current_save_keys_processed", "current_save_keys_total"]);
     text.line("rdb_changes_since_last_save", facts.shards.dirty_objects);
     text.line("rdb_bgsave_in_progress", u8::from(flushing));
     text.line("rdb_last_save_time", saved_s);
@@ -248,8 +256,10 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
 
 pub(super) fn threads(facts: &Facts<'_>, text: &mut Text) {
     for (number, thread) in facts.server.threads.lock().iter().enumerate() {
-        let commands = thread.commands.load(Ordering::Relaxed);
-        text.line(format_args!("net_thread_{number}"), format_args!("commands={commands}"));
+        let [commands, clients, reads, writes] =
+            [&thread.commands, &thread.clients, &thread.reads, &thread.writes].map(|of| of.load(Ordering::Relaxed));
+        let counts = format_args!("clients={clients},reads={reads},writes={writes},commands={commands}");
+        text.line(format_args!("io_thread_{number}"), counts);
     }
 }
 
@@ -309,7 +319,32 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
         ],
     );
     text.line("total_error_replies", totals.errors);
-    zeros(text, &["dump_payload_sanitizations", "io_threaded_reads_processed", "io_threaded_writes_processed"]);
+    text.line("dump_payload_sanitizations", 0);
+    text.line("total_reads_processed", totals.reads);
+    text.line("total_writes_processed", totals.writes);
+    zeros(
+        text,
+        &[
+            "io_threaded_reads_processed",
+            "io_threaded_writes_processed",
+            "io_threaded_total_prefetch_batches",
+            "io_threaded_total_prefetch_entries",
+        ],
+    );
+    text.line("client_query_buffer_limit_disconnections", totals.over_input);
+    text.line("client_output_buffer_limit_disconnections", totals.over_output);
+    zeros(
+        text,
+        &[
+            "reply_buffer_shrinks",
+            "reply_buffer_expands",
+            "eventloop_cycles",
+            "eventloop_duration_sum",
+            "eventloop_duration_cmd_sum",
+            "instantaneous_eventloop_cycles_per_sec",
+            "instantaneous_eventloop_duration_usec",
+        ],
+    );
     text.line("acl_access_denied_auth", totals.error_codes.get("WRONGPASS").copied().unwrap_or(0));
     zeros(text, &["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"]);
 }
@@ -335,6 +370,8 @@ pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {
     text.line("used_cpu_user", seconds(time.user_us));
     text.line("used_cpu_sys_children", seconds(0));
     text.line("used_cpu_user_children", seconds(0));
+    text.line("used_cpu_sys_main_thread", seconds(0));
+    text.line("used_cpu_user_main_thread", seconds(0));
 }
 
 /// Commands are counted, not timed.
@@ -374,8 +411,7 @@ pub(super) fn keyspace(facts: &Facts<'_>, text: &mut Text) {
 
 pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     let engine = &facts.server.engine;
-    let settings = facts.server.config.settings();
-    let budget = Budget::new(&settings, &Machine::read());
+    let budget = *facts.server.budget.lock();
     let stats = &engine.stats;
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let log = engine.log.status();
@@ -387,7 +423,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_net_threads", facts.server.threads.lock().len());
     text.line("tarn_memory_budget", budget.total_bytes);
     text.line("tarn_table_bytes", table_bytes);
-    text.line("tarn_table_budget", engine.options.table_budget);
+    text.line("tarn_table_budget", load(&engine.table_budget));
     text.line("tarn_table_objects", facts.shards.table_objects);
     text.line("tarn_evicted_objects", facts.shards.stats.evicted_objects);
     text.line("tarn_dirty_bytes", engine.dirty_bytes());
@@ -395,6 +431,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_dirty_objects", facts.shards.dirty_objects);
     text.line("tarn_write_delay_us", load(&engine.write_delay_us));
     text.line("tarn_metadata_cache_bytes", facts.shards.cold_bytes);
+    text.line("tarn_metadata_cache_budget", budget.metadata_cache_bytes);
     text.line("tarn_metadata_cache_entries", facts.shards.cold_entries);
     text.line("tarn_metadata_cache_hits", facts.shards.stats.cold_reads);
     text.line("tarn_block_cache_bytes", engine.store.cache_used_bytes());

@@ -3,13 +3,13 @@
 //! | thread | does |
 //! |---|---|
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long |
-//! | `watch` | sets the writers' delay by what is dirty, gives free memory back to the system |
+//! | `watch` | sets the writers' delay by what is dirty, lets objects leave tables that are over their limit, gives free memory back to the system |
 //! | `free` | frees big overlays that commands have thrown away |
 //!
 //! What a flush does stands in [`super::steps`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,15 @@ const WATCH_EVERY: Duration = Duration::from_millis(10);
 
 /// Time between two looks at what is to be freed.
 const FREE_EVERY: Duration = Duration::from_millis(20);
+
+/// Time between two looks at tables that are over their limit.
+const SHRINK_EVERY: Duration = Duration::from_millis(100);
+
+/// Places of a table looked at per hold of the lock.
+const SHRINK_SLICE: usize = 256;
+
+/// Slices a look.
+const SHRINK_SLICES: usize = 16;
 
 /// Time between two looks at the allocator's free memory.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
@@ -91,20 +100,64 @@ impl Engine {
         let old = dirty_for(FLUSH_EVERY);
         // What is dirty by one element stays whole: little dirt can keep much from leaving.
         let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
-        let crowded = tables > self.options.table_budget / 8 * 9 && dirty_for(CROWDED_EVERY);
+        let crowded = tables as u64 > self.table_budget.load(Ordering::Relaxed) / 8 * 9 && dirty_for(CROWDED_EVERY);
         poisoned || full || long || old || crowded
     }
 
     /// Watches over memory. It is not the flusher's to do: writers fill the budget while a flush runs.
     fn watch_thread(&self) {
         let (mut last_trim, mut trimmer) = (Instant::now(), Trimmer::default());
+        let mut last_shrink = Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
             self.set_gates();
+            self.follow_sizes();
+            if last_shrink.elapsed() > SHRINK_EVERY {
+                self.shrink_tables();
+                last_shrink = Instant::now();
+            }
             if last_trim.elapsed() > TRIM_EVERY {
-                trimmer.turn((self.options.table_budget + self.options.cold_budget + self.options.block_cache) as u64);
+                let [tables, cold] = [&self.table_budget, &self.cold_budget].map(|size| size.load(Ordering::Relaxed));
+                trimmer.turn(tables + cold + self.options.block_cache as u64);
                 last_trim = Instant::now();
             }
             std::thread::sleep(WATCH_EVERY);
+        }
+    }
+
+    /// Brings the cores to live with the sizes that [`Engine::resize`] has set.
+    pub(in crate::shard) fn follow_sizes(&self) {
+        if !self.resized.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let each = |size: &AtomicU64| size.load(Ordering::Relaxed) as usize / self.shards.len();
+        let [tables, cold] = [&self.table_budget, &self.cold_budget].map(each);
+        for shard in &self.shards {
+            let Some(mut core) = shard.try_core() else {
+                // Its turn comes again, and does nothing to the others: nobody waits here while a command runs long.
+                self.resized.store(true, Ordering::Release);
+                continue;
+            };
+            let before = core.resize(tables, cold);
+            drop(core);
+            // Not under the lock: it may hold millions of entries.
+            drop(before);
+        }
+    }
+
+    /// Lets clean objects leave tables that are over their limit. Commands do so as well, but only where they bring
+    /// something in: a table that is too big for a smaller budget would stay so until then. Bounded steps, as a table
+    /// full of dirty objects must not be walked.
+    pub(in crate::shard) fn shrink_tables(&self) {
+        let limit = self.table_budget.load(Ordering::Relaxed) as usize / self.shards.len();
+        let mut pace = Pace::new();
+        for shard in self.shards.iter().filter(|shard| shard.table_bytes() > limit) {
+            for _ in 0..SHRINK_SLICES {
+                let more = shard.try_core().is_some_and(|mut core| core.shrink(SHRINK_SLICE));
+                if !more {
+                    break;
+                }
+                pace.step();
+            }
         }
     }
 

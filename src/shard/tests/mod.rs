@@ -9,12 +9,16 @@
 //! | `fields` | the sweep of fields of hashes |
 //! | `flusher` | what has the flusher's thread flush |
 //! | `rules` | the rules of log, table and flush, one by one |
+//! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
+//! | `sizes` | memory follows budgets that change |
 
+mod actor;
 mod audit;
 mod big;
 mod fields;
 mod flusher;
 mod model;
 mod rules;
+mod sizes;
 mod step;
 mod world;

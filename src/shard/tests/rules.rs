@@ -255,13 +255,13 @@ fn rule_13_a_failed_flush_leaves_its_bytes_dirty() {
 }
 
 fn wait_for(what: &dyn Fn() -> bool) {
-    for _ in 0..2000 {
+    for _ in 0..24_000 {
         if what() {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    panic!("waited ten seconds");
+    panic!("waited two minutes");
 }
 
 /// Dirty objects cannot leave the table: a flush makes room although the dirty budget is hardly used.

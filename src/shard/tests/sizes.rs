@@ -1,0 +1,101 @@
+//! Memory follows budgets that change, in an engine that nobody writes to.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::world::{NAMES, World};
+use crate::log::Fsync;
+use crate::shard::engine::Sizes;
+
+const DB: &[u8] = NAMES[0];
+
+fn sizes(world: &World, tables: u64, cold: u64) -> Sizes {
+    Sizes { tables, cold, dirty: world.options.dirty_budget as u64, log: world.options.log_limit }
+}
+
+fn table_bytes(world: &World) -> usize {
+    world.engine().shards.iter().map(|shard| shard.table_bytes()).sum()
+}
+
+#[test]
+fn tables_shrink_to_a_smaller_budget_untouched() {
+    let mut world = World::new(2, Fsync::No);
+    let engine = world.engine().clone();
+    engine.resize(sizes(&world, 64 << 20, 64 << 20));
+    engine.follow_sizes();
+    for n in 0..4000 {
+        world.put(DB, format!("{n}").as_bytes(), &[b'x'; 500], 0);
+    }
+    engine.shrink_tables();
+    let before = table_bytes(&world);
+    assert!(before > 2 << 20, "{before} bytes within the budget stay");
+
+    // What is dirty stays; what is clean leaves, and nothing else has to happen for it.
+    engine.resize(sizes(&world, 200_000, 64 << 20));
+    engine.follow_sizes();
+    (0..10).for_each(|_| engine.shrink_tables());
+    assert_eq!(table_bytes(&world), before);
+    world.flush();
+    (0..10).for_each(|_| engine.shrink_tables());
+    let after = table_bytes(&world);
+    assert!(after <= 200_000, "{after} of {before} bytes are left");
+    world.check();
+    world.verify();
+}
+
+#[test]
+fn the_second_level_cache_takes_another_size_and_loses_nothing() {
+    let mut world = World::new(1, Fsync::No);
+    let engine = world.engine().clone();
+    for n in 0..1000 {
+        world.put(DB, format!("{n}").as_bytes(), &[b'x'; 100], 0);
+    }
+    world.flush();
+    for cold in [10_000, 0, 1 << 20] {
+        engine.resize(sizes(&world, 50_000, cold));
+        engine.follow_sizes();
+        (0..10).for_each(|_| engine.shrink_tables());
+        assert_eq!(engine.shards[0].core().cold.budget(), cold as usize);
+        world.verify();
+    }
+}
+
+/// A command that runs long keeps its own shard from the change, not the thread that brings it.
+#[test]
+fn a_core_that_is_taken_follows_later() {
+    let world = World::new(2, Fsync::No);
+    let engine = world.engine().clone();
+    let before = engine.shards[0].core().table_limit;
+    let taken = engine.shards[0].core();
+    engine.resize(sizes(&world, 1 << 20, 1 << 20));
+    engine.follow_sizes();
+    assert_eq!((taken.table_limit, engine.shards[1].core().table_limit), (before, 512 << 10));
+    drop(taken);
+    engine.follow_sizes();
+    assert_eq!(engine.shards[0].core().table_limit, 512 << 10);
+}
+
+/// A shutdown does not depend on a lease that somebody keeps.
+#[test]
+fn waiting_for_leases_ends() {
+    let world = World::new(2, Fsync::No);
+    let engine = world.engine().clone();
+    let taken = engine.shards[1].core();
+    assert!(!engine.wait_idle(Duration::from_millis(1)));
+    drop(taken);
+    assert!(engine.wait_idle(Duration::ZERO));
+    // One that is given back in time is waited for.
+    let (has_it, it_has) = mpsc::channel();
+    let holder = std::thread::spawn({
+        let engine = engine.clone();
+        move || {
+            let taken = engine.shards[1].core();
+            has_it.send(()).unwrap();
+            std::thread::yield_now();
+            drop(taken);
+        }
+    });
+    it_has.recv().unwrap();
+    assert!(engine.wait_idle(Duration::from_secs(60)));
+    holder.join().unwrap();
+}

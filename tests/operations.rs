@@ -1,0 +1,286 @@
+//! What an operator relies on: files that the server leaves and removes, what it tells about itself and to whom, its end.
+
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use common::resp::Client;
+use common::server::{Kind, Server, free_port, notice};
+use common::wait::{PATIENCE, until};
+
+fn tarn(args: &[&str]) -> Command {
+    let mut command = Command::new(Kind::Tarn.binary().expect("cargo builds tarn before its tests"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Waits for the end of a process that is to end by itself.
+fn ended(mut child: Child) -> ExitStatus {
+    let mut status = None;
+    let began = Instant::now();
+    while status.is_none() && began.elapsed() < PATIENCE {
+        status = child.try_wait().unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    status.expect("the process ends by itself")
+}
+
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn info(client: &mut Client, section: &str) -> Vec<(String, String)> {
+    let text = client.call(&format!("INFO {section}")).text();
+    let line = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    text.lines().filter_map(line).collect()
+}
+
+fn number(client: &mut Client, section: &str, name: &str) -> i64 {
+    let found = info(client, section).into_iter().find(|(line, _)| line == name);
+    found.unwrap_or_else(|| panic!("INFO has no {name}")).1.parse().unwrap()
+}
+
+/// A server that cannot have data directory or port is told of the same pid file by the same configuration.
+#[test]
+fn a_second_start_leaves_the_pid_file_of_the_first_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid_file = dir.path().join("pid");
+    let pid_file_arg = pid_file.to_str().unwrap();
+    let mut first = Server::tarn(&["--pidfile", pid_file_arg]);
+    let pid = format!("{}\n", first.pid().unwrap());
+    assert_eq!(text(&pid_file), pid);
+    let data = first.dir().join("data").to_str().unwrap().to_owned();
+    let other = dir.path().join("other").to_str().unwrap().to_owned();
+    let [port, free] = [first.port(), free_port()].map(|port| port.to_string());
+    for (dir, port) in [(&data, &free), (&other, &port)] {
+        let second = tarn(&["--dir", dir, "--port", port, "--bind", "127.0.0.1", "--pidfile", pid_file_arg]);
+        assert_eq!(ended({ second }.spawn().unwrap()).code(), Some(1));
+        assert_eq!(text(&pid_file), pid, "after a start in {dir} on {port}");
+    }
+    assert_eq!(first.stop(), Some(0));
+    assert!(!pid_file.exists());
+}
+
+#[test]
+fn a_pid_file_that_has_become_anothers_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid_file = dir.path().join("pid");
+    let mut server = Server::tarn(&["--pidfile", pid_file.to_str().unwrap()]);
+    std::fs::write(&pid_file, "1\n").unwrap();
+    assert_eq!(server.stop(), Some(0));
+    assert_eq!(text(&pid_file), "1\n");
+}
+
+#[test]
+fn the_service_manager_is_told_of_begin_and_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut text = [0; 256];
+        let len = socket.recv(&mut text).expect("a datagram");
+        String::from_utf8_lossy(&text[..len]).into_owned()
+    };
+    let (port, data) = (free_port().to_string(), dir.path().join("data"));
+    let args = ["--port", &port, "--bind", "127.0.0.1", "--supervised", "systemd", "--dir", data.to_str().unwrap()];
+    let mut command = tarn(&args);
+    let child = command.env("NOTIFY_SOCKET", dir.path().join("notify")).spawn().unwrap();
+    assert!(told().lines().any(|line| line == "READY=1"));
+    signal(child.id(), "TERM");
+    assert_eq!(told(), "STOPPING=1\n");
+    assert_eq!(ended(child).code(), Some(0));
+}
+
+#[test]
+fn the_log_says_ready_in_the_words_that_tools_look_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let server = Server::tarn(&["--unixsocket", socket.to_str().unwrap()]);
+    until("the log says so", || {
+        let said = server.output();
+        said.contains("Ready to accept connections tcp") && said.contains("Ready to accept connections unix")
+    });
+}
+
+#[test]
+fn version_as_redis_server_prints_it() {
+    let printed = |binary: &Path, arg: &str| {
+        let output = Command::new(binary).arg(arg).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let names = |line: &str| -> Vec<String> {
+        let words = line.trim_end().split(' ').skip(2);
+        words.map(|word| word.split('=').next().unwrap_or_default().to_owned()).collect()
+    };
+    let tarn = Kind::Tarn.binary().unwrap();
+    for arg in ["-v", "--version"] {
+        let line = printed(&tarn, arg);
+        assert!(line.starts_with(concat!("Tarn server v=", env!("CARGO_PKG_VERSION"), " sha=")), "{line}");
+        match Kind::Redis82.binary() {
+            Some(redis) => assert_eq!(names(&line), names(&printed(&redis, arg))),
+            None => notice("skipped: no redis 8.2 on this machine to compare the version's form with"),
+        }
+    }
+}
+
+/// A panic ends the process, and the log, not only standard error, tells where it was.
+#[test]
+fn a_panic_leaves_its_backtrace_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, port, data) = (dir.path().join("log"), free_port(), dir.path().join("data"));
+    let port_arg = port.to_string();
+    let args = ["--port", &port_arg, "--bind", "127.0.0.1", "--dir", data.to_str().unwrap()];
+    let more = ["--logfile", log.to_str().unwrap(), "--enable-debug-command", "yes"];
+    let child = tarn(&[&args[..], &more].concat()).spawn().unwrap();
+    until("the server is ready", || text(&log).contains("Ready to accept connections"));
+    let _ = Client::connect(port).unwrap().try_call(&["DEBUG", "PANIC"]);
+    assert_eq!(ended(child).code(), None, "ended by a signal");
+    let said = text(&log);
+    for what in ["panicked at src", "DEBUG PANIC called at Unix time", "thread=\"shard-", "tarn::server::debug"] {
+        assert!(said.contains(what), "{what}: {said}");
+    }
+}
+
+/// `copytruncate`, and a file that was moved away.
+#[test]
+fn the_log_file_survives_logrotate() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, moved) = (dir.path().join("log"), dir.path().join("log.1"));
+    let server = Server::tarn(&["--logfile", log.to_str().unwrap(), "--enable-debug-command", "yes"]);
+    let mut client = server.client();
+    std::fs::rename(&log, &moved).unwrap();
+    client.call("DEBUG LOG one");
+    assert!(!text(&moved).contains("one") && text(&log).contains("DEBUG LOG: one"));
+    std::fs::File::create(&log).unwrap();
+    client.call("DEBUG LOG two");
+    let said = text(&log);
+    assert!(said.contains("DEBUG LOG: two") && !said.contains('\0') && !said.contains("one"), "{said}");
+}
+
+#[test]
+fn refused_connections_are_counted_as_redis_counts_them() {
+    for kind in [Kind::Tarn, Kind::Redis82] {
+        let Some(server) = Server::start(kind, &["--maxclients", "3"]) else {
+            notice("skipped: no redis 8.2 on this machine to prove how refused connections are counted");
+            continue;
+        };
+        let mut client = server.client();
+        until("connections of the start are gone", || client.call("CLIENT LIST").text().lines().count() == 1);
+        client.call("CONFIG RESETSTAT");
+        let _two = [server.client(), server.client()];
+        until("they are let in", || client.call("CLIENT LIST").text().lines().count() == 3);
+        let mut refused = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        let mut why = String::new();
+        refused.set_read_timeout(Some(PATIENCE)).unwrap();
+        refused.read_to_string(&mut why).unwrap();
+        assert_eq!(why, "-ERR max number of clients reached\r\n");
+        let counts = ["total_connections_received", "rejected_connections"].map(|n| number(&mut client, "stats", n));
+        assert_eq!(counts, [2, 1], "{kind:?}");
+    }
+}
+
+/// Every line that Redis has, in every section that COMPAT.md does not leave out.
+#[test]
+fn info_has_every_line_of_redis() {
+    let Some(redis) = Server::start(Kind::Redis82, &["--appendonly", "yes"]) else {
+        notice("skipped: no redis 8.2 on this machine to compare INFO with");
+        return;
+    };
+    let tarn = Server::tarn(&[]);
+    let lines = |server: &Server| -> BTreeSet<String> {
+        let mut client = server.client();
+        client.call("SET k v");
+        let names = |section| info(&mut client, section).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let sections = ["server", "clients", "memory", "persistence", "threads", "stats", "replication", "cpu"];
+        sections.into_iter().chain(["cluster", "keyspace"]).flat_map(names).collect()
+    };
+    let missing: Vec<_> = lines(&redis).difference(&lines(&tarn)).cloned().collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn info_shows_the_budget_in_force_and_config_what_was_asked_for() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    let all = |client: &mut Client| {
+        let [memory, budget] =
+            [("memory", "maxmemory"), ("tarn", "tarn_memory_budget")].map(|(of, name)| number(client, of, name));
+        (memory, budget, client.call("CONFIG GET maxmemory").items()[1].text())
+    };
+    let (memory, budget, asked) = all(&mut client);
+    assert!(memory > 0 && memory == budget && asked == "0", "{memory} {budget} {asked}");
+    client.call("CONFIG SET maxmemory 100mb");
+    assert_eq!(all(&mut client), (100 << 20, 100 << 20, (100 << 20).to_string()));
+    assert!(info(&mut client, "memory").contains(&("maxmemory_human".into(), "100.00M".into())));
+    assert!(info(&mut client, "memory").contains(&("maxmemory_policy".into(), "noeviction".into())));
+}
+
+/// Memory that is in use is given back by a server that nobody writes to.
+#[test]
+fn config_set_maxmemory_divides_the_whole_budget_anew() {
+    let server = Server::tarn(&["--maxmemory", "400mb", "--block-cache-size", "16mb", "--enable-debug-command", "yes"]);
+    let mut client = server.client();
+    client.call("DEBUG POPULATE 100000 key 500");
+    client.call("SAVE");
+    let get = |client: &mut Client, name: &str| number(client, "tarn", name);
+    let names = ["tarn_table_budget", "tarn_dirty_budget", "tarn_metadata_cache_budget", "tarn_log_limit"];
+    let sizes = |client: &mut Client| names.map(|name| get(client, name));
+    let mb = |sizes: [i64; 4]| sizes.map(|size| size >> 20);
+    assert_eq!(mb(sizes(&mut client)), [304, 100, 40, 256]);
+    assert!(get(&mut client, "tarn_table_bytes") > 50 << 20);
+
+    client.call("CONFIG SET maxmemory 60mb");
+    assert_eq!(mb(sizes(&mut client)), [32, 15, 6, 256]);
+    until("the tables shrink", || get(&mut client, "tarn_table_bytes") <= 32 << 20);
+    assert!(get(&mut client, "tarn_metadata_cache_bytes") <= 6 << 20);
+    assert!(!client.call("GET key:77777").is_nil());
+
+    client.call("CONFIG SET maxmemory 2gb log-max-size 100mb metadata-cache-size 10mb");
+    assert_eq!(mb(sizes(&mut client)), [1817, 512, 10, 100]);
+}
+
+/// Twice SIGINT ends a server that would still wait for a client to read its replies.
+#[test]
+fn a_second_sigint_ends_the_server_at_once() {
+    use std::io::Write as _;
+    let server = Server::prepare(Kind::Tarn, &["--shutdown-timeout", "3600"]);
+    let mut server = server.unwrap();
+    server.spawn();
+    server.wait_ready();
+    let mut client = server.client();
+    client.call(&format!("SET k {}", "x".repeat(1 << 20)));
+    let mut deaf = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    for _ in 0..64 {
+        deaf.write_all(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n").unwrap();
+    }
+    until("replies wait", || {
+        let list = client.call("CLIENT LIST").text();
+        list.lines().any(|line| !line.contains(" omem=0 ") && line.contains(" cmd=get "))
+    });
+    let pid = server.pid().unwrap();
+    signal(pid, "INT");
+    until("the shutdown has begun", || server.output().contains("signal received"));
+    signal(pid, "INT");
+    let mut status = None;
+    until("the process ends", || {
+        status = server.exited();
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(1));
+}
