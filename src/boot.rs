@@ -75,6 +75,7 @@ fn run(config: Config) -> Result<(), Failure> {
     );
     let engine = Engine::open(Arc::new(RealIo), engine_options(&settings, &budget))?;
     let server = Arc::new(Server::new(engine, config));
+    server.buffers.set_limit(budget.clients_bytes);
     if let Some(path) = &settings.pidfile {
         std::fs::write(path, format!("{}\n", std::process::id()))
             .map_err(|error| format!("cannot write the pid file {}: {error}", path.display()))?;

@@ -14,7 +14,9 @@ use tokio::sync::oneshot;
 
 use super::{Id, Slot, keys, resolve, table};
 use crate::error::{Error, quotation};
+use crate::handler::buffers::Coming;
 use crate::handler::server::{ThreadStats, bump};
+use crate::handler::session::bits;
 use crate::handler::{Args, Command, Ctx, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
 use crate::shard::actor::{Job, Lease, ShardSet};
@@ -41,6 +43,8 @@ pub struct Finished {
     pub need: Lsn,
     /// The command's slot if it failed.
     pub failed: Option<Slot>,
+    /// Counts the reply as long as it is on its way.
+    pub coming: Coming,
 }
 
 /// What a network thread keeps for running commands.
@@ -189,9 +193,7 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
 
 fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, out: &mut Reply) {
     if let Some(multi) = &mut session.multi {
-        let args = OwnedArgs::from(args);
-        multi.bytes += args.memory_bytes();
-        multi.queue.push((command, args));
+        multi.push(command, OwnedArgs::from(args));
         session.client.multi.store(multi.queue.len() as i64, Ordering::Relaxed);
     }
     out.status("QUEUED");
@@ -384,8 +386,15 @@ impl Request {
         match result {
             Ok((need, failed)) => {
                 let failed = failed.then(|| table().slot(self.command.0, self.row));
+                if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING != 0 {
+                    reply.give_back(0);
+                }
+                let coming = Coming::new(&server, &self.session.client, reply.capacity());
+                if server.buffers.are_full() {
+                    crate::server::client::evict(&server);
+                }
                 // A closed channel means that the connection is gone; its write stands all the same.
-                let _ = self.done.send(Finished { session: self.session, reply, need, failed });
+                let _ = self.done.send(Finished { session: self.session, reply, need, failed, coming });
             }
             Err(Cold) => {
                 let shards = self.shards.clone();

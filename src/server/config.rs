@@ -63,11 +63,12 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
             "appendfsync" => engine.log.set_fsync(settings.appendfsync.into()),
             "requirepass" => server.password_required.store(!settings.requirepass.0.is_empty(), Ordering::Relaxed),
             "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
-            "maxmemory" | "dirty-budget" | "log-max-size" | "log-segment-size" => {
+            "maxmemory" | "maxmemory-clients" | "dirty-budget" | "log-max-size" | "log-segment-size" => {
                 let budget = Budget::new(&settings, &Machine::read());
                 // The tables keep the size they were given at the start, and dirty objects stay within it.
                 let most = engine.options.table_budget as u64 / 2;
                 engine.dirty_budget.store(budget.dirty_bytes.min(most), Ordering::Relaxed);
+                server.buffers.set_limit(budget.clients_bytes);
                 engine.log_limit.store(budget.log_max_bytes, Ordering::Relaxed);
                 engine.wake_flusher(false);
             }
