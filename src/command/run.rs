@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{Id, Slot, keys, resolve, table};
 use crate::error::{Error, quotation};
+use crate::handler::buffers::Coming;
 use crate::handler::ctx::Mark;
 use crate::handler::effects::carry_out;
 use crate::handler::limits::command_bytes;
@@ -48,6 +49,8 @@ pub struct Finished {
     pub failed: Option<Slot>,
     /// What leaves with the reply.
     pub effects: Vec<Effect>,
+    /// Counts the reply as long as it is on its way.
+    pub coming: Coming,
 }
 
 /// What a network thread keeps for running commands.
@@ -222,9 +225,7 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
 
 fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, out: &mut Reply) {
     if let Some(multi) = &mut session.multi {
-        let args = OwnedArgs::from(args);
-        multi.bytes += args.memory_bytes();
-        multi.queue.push((command, args));
+        multi.push(command, OwnedArgs::from(args));
         session.client.multi.store(multi.queue.len() as i64, Ordering::Relaxed);
     }
     out.status("QUEUED");
@@ -433,8 +434,15 @@ impl Request {
         match result {
             Ok((need, failed)) => {
                 let failed = failed.then(|| table().slot(self.command.0, self.row));
+                if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING != 0 {
+                    reply.give_back(0);
+                }
+                let coming = Coming::new(&server, &self.session.client, reply.capacity());
+                if server.buffers.are_full() {
+                    crate::server::client::evict(&server);
+                }
                 // A closed channel means that the connection is gone; its write stands all the same.
-                let finished = Finished { session: self.session, reply, need, failed, effects: effects.take() };
+                let finished = Finished { session: self.session, reply, need, failed, effects: effects.take(), coming };
                 if let Err(Finished { effects, .. }) = self.done.send(finished) {
                     carry_out(None, effects);
                 }

@@ -5,7 +5,7 @@
 //! | whole budget | `maxmemory`, at least 32 MB | half of the memory of the machine or, if less, of the cgroup |
 //! | block cache | `block-cache-size` | 25 % |
 //! | metadata cache | `metadata-cache-size` | 10 % |
-//! | buffers of clients and of the log | | 10 %, not handed out |
+//! | buffers of clients | `maxmemory-clients` | 10 %, at least 16 MB |
 //! | shard tables, hot and dirty | | the rest, 55 % |
 //! | dirty objects, within the tables | `dirty-budget` | 25 %, at most 1 GB |
 //! | log before a flush | `log-max-size` | twice the dirty part, 256 MB to 2 GB |
@@ -27,6 +27,8 @@ const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
 /// Below this the division into shards leaves no room for a single big value.
 const MIN_TOTAL_BYTES: u64 = 32 * MB;
+/// Below this the buffers of clients leave no room for requests and replies of some MB.
+const MIN_CLIENTS_BYTES: u64 = 16 * MB;
 
 /// What the process has to live on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub struct Budget {
     pub tables_bytes: u64,
     /// Dirty objects of all shards; a part of `tables_bytes`.
     pub dirty_bytes: u64,
+    /// Buffers of all clients together.
+    pub clients_bytes: u64,
     /// Size of the log at which the shards flush.
     pub log_max_bytes: u64,
     /// Shards of a data directory that is created now.
@@ -94,6 +98,12 @@ impl Budget {
             metadata_cache_bytes: metadata,
             tables_bytes: tables,
             dirty_bytes: dirty,
+            clients_bytes: match settings.maxmemory_clients {
+                0 => (total / 10).max(MIN_CLIENTS_BYTES),
+                bytes @ 1.. => bytes.unsigned_abs(),
+                // Of any whole there is room for more than percents.
+                percent => total / 100 * percent.unsigned_abs(),
+            },
             log_max_bytes: given_or(settings.log_max_size, (2 * dirty).clamp(256 * MB, 2 * GB))
                 .max(settings.log_segment_size),
             shards: if settings.shards == 0 { automatic_shards(machine.cores) } else { settings.shards },
@@ -168,6 +178,7 @@ mod tests {
         assert_eq!(all.metadata_cache_bytes, 400 * MB);
         assert_eq!(all.tables_bytes, 2200 * MB);
         assert_eq!(all.dirty_bytes, 1000 * MB);
+        assert_eq!(all.clients_bytes, 400 * MB);
         assert_eq!(all.log_max_bytes, 2000 * MB);
         assert_eq!((all.shards, all.io_threads), (16, 1));
         assert_eq!(budget(&[], 64 * GB, 2).dirty_bytes, GB);
@@ -192,6 +203,9 @@ mod tests {
         assert_eq!(all.metadata_cache_bytes, GB / 10);
         assert_eq!(all.tables_bytes, GB - GB / 10 - GB / 10 - 64 * MB);
         assert_eq!(all.dirty_bytes, 32 * MB);
+        let clients =
+            |given: &str| budget(&[("maxmemory", "100mb"), ("maxmemory-clients", given)], GB, 2).clients_bytes;
+        assert_eq!(["0", "5mb", "30%", "1"].map(clients), [16 * MB, 5 * MB, 30 * MB, 1]);
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub struct Settings {
 
     /// The whole budget, in bytes; 0 for automatic.
     pub maxmemory: u64,
+    /// Buffers of all clients, in bytes; below 0 a percentage of the budget, 0 for automatic.
+    pub maxmemory_clients: i64,
     /// The dirty part, in bytes; 0 for automatic.
     pub dirty_budget: u64,
     /// The block cache, in bytes; 0 for automatic.
@@ -294,6 +296,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             shutdown_timeout: Duration::from_secs(self.num("shutdown-timeout")),
             enable_debug_command: self.access("enable-debug-command"),
             maxmemory: self.num("maxmemory"),
+            maxmemory_clients: self.num("maxmemory-clients"),
             dirty_budget: self.num("dirty-budget"),
             block_cache_size: self.num("block-cache-size"),
             metadata_cache_size: self.num("metadata-cache-size"),

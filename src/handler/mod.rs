@@ -2,6 +2,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | [`buffers`] | what all connections' buffers take |
 //! | [`row`] | a command's row: arity, flags, key specs, help |
 //! | [`ctx`] | what a function gets: transaction, session, server |
 //! | [`effects`] | what a command does beside records |
@@ -14,6 +15,7 @@
 //! of its file. It runs with the shards of its keys under lease; it may be run again from the start, so it changes
 //! nothing but through `Ctx`. On `Err` everything it wrote is taken back and its reply replaced by the error.
 
+pub mod buffers;
 pub mod container;
 pub mod ctx;
 pub mod effects;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
+use super::buffers::Buffers;
 use super::effects::Ran;
 use super::session::Client;
 use crate::config::Config;
@@ -164,6 +165,8 @@ pub struct Server {
     pub pause: watch::Sender<Pause>,
     /// Open connections by id.
     pub clients: parking_lot::Mutex<BTreeMap<u64, Arc<Client>>>,
+    /// What their buffers take.
+    pub buffers: Buffers,
     /// Id of the next connection.
     pub next_client: AtomicU64,
     /// Counters of all network threads.
@@ -207,6 +210,7 @@ impl Server {
             config,
             pause: watch::channel(Pause { number: 1, ..Pause::default() }).0,
             clients: Default::default(),
+            buffers: Buffers::default(),
             next_client: 1.into(),
             threads: Default::default(),
             accepted: 0.into(),
@@ -251,6 +255,11 @@ impl Server {
     /// The open connections: what is done with them is done outside of the registry's lock.
     pub fn every_client(&self) -> Vec<Arc<Client>> {
         self.clients.lock().values().cloned().collect()
+    }
+
+    /// Memory of all connections, in bytes.
+    pub fn client_bytes(&self) -> u64 {
+        self.every_client().iter().map(|client| client.memory_bytes()).sum()
     }
 
     /// Counters of all network threads together since the start.

@@ -7,6 +7,7 @@ use super::{Command, OwnedArgs};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
 use crate::shard::names::Names;
+use crate::util::alloc;
 
 /// Commands queued since MULTI.
 #[derive(Debug, Default)]
@@ -15,8 +16,21 @@ pub struct Multi {
     pub queue: Vec<(&'static Command, OwnedArgs)>,
     /// A command was refused while queueing: EXEC will abort.
     pub aborted: bool,
-    /// Bytes of all queued arguments.
-    pub bytes: usize,
+    /// Memory of all queued arguments.
+    args_bytes: usize,
+}
+
+impl Multi {
+    /// Queues a command.
+    pub fn push(&mut self, command: &'static Command, args: OwnedArgs) {
+        self.args_bytes += args.memory_bytes();
+        self.queue.push((command, args));
+    }
+
+    /// Bytes of memory held: arguments and the queue's own.
+    pub fn memory_bytes(&self) -> usize {
+        alloc::block_bytes(self.queue.capacity() * size_of::<(&Command, OwnedArgs)>()) + self.args_bytes
+    }
 }
 
 /// CLIENT REPLY.
@@ -143,6 +157,14 @@ pub struct Client {
     pub query_bytes: AtomicU64,
     /// Bytes of its output buffer.
     pub output_bytes: AtomicU64,
+    /// Memory of MULTI's queue.
+    pub multi_bytes: AtomicU64,
+    /// Room in its query buffer.
+    pub query_free: AtomicU64,
+    /// Memory of its buffers, in use or not, and of MULTI's queue.
+    pub buffer_bytes: AtomicU64,
+    /// A reply that was made elsewhere and is on its way to it.
+    pub coming_bytes: AtomicU64,
     /// Since when that is above the soft limit of its class, Unix ms; 0 if it is not.
     pub over_since_ms: AtomicU64,
     /// See [`bits`].
@@ -161,6 +183,16 @@ impl Client {
         } else {
             self.bits.fetch_and(!bit, Ordering::Relaxed);
         }
+    }
+
+    /// Memory of the connection, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        (size_of::<Session>() + size_of::<Client>()) as u64 + self.held_bytes()
+    }
+
+    /// What of that others may want closed: its buffers and what is on its way into them.
+    pub fn held_bytes(&self) -> u64 {
+        self.buffer_bytes.load(Ordering::Relaxed) + self.coming_bytes.load(Ordering::Relaxed)
     }
 
     /// Closes the connection from any thread; it runs nothing more.

@@ -76,6 +76,9 @@ impl Ahead {
         if self.spans.capacity() > KEPT_SPANS {
             self.spans = Vec::new();
         }
+        if !self.lines.is_empty() {
+            self.lines = Vec::new();
+        }
     }
 
     /// Hashes the keys of the commands ahead and prefetches what they will touch.

@@ -44,6 +44,8 @@ use crate::util::time::now_ms;
 
 /// Output above which no more requests are run until the peer has read.
 const OUTPUT_HIGH: usize = 1 << 20;
+/// What a client is told whose request will not fit into `maxmemory-clients`.
+const REQUEST_TOO_BIG: &[u8] = b"ERR request exceeds the memory for clients (maxmemory-clients)";
 /// A buffer larger than this is given back once it is empty.
 const KEEP: usize = 16 << 10;
 
@@ -57,6 +59,14 @@ pub struct Connection {
     queued: Cell<bool>,
     /// LSN that the replies in `out` wait for.
     need: Cell<Lsn>,
+    /// What the sum of all buffers holds of this one's.
+    told: Cell<u64>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.worker.server.buffers.tell(&self.told, 0);
+    }
 }
 
 struct State {
@@ -119,13 +129,12 @@ impl Connection {
             client.bits.store(UNIX, Ordering::Relaxed);
         }
         server.clients.lock().insert(client.id, client.clone());
-        let settings = server.config.settings();
         let authenticated = !server.password_required.load(Ordering::Relaxed);
         let names = server.engine.first_names();
         let session = Box::new(Session::new(client.clone(), names, authenticated));
         let state = State {
             parser: Parser::default(),
-            limits: Limits { max_bulk: settings.proto_max_bulk_len, ..Limits::default() },
+            limits: Limits::default(),
             input: Vec::new(),
             out: Reply::new(2),
             effects: Vec::new(),
@@ -142,8 +151,8 @@ impl Connection {
             more: false,
             stalled: false,
         };
-        let (queued, need) = (Cell::new(false), Cell::new(0));
-        Rc::new(Connection { worker, client, socket, state: RefCell::new(state), queued, need })
+        let (queued, need, told) = (Cell::new(false), Cell::new(0), Cell::new(0));
+        Rc::new(Connection { worker, client, socket, state: RefCell::new(state), queued, need, told })
     }
 
     /// LSN that the replies wait for.
@@ -191,7 +200,25 @@ impl Connection {
         if state.poll_send(&self.socket, cx).is_err() {
             self.turn_deaf(state);
         }
-        self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
+        self.account(state);
+    }
+
+    /// Tells what the buffers take. If those of all connections take too much by now, the largest are closed.
+    fn account(&self, state: &State) {
+        let (client, server) = (&*self.client, &self.worker.server);
+        // As long as the session is away, its queue is what it was.
+        if let Some(session) = &state.session {
+            let queued = session.multi.as_ref().map_or(0, |multi| multi.memory_bytes());
+            client.multi_bytes.store(queued as u64, Ordering::Relaxed);
+        }
+        let memory = state.memory_bytes() as u64 + client.multi_bytes.load(Ordering::Relaxed);
+        client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);
+        client.query_free.store((state.input.capacity() - state.input.len()) as u64, Ordering::Relaxed);
+        client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
+        client.buffer_bytes.store(memory, Ordering::Relaxed);
+        if server.buffers.tell(&self.told, memory) {
+            crate::server::client::evict(server);
+        }
     }
 
     /// The peer takes nothing any more. What it has sent whole before it left still runs.
@@ -225,6 +252,7 @@ impl Connection {
                 let mut input = std::mem::take(&mut state.input);
                 let (done, stop) = self.run(state, &mut input);
                 state.keep_rest(input, done);
+                self.account(state);
                 match stop {
                     Stop::Dry if !state.broken => {}
                     Stop::Dry | Stop::Full => continue,
@@ -264,6 +292,7 @@ impl Connection {
             state.input.extend_from_slice(&data[done..]);
             stop
         } else {
+            state.make_room(data.len());
             let mut input = std::mem::take(&mut state.input);
             input.extend_from_slice(data);
             let (done, stop) = self.run(state, &mut input);
@@ -275,7 +304,15 @@ impl Connection {
             self.count(|stats| &stats.over_input, 1);
             return Poll::Ready(None);
         }
-        self.client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);
+        if (state.request_bytes() + state.parser.missing()) as u64 > self.worker.server.buffers.limit() {
+            tracing::warn!(client = self.client.id, "closing client whose request exceeds maxmemory-clients");
+            state.out.error_text(REQUEST_TOO_BIG);
+            state.replies += 1;
+            state.closing = true;
+            state.input = Vec::new();
+            self.reply_soon(state);
+        }
+        self.account(state);
         Poll::Ready(Some(stop))
     }
 
@@ -293,6 +330,7 @@ impl Connection {
             let stranger = state.session.as_ref().is_some_and(|session| !session.authenticated)
                 && self.worker.server.password_required.load(Ordering::Relaxed);
             state.limits.unauthenticated = stranger;
+            state.limits.max_bulk = self.worker.setting(|settings| settings.proto_max_bulk_len);
             let most = if stranger { 1 } else { AHEAD };
             let parsed = state.parse_ahead(ahead, input, done, most);
             if let [_, _, ..] | [Parsed { command: Some((_, Command { route: Route::Keys, .. })), .. }] =
@@ -315,11 +353,13 @@ impl Connection {
                     break;
                 }
             }
-            ahead.give_back();
-            if let Some(stop) = stop {
+            if stop.is_some() {
                 // What was parsed beyond is parsed again.
                 state.parser = Parser::default();
                 ahead.requote(input, done);
+            }
+            ahead.give_back();
+            if let Some(stop) = stop {
                 break stop;
             }
             if let Err(error) = parsed {
@@ -462,6 +502,8 @@ impl Connection {
         }
         state.session = Some(finished.session);
         state.effects.extend(finished.effects);
+        // From here on the connection's own buffers count it.
+        drop(finished.coming);
         let begin = state.out.len();
         state.out.append(finished.reply);
         self.need.set(self.need.get().max(finished.need));
@@ -511,7 +553,7 @@ impl Connection {
         if state.send_now(&self.socket).is_err() {
             self.turn_deaf(state);
         }
-        self.client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
+        self.account(state);
     }
 
     /// From the tick: the log has reached `need`.
@@ -546,8 +588,27 @@ impl Connection {
 impl State {
     /// Bytes of requests received and not run, those queued by MULTI included.
     fn request_bytes(&self) -> usize {
-        let queued = self.session.as_ref().and_then(|session| session.multi.as_ref()).map_or(0, |multi| multi.bytes);
+        let queued =
+            self.session.as_ref().and_then(|session| session.multi.as_ref()).map_or(0, |multi| multi.memory_bytes());
         self.input.len() + queued
+    }
+
+    /// Bytes of memory that the buffers hold, in use or not.
+    fn memory_bytes(&self) -> usize {
+        self.input.capacity() + self.parser.memory_bytes() + self.out.capacity() + self.sending.capacity()
+    }
+
+    /// Makes room for so many bytes more of a request: twice what there was, as vectors do, but no more than the request
+    /// is known to need.
+    fn make_room(&mut self, more: usize) {
+        let needed = self.input.len() + more;
+        if needed > self.input.capacity() {
+            let whole = self.input.len() + self.parser.missing().max(more);
+            let room = if self.parser.missing() > 0 { whole.min(2 * self.input.capacity()) } else { 0 };
+            if room >= needed {
+                self.input.reserve_exact(room - self.input.len());
+            }
+        }
     }
 
     /// Keeps what of the input is not done.

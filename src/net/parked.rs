@@ -7,8 +7,8 @@
 //! | the gate to open (CLIENT PAUSE, shutdown) | closes at once: the command never began | closes at once |
 //! | its turn, as a writer that is slowed | waits on: the write was received whole, and a flush bounds the wait | closes at once |
 //!
-//! That the peer has left is seen although requests of its may be unread; these run before the connection closes. Output
-//! that is on its way goes on leaving meanwhile.
+//! That the peer has left is seen although requests of its may be unread, as long as the socket's buffer holds them all;
+//! these run before the connection closes. Output that is on its way goes on leaving meanwhile.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

@@ -11,7 +11,7 @@
 use std::ops::Index;
 
 use super::parser::Span;
-use crate::util::num;
+use crate::util::{alloc, num};
 use crate::{Error, Result};
 
 /// Arguments that lie in a buffer.
@@ -121,7 +121,7 @@ impl OwnedArgs {
 
     /// Bytes of memory held, for the accounts of queued commands.
     pub fn memory_bytes(&self) -> usize {
-        self.buf.capacity() + self.spans.capacity() * size_of::<Span>()
+        alloc::block_bytes(self.buf.capacity()) + alloc::block_bytes(self.spans.capacity() * size_of::<Span>())
     }
 }
 
@@ -264,7 +264,7 @@ mod tests {
         let owned = OwnedArgs::from(Args::new(BUF, SPANS));
         assert_eq!(owned.buf, b"SETknx-71.5");
         assert!(owned.as_args().iter().eq(Args::new(BUF, SPANS).iter()));
-        assert_eq!(owned.memory_bytes(), 11 + 6 * 8);
+        assert_eq!(owned.memory_bytes(), 32 + 64, "11 bytes and 6 spans, as the allocator deals them out");
     }
 
     #[test]

@@ -197,6 +197,11 @@ impl Parser {
         self.missing
     }
 
+    /// Bytes of memory held of a half-read request.
+    pub fn memory_bytes(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>()
+    }
+
     /// Whether a request has begun and not ended; false also within its first line.
     pub fn in_request(&self) -> bool {
         self.left != 0

@@ -82,6 +82,12 @@ impl Reply {
         self.buf.len()
     }
 
+    /// Bytes of memory held.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.buf.capacity()
+    }
+
     /// Whether nothing is written.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -5,13 +5,14 @@
 
 mod filter;
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{help, unknown_subcommand};
 use crate::handler::session::{Client, ReplyMode, bits};
-use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Session, flags};
+use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, flags};
 use crate::util::num::parse_i64;
 use filter::Filter;
 
@@ -61,15 +62,17 @@ fn describe(client: &Client, now_ms: u64, line: &mut Vec<u8>) {
     text.clear();
     let _ = write!(
         text,
-        " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} watch=0 qbuf={query} qbuf-free=0 argv-mem=0 \
-         multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=default redir=-1 \
+        " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} watch=0 qbuf={query} qbuf-free={} argv-mem=0 \
+         multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=default redir=-1 \
          resp={} lib-name=",
         seconds(client.since_ms),
         seconds(load(&client.active_ms)),
         letters(client),
         client.db.load(Ordering::Relaxed),
         client.multi.load(Ordering::Relaxed),
-        size_of::<Session>() as u64 + query + output,
+        load(&client.query_free),
+        load(&client.multi_bytes),
+        client.memory_bytes(),
         if output > 0 { "rw" } else { "r" },
         command.as_deref().unwrap_or("NULL"),
         client.proto.load(Ordering::Relaxed),
@@ -81,6 +84,31 @@ fn describe(client: &Client, now_ms: u64, line: &mut Vec<u8>) {
     text.clear();
     let _ = writeln!(text, " io-thread=0 tot-net-in={bytes_in} tot-net-out={bytes_out} tot-cmds={commands}");
     line.extend_from_slice(text.as_bytes());
+}
+
+/// Closes the connections whose buffers take most until those of the others are within the limit. CLIENT NO-EVICT spares
+/// a connection.
+#[cold]
+pub fn evict(server: &Server) {
+    let Some(_one) = server.buffers.begin_eviction() else { return };
+    let has = |client: &Client, bit: u32| client.bits.load(Ordering::Relaxed) & bit != 0;
+    let mut clients = server.every_client();
+    // What belongs to those that were killed is about to be given back.
+    clients.retain(|client| !has(client, bits::CLOSING));
+    let mut sum: u64 = clients.iter().map(|client| client.held_bytes()).sum();
+    clients.retain(|client| !has(client, bits::NO_EVICT));
+    clients.sort_by_cached_key(|client| Reverse(client.held_bytes()));
+    for client in clients {
+        if sum <= server.buffers.limit() {
+            break;
+        }
+        let mut line = Vec::new();
+        describe(&client, crate::util::time::now_ms(), &mut line);
+        tracing::info!("Evicting client: {}", String::from_utf8_lossy(line.trim_ascii_end()));
+        client.kill();
+        server.buffers.evicted.fetch_add(1, Ordering::Relaxed);
+        sum -= client.held_bytes().min(sum);
+    }
 }
 
 fn id(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
@@ -324,7 +352,7 @@ fn client_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
             "    * IDLE <seconds>, MAXAGE <seconds>: at least so long",
             "    * SKIPME (YES|NO)",
             "NO-EVICT (ON|OFF)",
-            "    Accepted; connections are not evicted.",
+            "    Whether this connection stays when those with the largest buffers are closed.",
             "NO-TOUCH (ON|OFF)",
             "    Whether reads of this connection leave access times alone.",
             "PAUSE <milliseconds> [WRITE|ALL]",

@@ -67,7 +67,8 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
             _ => {}
         }
     }
-    let divides = ["maxmemory", "dirty-budget", "metadata-cache-size", "log-max-size", "log-segment-size"];
+    let divides =
+        ["maxmemory", "maxmemory-clients", "dirty-budget", "metadata-cache-size", "log-max-size", "log-segment-size"];
     if changed.iter().any(|name| divides.contains(name)) {
         divide_anew(server, &settings);
     }
@@ -90,6 +91,7 @@ fn divide_anew(server: &Server, settings: &Settings) {
         "memory divided anew; the block cache keeps its size until the next start"
     );
     let (tables, dirty, cold, log) = (tables_bytes, dirty_bytes, metadata_cache_bytes, log_max_bytes);
+    server.buffers.set_limit(budget.clients_bytes);
     server.engine.resize(Sizes { tables, dirty, cold, log });
 }
 

@@ -50,7 +50,7 @@ fn stats(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         ("startup.allocated", Bytes(0)),
         ("replication.backlog", Bytes(0)),
         ("clients.slaves", Bytes(0)),
-        ("clients.normal", Bytes(0)),
+        ("clients.normal", Bytes(server.client_bytes())),
         ("cluster.links", Bytes(0)),
         ("aof.buffer", Bytes(0)),
         ("lua.caches", Bytes(0)),

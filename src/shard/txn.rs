@@ -43,6 +43,9 @@ pub use strings::{BIG_STRING, CHUNK};
 /// Values up to this length are copied aside for undo; longer ones are moved.
 const COPY_LIMIT: usize = 1 << 10;
 
+/// What each buffer of a write set may keep from one transaction to the next.
+const KEPT_BYTES: usize = 1 << 20;
+
 /// Where a found object is: position of its core in the lease, index in its table. Valid to the end of the
 /// transaction, or until the object is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -461,6 +464,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.counts.truncate(mark.counts);
         if mark.undo == 0 {
             self.set.arena.clear();
+            self.set.give_back();
         }
     }
 
@@ -470,6 +474,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.log_pending();
         if self.set.redo.is_empty() {
             debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
+            self.set.give_back();
             return self.need;
         }
         for (at, ns) in self.set.counts.drain(..) {
@@ -489,12 +494,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             self.stamp(self.set.touched[i], lsn);
         }
         self.set.touched.clear();
-        if self.set.arena.capacity() > 1 << 20 {
-            self.set.arena = Vec::new();
-        }
-        if self.set.redo.capacity() > 1 << 20 {
-            self.set.redo = Vec::new();
-        }
+        self.set.give_back();
         for core in &mut self.lease {
             core.last_lsn = lsn;
         }
@@ -557,6 +557,28 @@ impl<'a, 'e> Txn<'a, 'e> {
 }
 
 impl WriteSet {
+    /// Capacities of the buffers, in bytes.
+    #[inline]
+    fn capacities(&self) -> [usize; 7] {
+        [
+            self.redo.capacity(),
+            self.header.capacity(),
+            self.arena.capacity(),
+            self.undo.capacity() * size_of::<Undo>(),
+            self.touched.capacity() * size_of::<Found>(),
+            self.counts.capacity() * size_of::<(u16, NsId)>(),
+            self.hints.capacity() * size_of::<(usize, u64)>(),
+        ]
+    }
+
+    /// Gives back what an unusual transaction took: the buffers are its thread's, which may never see another.
+    #[inline]
+    fn give_back(&mut self) {
+        if self.capacities().iter().any(|bytes| *bytes > KEPT_BYTES) && self.redo.is_empty() && self.undo.is_empty() {
+            *self = WriteSet::default();
+        }
+    }
+
     fn push_put(&mut self, ns: NsId, key: &[u8], meta: &Meta, value: &[u8]) {
         self.header.clear();
         meta.encode_header(&mut self.header);
@@ -583,4 +605,36 @@ fn set_tail(bytes: &mut Vec<u8>, start: usize, tail: &[u8]) {
         bytes.shrink_to(need);
     }
     bytes.extend_from_slice(tail);
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::shard::walk::tests::engine;
+
+    /// Written, taken back or only read: what a huge transaction took is given back when it ends.
+    #[test]
+    fn a_huge_transaction_leaves_no_huge_buffers() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let ns = engine.first_names().id(b"0").unwrap();
+        let keys: Vec<Vec<u8>> = (0..100_000u32).map(|n| n.to_be_bytes().to_vec()).collect();
+        let mut set = WriteSet::default();
+        for end in ["commit", "rollback", "nothing written"] {
+            let lease = engine.lease(&[0]);
+            set.hints.extend(keys.iter().map(|key| (key.as_ptr() as usize, engine.router.hash(key))));
+            let mut txn = Txn::new(lease, &engine.router, &mut set, 1, true);
+            if end != "nothing written" {
+                keys.iter().for_each(|key| _ = txn.put_string(ns, key, b"value", 0).unwrap());
+                assert!(txn.set.capacities().iter().sum::<usize>() > 4 * KEPT_BYTES);
+            }
+            match end {
+                "rollback" => txn.rollback_to(Mark::default()),
+                _ => _ = txn.commit(&engine.log),
+            }
+            drop(txn);
+            assert!(set.capacities().iter().all(|bytes| *bytes <= KEPT_BYTES), "{end}: {:?}", set.capacities());
+        }
+    }
 }

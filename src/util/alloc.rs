@@ -57,6 +57,11 @@ pub fn settle(heaps: usize) {
     }
 }
 
+/// What a block of this size takes of the allocator's memory: a header, and a multiple of 16. Nothing takes nothing.
+pub fn block_bytes(size: usize) -> usize {
+    if size == 0 { 0 } else { (size + 8).next_multiple_of(16).max(32) }
+}
+
 /// Gives free memory of the allocator back to the system.
 pub fn trim() {
     #[cfg(target_env = "gnu")]

@@ -6,7 +6,7 @@ use super::super::special::{
     no_replication, oom_mode, oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_off,
     tls_port,
 };
-use super::super::value::Kind::{Bool, Enum, Int, Mem, MemOrPercent, Text, Uint, Umem, Words};
+use super::super::value::Kind::{Bool, Enum, Int, Mem, Text, Uint, Umem, Words};
 use super::{Section, accepted};
 
 const I32: i64 = i32::MAX as i64;
@@ -55,7 +55,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 "allkeys-lfu", "allkeys-random", "noeviction"
             ]), "noeviction",
                 "Nothing is evicted under any policy, and no access frequencies are kept."),
-            accepted("maxmemory-clients", MemOrPercent, "0", "Buffers are bounded per client, not in sum."),
             accepted("maxmemory-samples", Int(1, 64), "5", "Nothing is evicted."),
             accepted("maxmemory-eviction-tenacity", Int(0, 100), "10", "Nothing is evicted."),
             accepted("lfu-log-factor", Int(0, I32), "10", "Nothing is evicted."),

@@ -1,7 +1,7 @@
 //! Directives that Tarn acts upon.
 
 use super::super::special::{bind, data_dir, output_limits, power_of_two, refuse_all_but_no, text};
-use super::super::value::Kind::{Bool, Duration, Enum, Int, Mem, Octal, Text, Uint, Umem, Words};
+use super::super::value::Kind::{Bool, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words};
 use super::{Section, live};
 
 const I32: i64 = i32::MAX as i64;
@@ -71,6 +71,9 @@ pub(super) const SECTIONS: &[Section] = &[
             live("maxmemory", Umem(0, MAX), "0",
                 "The one memory budget, of tables and caches together; 0 is half of the memory of machine or \
                 cgroup. Data beyond it lives on disk; nothing is evicted."),
+            live("maxmemory-clients", MemOrPercent, "0",
+                "Buffers of all connections together, as bytes or percentage of the budget, beyond which the largest are \
+                closed; 0 is a tenth, at least 16 MB."),
             live("dirty-budget", Mem(0, MAX), "0",
                 "The part of it that may wait to be flushed to the store; 0 is a quarter, at most 1 GB."),
             live("block-cache-size", Mem(0, MAX), "0",

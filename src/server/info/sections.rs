@@ -126,7 +126,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     let rss = sys::resident_bytes();
     let tables: u64 = server.engine.shards.iter().map(|shard| shard.table_bytes() as u64).sum();
     let (peak, peak_s) = peak(facts, used);
-    let clients: u64 = client_bytes(facts);
+    let clients = server.client_bytes();
     with_human(text, "used_memory", used);
     with_human(text, "used_memory_rss", rss);
     with_human(text, "used_memory_peak", peak);
@@ -187,12 +187,6 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.line("mem_allocator", "libc");
     text.line("mem_overhead_db_hashtable_rehashing", 0);
     zeros(text, &["active_defrag_running", "lazyfree_pending_objects", "lazyfreed_objects"]);
-}
-
-pub(super) fn client_bytes(facts: &Facts<'_>) -> u64 {
-    let buffers =
-        |client: &Client| client.query_bytes.load(Ordering::Relaxed) + client.output_bytes.load(Ordering::Relaxed);
-    facts.server.every_client().iter().map(|client| buffers(client)).sum()
 }
 
 /// The highest use of memory so far, and when it was, in Unix seconds.
@@ -288,12 +282,12 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
             "expired_time_cap_reached_count",
             "expire_cycle_cpu_milliseconds",
             "evicted_keys",
-            "evicted_clients",
             "evicted_scripts",
             "total_eviction_exceeded_time",
             "current_eviction_exceeded_time",
         ],
     );
+    text.line("evicted_clients", facts.server.buffers.evicted.load(Ordering::Relaxed));
     text.line("keyspace_hits", shards.keyspace_hits);
     text.line("keyspace_misses", shards.keyspace_misses);
     zeros(
@@ -422,6 +416,8 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_shards", engine.shards.len());
     text.line("tarn_net_threads", facts.server.threads.lock().len());
     text.line("tarn_memory_budget", budget.total_bytes);
+    text.line("tarn_client_buffer_bytes", facts.server.buffers.bytes());
+    text.line("tarn_client_buffer_budget", facts.server.buffers.limit());
     text.line("tarn_table_bytes", table_bytes);
     text.line("tarn_table_budget", load(&engine.table_budget));
     text.line("tarn_table_objects", facts.shards.table_objects);

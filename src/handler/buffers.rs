@@ -1,0 +1,147 @@
+//! What the buffers of all connections take together, and the limit of it (`maxmemory-clients`): requests that have not
+//! arrived whole, replies that have not been read, commands queued by MULTI.
+//!
+//! A connection tells of a change only when it has come to [`SLACK`]: those whose buffers are as empty as most never
+//! touch the sum. Whoever takes it beyond the limit has the largest connections closed.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::server::Server;
+use super::session::Client;
+
+/// What a connection's buffers may take, or have changed by, without being told.
+pub const SLACK: u64 = 16 << 10;
+
+/// The sum over all connections.
+#[derive(Debug)]
+pub struct Buffers {
+    bytes: AtomicU64,
+    limit: AtomicU64,
+    /// Connections closed because the sum was above the limit.
+    pub evicted: AtomicU64,
+    evicting: Mutex<()>,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Buffers { bytes: 0.into(), limit: u64::MAX.into(), evicted: 0.into(), evicting: Mutex::default() }
+    }
+}
+
+impl Buffers {
+    /// What all connections have told, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What they may take together, and therefore one request alone, in bytes.
+    #[inline]
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// A connection, which has told `told` before, takes this much now. Whether it has thereby taken the sum beyond the
+    /// limit.
+    #[inline]
+    pub fn tell(&self, told: &Cell<u64>, now: u64) -> bool {
+        let (before, now) = (told.get(), if now < SLACK { 0 } else { now });
+        if now.abs_diff(before) < SLACK && now != 0 || now == before {
+            return false;
+        }
+        told.set(now);
+        if now < before {
+            self.bytes.fetch_sub(before - now, Ordering::Relaxed);
+            return false;
+        }
+        self.bytes.fetch_add(now - before, Ordering::Relaxed) + (now - before) > self.limit()
+    }
+
+    /// Whether the sum is above the limit.
+    pub fn are_full(&self) -> bool {
+        self.bytes() > self.limit()
+    }
+
+    /// The right to close connections; `None` if somebody is at it.
+    pub fn begin_eviction(&self) -> Option<MutexGuard<'_, ()>> {
+        self.evicting.try_lock()
+    }
+}
+
+/// A reply that was made on another thread than its connection's: part of the sum until it is there, or dropped.
+pub struct Coming {
+    server: Arc<Server>,
+    client: Arc<Client>,
+    bytes: u64,
+}
+
+impl Coming {
+    /// A reply of so many bytes of memory.
+    pub fn new(server: &Arc<Server>, client: &Arc<Client>, bytes: usize) -> Coming {
+        let bytes = if (bytes as u64) < SLACK { 0 } else { bytes as u64 };
+        if bytes > 0 {
+            server.buffers.bytes.fetch_add(bytes, Ordering::Relaxed);
+            client.coming_bytes.store(bytes, Ordering::Relaxed);
+        }
+        Coming { server: server.clone(), client: client.clone(), bytes }
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.server.buffers.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+            self.client.coming_bytes.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::shard::walk::tests::engine;
+
+    #[test]
+    fn a_reply_on_its_way_is_counted_until_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap()));
+        server.buffers.set_limit(5 * SLACK);
+        let clients = [3, 2, 1].map(|id| Arc::new(Client { id, ..Client::default() }));
+        server.clients.lock().extend(clients.iter().map(|client| (client.id, client.clone())));
+        // No descriptor of a test is a client's.
+        clients.iter().for_each(|client| client.leave());
+        let coming = clients.each_ref().map(|client| Coming::new(&server, client, client.id as usize * SLACK as usize));
+        assert!(server.buffers.are_full() && server.buffers.bytes() == 6 * SLACK);
+        crate::server::client::evict(&server);
+        let killed = clients.each_ref().map(|client| client.bits.load(Ordering::Relaxed) != 0);
+        assert_eq!(killed, [true, false, false], "the largest");
+        drop(coming);
+        assert_eq!((server.buffers.bytes(), clients[0].held_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn the_sum_follows_what_is_told() {
+        let buffers = Buffers::default();
+        buffers.set_limit(5 * SLACK);
+        let (one, other) = (Cell::new(0), Cell::new(0));
+        assert!(!buffers.tell(&one, SLACK - 1));
+        assert_eq!(buffers.bytes(), 0, "little is not told");
+        assert!(!buffers.tell(&one, 3 * SLACK));
+        assert!(!buffers.tell(&one, 4 * SLACK - 1));
+        assert_eq!(buffers.bytes(), 3 * SLACK, "nor are small changes");
+        assert!(buffers.tell(&other, 3 * SLACK), "beyond the limit");
+        assert!(!buffers.tell(&other, SLACK));
+        assert!(!buffers.tell(&one, 0) && !buffers.tell(&other, SLACK - 1));
+        assert_eq!(buffers.bytes(), 0);
+    }
+}

@@ -1,0 +1,167 @@
+//! The buffers of all connections are bounded in sum, whatever peers send, queue or do not read.
+
+mod common;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use common::resp::{Client, Gone, Value, encode};
+use common::server::Server;
+
+const MB: u64 = 1 << 20;
+/// How long anything may take that is only waited for because it happens on another thread.
+const SOON: Duration = Duration::from_secs(60);
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap_or_else(|e| panic!("{e}"));
+    stream.set_nonblocking(true).unwrap_or_else(|e| panic!("{e}"));
+    stream
+}
+
+fn info(client: &mut Client, name: &str) -> u64 {
+    let info = client.call("INFO all").text();
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
+}
+
+/// A field of this connection's own line in CLIENT LIST.
+fn mine(client: &mut Client, name: &str) -> u64 {
+    let line = client.call("CLIENT INFO").text();
+    let field = line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+    field.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{name}: {line}"))
+}
+
+/// The most memory the process has ever had resident.
+fn peak_bytes(server: &Server) -> u64 {
+    let pid = server.pid().unwrap_or_else(|| panic!("the server runs"));
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_else(|e| panic!("{e}"));
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(u64::MAX / 1024) * 1024
+}
+
+fn until(what: &str, mut seen: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !seen() {
+        assert!(began.elapsed() < SOON, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends as much of `bytes` on each as is taken; those whose connection is closed are let go.
+fn send_all(mut streams: Vec<TcpStream>, bytes: &[u8]) -> Vec<TcpStream> {
+    let mut sent = vec![0; streams.len()];
+    let mut quiet = 0;
+    while quiet < 100 && sent.iter().any(|sent| *sent < bytes.len()) {
+        let before: usize = sent.iter().sum();
+        for (stream, sent) in streams.iter_mut().zip(&mut sent) {
+            match stream.write(&bytes[*sent..]) {
+                Ok(n) => *sent += n,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => *sent = bytes.len(),
+            }
+        }
+        quiet = if sent.iter().sum::<usize>() == before { quiet + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    streams
+}
+
+/// What holds for a budget of 256 MB whatever clients do.
+fn assert_bounded(server: &Server, client: &mut Client) {
+    until("the largest are closed", || info(client, "tarn_client_buffer_bytes") <= 256 * MB / 10);
+    assert!(info(client, "mem_clients_normal") < 256 * MB / 10 + MB + 300 * 32 * 1024);
+    assert!(info(client, "evicted_clients") > 0);
+    let peak = peak_bytes(server);
+    assert!(peak < 256 * MB * 115 / 100 + 64 * MB, "{} MB were resident", peak / MB);
+}
+
+#[test]
+fn halves_of_requests_are_bounded_in_sum() {
+    let server = Server::tarn(&["--maxmemory", "256mb"]);
+    let mut client = server.client();
+    let half = [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10000000\r\n"[..], &vec![b'v'; 5_000_000]].concat();
+    let streams = send_all((0..200).map(|_| connect(&server)).collect(), &half);
+    assert_bounded(&server, &mut client);
+    drop(streams);
+    until("nothing is left", || info(&mut client, "tarn_client_buffer_bytes") == 0);
+}
+
+#[test]
+fn replies_that_nobody_reads_are_bounded_in_sum() {
+    let server = Server::tarn(&["--maxmemory", "256mb"]);
+    let mut client = server.client();
+    let value = "v".repeat(10_000_000);
+    assert_eq!(client.try_call(&["SET", "k", &value]).ok(), Some(Value::Simple(b"OK".to_vec())));
+    let streams = send_all((0..100).map(|_| connect(&server)).collect(), &encode(&["GET", "k"]));
+    until("all have asked", || info(&mut client, "evicted_clients") >= 80);
+    assert_bounded(&server, &mut client);
+    drop(streams);
+    until("nothing is left", || info(&mut client, "tarn_client_buffer_bytes") == 0);
+}
+
+#[test]
+fn the_largest_are_closed_and_no_evict_spares() {
+    let server = Server::tarn(&["--maxmemory-clients", "4mb"]);
+    let (mut small, mut spared, mut large) = (server.client(), server.client(), server.client());
+    spared.call("CLIENT NO-EVICT on");
+    for (client, bytes) in [(&mut small, 1000), (&mut spared, 1_900_000), (&mut large, 1_500_000)] {
+        client.call("MULTI");
+        assert_eq!(client.try_call(&["SET", "k", &"v".repeat(bytes)]).ok(), Some(Value::Simple(b"QUEUED".to_vec())));
+    }
+    let (mut client, mut watcher) = (server.client(), server.client());
+    assert_eq!(info(&mut watcher, "evicted_clients"), 0);
+    // The limit is changed for connections that are there.
+    client.call("CONFIG SET maxmemory-clients 2mb");
+    client.call("MULTI");
+    assert!(client.try_call(&["SET", "k", &"v".repeat(100_000)]).is_ok());
+    until("the largest that may be is closed", || info(&mut watcher, "evicted_clients") == 1);
+    assert!(matches!(large.try_call(&["PING"]), Err(Gone::Closed)));
+    assert_eq!(spared.call("DISCARD"), Value::Simple(b"OK".to_vec()));
+    assert_eq!(client.call("DISCARD"), Value::Simple(b"OK".to_vec()));
+    assert_eq!(small.call("DISCARD"), Value::Simple(b"OK".to_vec()));
+    assert!(server.output().contains("Evicting client: id="), "{}", server.output());
+}
+
+#[test]
+fn a_request_that_cannot_fit_is_refused() {
+    let server = Server::tarn(&["--maxmemory-clients", "4mb"]);
+    let mut client = server.client();
+    assert!(client.send_raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5000000\r\n").is_ok());
+    let refused = "ERR request exceeds the memory for clients (maxmemory-clients)";
+    assert_eq!(client.read().map(|value| value.text()).ok(), Some(refused.to_owned()));
+    assert!(matches!(client.read(), Err(Gone::Closed)));
+    assert_eq!(server.client().try_call(&["SET", "k", &"v".repeat(3_000_000)]).ok(), Some(Value::Simple(b"OK".into())));
+}
+
+/// MULTI's queue, as it is held: arguments, where they are, and the queue itself.
+#[test]
+fn a_queue_of_small_commands_is_counted_whole() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    client.call("MULTI");
+    assert!(client.send_raw(&encode(&["PING"]).repeat(10_000)).is_ok());
+    (0..10_000).for_each(|_| assert!(client.read().is_ok()));
+    let mut other = server.client();
+    let list = other.call("CLIENT LIST").text();
+    let line = list.lines().find(|line| line.contains(" multi=10000 ")).unwrap_or_else(|| panic!("{list}"));
+    let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)?.parse::<u64>().ok());
+    // Two blocks of 32 bytes and a slot of 56 each.
+    let queue = field("multi-mem=").unwrap_or(0);
+    assert!(queue >= 10_000 * 120, "{line}");
+    assert!(field("tot-mem=").is_some_and(|all| all > queue), "{line}");
+    client.call("DISCARD");
+    assert_eq!(mine(&mut client, "multi-mem"), 0);
+}
+
+#[test]
+fn a_new_longest_argument_holds_for_open_connections() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    let value = "v".repeat(2_000_000);
+    assert!(client.try_call(&["SET", "k", &value]).is_ok());
+    server.client().call("CONFIG SET proto-max-bulk-len 1mb");
+    assert!(client.send_raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000000\r\n").is_ok());
+    let refused = "ERR Protocol error: invalid bulk length";
+    assert_eq!(client.read().map(|value| value.text()).ok(), Some(refused.to_owned()));
+}
