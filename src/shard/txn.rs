@@ -255,11 +255,12 @@ impl<'a, 'e> Txn<'a, 'e> {
         core.table_bytes = core.table_bytes + after - before;
         if let Some(body) = body {
             // What would have been flushed of it will not be.
-            core.dirty_bytes = core.dirty_bytes.saturating_sub(dirty_share(&body));
+            let dirty_bytes = dirty_share(&body).min(core.dirty_bytes);
+            core.dirty_bytes -= dirty_bytes;
             if body.maybe_stored {
                 self.queue_garbage(at, body.version);
             }
-            self.set.undo.push(Undo::Body { at, body: Some(body) });
+            self.set.undo.push(Undo::Body { at, body: Some(body), dirty_bytes });
         }
     }
 
@@ -459,7 +460,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let lsn = log.append(|_, out| out.extend_from_slice(redo));
         self.set.redo.clear();
         for undo in self.set.undo.drain(..) {
-            if let Undo::Body { at, body: Some(body) } = undo {
+            if let Undo::Body { at, body: Some(body), .. } = undo {
                 self.lease[at.at as usize].throw_away(body);
             }
         }
@@ -538,7 +539,7 @@ fn dirty_share(body: &Body) -> usize {
     let sums = body.overlay.sums();
     match sums.entries {
         0 => 0,
-        entries => (body.overlay.bytes() as u64 / entries * sums.dirty) as usize,
+        entries => (body.overlay.bytes() as u128 * u128::from(sums.dirty) / u128::from(entries)) as usize,
     }
 }
 

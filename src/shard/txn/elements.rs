@@ -47,7 +47,7 @@ impl Txn<'_, '_> {
         core.table_bytes -= object.mem_bytes();
         object.body = Some(Box::new(body));
         core.table_bytes += object.mem_bytes();
-        self.set.undo.push(Undo::Body { at, body: None });
+        self.set.undo.push(Undo::Body { at, body: None, dirty_bytes: 0 });
         let object = self.lease[at.at as usize].table.at(at.index);
         if let Some(meta) = object.meta() {
             self.set.push_put(ns, object.key(), &meta, b"");
