@@ -378,6 +378,18 @@ impl Core {
         self.raw.insert(key, value)
     }
 
+    /// So many bytes are dirty no longer. The shares of bodies are estimated, and of what changes while a flush runs some was
+    /// counted for the flight: it must never look as if nothing waited for a flush, so the queue itself stays counted.
+    pub fn count_less(&mut self, bytes: usize) {
+        let least = self.queue_bytes().min(self.dirty_bytes);
+        self.dirty_bytes = self.dirty_bytes.saturating_sub(bytes).max(least);
+    }
+
+    /// Bytes of the list of dirty objects.
+    pub fn queue_bytes(&self) -> usize {
+        self.dirty.len() * size_of::<Index>()
+    }
+
     /// Marks an object as changed.
     #[inline]
     pub fn touch_dirty(&mut self, index: Index) {

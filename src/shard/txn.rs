@@ -236,9 +236,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let before = object.mem_bytes();
         let key_len = object.key_len as usize;
         let len = object.bytes.len() - key_len;
-        if object.state & state::DIRTY != 0 {
-            core.dirty_bytes = core.dirty_bytes.saturating_sub(len);
-        }
+        let dirty = object.state & state::DIRTY != 0;
         if len > COPY_LIMIT {
             let key = object.bytes[..key_len].to_vec();
             let bytes = std::mem::replace(&mut object.bytes, key);
@@ -253,10 +251,14 @@ impl<'a, 'e> Txn<'a, 'e> {
         let body = object.body.take();
         let after = object.mem_bytes();
         core.table_bytes = core.table_bytes + after - before;
+        if dirty {
+            core.count_less(len);
+        }
         if let Some(body) = body {
             // What would have been flushed of it will not be.
-            let dirty_bytes = dirty_share(&body).min(core.dirty_bytes);
-            core.dirty_bytes -= dirty_bytes;
+            let counted = core.dirty_bytes;
+            core.count_less(dirty_share(&body));
+            let dirty_bytes = counted - core.dirty_bytes;
             if body.maybe_stored {
                 self.queue_garbage(at, body.version);
             }

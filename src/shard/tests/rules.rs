@@ -675,6 +675,20 @@ fn dirty_bytes_follow_a_value_that_grows() {
 }
 
 #[test]
+fn what_turns_dirty_during_a_flush_counts_whatever_is_removed_meanwhile() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", &big(1), 0);
+    let mut flush = world.begin_flush(None);
+    // The list of what is dirty is the flight's. The bytes of the big string are, too.
+    world.step(&mut flush, 1);
+    world.put(DB, b"b", b"1", 0);
+    world.delete(DB, b"a");
+    world.finish(&mut flush);
+    assert!(world.engine().dirty_bytes() > 0, "else an idle server would never flush it");
+    world.audit();
+}
+
+#[test]
 fn dirty_bytes_are_as_before_after_a_rollback() {
     let mut world = world(Fsync::No);
     let at_ms = world.now_ms + 1000;
