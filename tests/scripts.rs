@@ -60,6 +60,7 @@ scripts! {
     hash
     hash_expiry
     hash_scan
+    hash_unswept
     hyperloglog
     keys
     list_edit

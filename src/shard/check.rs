@@ -40,6 +40,8 @@ impl Core {
             assert!(!self.cold.contains(object.ns, object.key()), "in the table or in moka: {}", what());
         }
         assert_eq!(bytes, self.table_bytes, "bytes of shard {}", self.shard);
+        let counted = self.dirty_bytes + self.flight_bytes;
+        assert!(counted > 0 || self.dirty_again_bytes() == 0, "what is dirty counts: shard {}", self.shard);
         assert_eq!(expiry, self.expiry, "times of shard {}", self.shard);
         if let Some(kept) = &self.order {
             let live = |((ns, _), _): &(&(u32, Box<[u8]>), &Index)| self.names.is_live(*ns);
@@ -49,6 +51,16 @@ impl Core {
         for index in self.stored_ttl.keys() {
             assert!(self.table.is_used(*index), "a stored time belongs to an object");
         }
+    }
+
+    /// The dirty objects and elements, counted again: what [`Core::dirty_bytes`] would be if shares of removed bodies were not
+    /// estimated, records without an object did not count and no flush had begun.
+    pub fn dirty_again_bytes(&self) -> usize {
+        let elements = |object: &Object| {
+            let body = object.body.iter();
+            body.flat_map(|body| body.overlay.iter()).map(overlay::Entry::dirty_bytes).sum::<usize>()
+        };
+        self.table.iter().map(|(_, object)| object.dirty_bytes() + elements(object)).sum()
     }
 
     /// Whether nothing waits for a flush or for the timer.

@@ -285,16 +285,19 @@ impl Core {
         object
     }
 
+    /// The same, of an object that is to count as dirty no more.
+    pub fn discard_uncounted(&mut self, index: Index) {
+        let object = self.discard(index);
+        self.dirty_bytes = self.dirty_bytes.saturating_sub(object.dirty_bytes());
+    }
+
     /// An object is gone again of which fjall holds nothing and need not hear. If a look-up of its key would ask fjall
     /// nevertheless, the next flush forgets it instead: a queue that is empty again and again is made anew in its place.
     pub fn forget(&mut self, index: Index) {
         if self.fjall_may_hold(self.table.at(index).hash) {
             return;
         }
-        let object = self.discard(index);
-        if object.state & state::DIRTY != 0 {
-            self.dirty_bytes = self.dirty_bytes.saturating_sub(size_of::<Object>() + object.bytes.len());
-        }
+        self.discard_uncounted(index);
         if self.dirty.last() == Some(&index) {
             self.dirty.pop();
         } else {
@@ -386,8 +389,20 @@ impl Core {
     /// Has the next flush write a record without an object, or remove it; counts as dirty, a second time where it takes the
     /// place of another. Answers what the flush was to do before.
     pub fn put_raw(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Option<Vec<u8>>> {
-        self.dirty_bytes += key.len() + value.as_ref().map_or(0, Vec::len) + ELEMENT_OVERHEAD;
+        self.dirty_bytes += raw_bytes(&key, value.as_deref());
         self.raw.insert(key, value)
+    }
+
+    /// So many bytes are dirty no longer. The shares of bodies are estimated, and of what changes while a flush runs some was
+    /// counted for the flight: it must never look as if nothing waited for a flush, so the queue itself stays counted.
+    pub fn count_less(&mut self, bytes: usize) {
+        let least = self.queue_bytes().min(self.dirty_bytes);
+        self.dirty_bytes = self.dirty_bytes.saturating_sub(bytes).max(least);
+    }
+
+    /// Bytes of the list of dirty objects.
+    pub fn queue_bytes(&self) -> usize {
+        self.dirty.len() * size_of::<Index>()
     }
 
     /// Marks an object as changed.
@@ -396,7 +411,7 @@ impl Core {
         let object = self.table.at_mut(index);
         if object.state & state::DIRTY == 0 {
             object.state |= state::DIRTY;
-            self.dirty_bytes += size_of::<Object>() + object.bytes.len();
+            self.dirty_bytes += object.dirty_bytes();
         }
         if object.state & state::QUEUED == 0 {
             object.state |= state::QUEUED;
@@ -452,6 +467,11 @@ impl Core {
             .collect();
         self.order = Some(order);
     }
+}
+
+/// What a record without an object counts for in the dirty bytes.
+pub(super) fn raw_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+    key.len() + value.map_or(0, <[u8]>::len) + ELEMENT_OVERHEAD
 }
 
 pub(super) fn order_key(object: &Object) -> (NsId, Box<[u8]>) {

@@ -398,6 +398,7 @@ impl Flight {
         core.in_flight.clear();
         core.flying = None;
         core.flight_bytes = 0;
+        core.dirty_bytes = core.dirty_bytes.max(core.queue_bytes());
         if ok {
             core.settled = self.number;
             core.stored_lsn = core.stored_lsn.max(self.highest);

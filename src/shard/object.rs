@@ -257,6 +257,11 @@ impl Object {
         self.kind.counted_group().filter(|_| exact)
     }
 
+    /// What it counts for, without its elements, among what waits for a flush.
+    pub fn dirty_bytes(&self) -> usize {
+        if self.state & state::DIRTY == 0 { 0 } else { size_of::<Object>() + self.bytes.len() }
+    }
+
     /// Memory it holds, its table slot included.
     #[inline]
     pub fn mem_bytes(&self) -> usize {

@@ -259,9 +259,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let before = object.mem_bytes();
         let key_len = object.key_len as usize;
         let len = object.bytes.len() - key_len;
-        if object.state & state::DIRTY != 0 {
-            core.dirty_bytes = core.dirty_bytes.saturating_sub(len);
-        }
+        let dirty = object.state & state::DIRTY != 0;
         if len > COPY_LIMIT {
             let key = object.bytes[..key_len].to_vec();
             let bytes = std::mem::replace(&mut object.bytes, key);
@@ -276,13 +274,18 @@ impl<'a, 'e> Txn<'a, 'e> {
         let body = object.body.take();
         let after = object.mem_bytes();
         core.table_bytes = core.table_bytes + after - before;
+        if dirty {
+            core.count_less(len);
+        }
         if let Some(body) = body {
             // What would have been flushed of it will not be.
-            core.dirty_bytes = core.dirty_bytes.saturating_sub(dirty_share(&body));
+            let counted = core.dirty_bytes;
+            core.count_less(dirty_share(&body));
+            let dirty_bytes = counted - core.dirty_bytes;
             if body.maybe_stored {
                 self.queue_garbage(at, body.version);
             }
-            self.set.undo.push(Undo::Body { at, body: Some(body) });
+            self.set.undo.push(Undo::Body { at, body: Some(body), dirty_bytes });
         }
     }
 
@@ -485,7 +488,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         let lsn = log.append(|_, out| out.extend_from_slice(redo));
         self.set.redo.clear();
         for undo in self.set.undo.drain(..) {
-            if let Undo::Body { at, body: Some(body) } = undo {
+            if let Undo::Body { at, body: Some(body), .. } = undo {
                 self.lease[at.at as usize].throw_away(body);
             }
         }
@@ -591,7 +594,7 @@ fn dirty_share(body: &Body) -> usize {
     let sums = body.overlay.sums();
     match sums.entries {
         0 => 0,
-        entries => (body.overlay.bytes() as u64 / entries * sums.dirty) as usize,
+        entries => (body.overlay.bytes() as u128 * u128::from(sums.dirty) / u128::from(entries)) as usize,
     }
 }
 

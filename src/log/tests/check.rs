@@ -59,6 +59,31 @@ fn a_damaged_middle_is_described_and_cut_on_demand() {
 }
 
 #[test]
+fn what_a_repair_has_cut_does_not_come_back() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::No, 3);
+    log.sync_to(3).unwrap();
+    add(&log, waiter);
+    log.close().unwrap();
+    let mut bytes = sim.contents(&path(1)).unwrap();
+    // In the first of four frames: those behind it prove that it was synced.
+    bytes[32 + 48 + 5] ^= 1;
+    sim.put(&path(1), &bytes);
+    repair(&io(&sim), dir()).unwrap().unwrap();
+    for seed in 0..40 {
+        assert_eq!(reopen(&sim.power_loss(seed), Fsync::No).unwrap().0.last(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_clean_close_is_proven_also_after_a_power_loss() {
+    let sim = closed();
+    for seed in 0..40 {
+        assert_eq!(scan(&io(&sim.power_loss(seed)), dir()).unwrap().synced, 6, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_repair_of_a_damaged_header_keeps_the_count() {
     for (first, left) in [(1, 0), (3, 2), (5, 4)] {
         let sim = closed();

@@ -14,8 +14,11 @@ fn shared(sim: &SimIo, fsync: Fsync, n: u64) -> (Arc<Log>, WaiterId) {
 
 /// A log with its thread.
 fn live(sim: &SimIo, fsync: Fsync, sync_interval: Duration) -> Log {
-    let options = Options { sync_interval, ..Options::new(dir(), fsync) };
-    let (log, mut replay) = Log::open(Arc::new(sim.clone()), &options).unwrap();
+    started(sim, &Options { sync_interval, ..Options::new(dir(), fsync) })
+}
+
+fn started(sim: &SimIo, options: &Options) -> Log {
+    let (log, mut replay) = Log::open(Arc::new(sim.clone()), options).unwrap();
     assert!(replay.next_record().unwrap().is_none());
     log.start(replay).unwrap();
     log
@@ -161,13 +164,46 @@ fn the_log_thread_syncs_by_itself() {
 #[test]
 fn the_log_thread_tries_a_failed_write_again_by_itself() {
     let sim = SimIo::new();
-    let log = live(&sim, Fsync::No, Duration::from_secs(3600));
+    let options = Options { sync_interval: Duration::from_secs(3600), ..Options::new(dir(), Fsync::No) };
+    let log = started(&sim, &Options { retry: Duration::from_millis(1), ..options });
     let (sender, woken) = crossbeam_channel::unbounded();
     let waiter = log.register(Box::new(move || sender.send(()).unwrap_or(())));
-    sim.fail(Op::Write, 0, 2, libc::ENOSPC);
-    let lsn = append(&log);
-    while log.commit(lsn, waiter) < lsn {
-        await_event(&woken);
+    // Again and again: the thread must be told also when it sleeps already.
+    for round in 1..=50 {
+        sim.fail(Op::Write, 0, 2, libc::ENOSPC);
+        let lsn = append(&log);
+        while log.commit(lsn, waiter) < lsn {
+            await_event(&woken);
+        }
+        assert_eq!(log.written(), round);
     }
-    assert_eq!(log.written(), 1);
+}
+
+#[test]
+fn rule_14_a_rotation_during_a_sync_of_the_directory_is_synced_after_it() {
+    let sim = SimIo::new();
+    let (log, waiter) = shared(&sim, Fsync::EverySec, 1);
+    // The rotation stands before its renaming until a sync has synced the directory without it.
+    let (arrive, arrived) = crossbeam_channel::unbounded();
+    let (release, released) = crossbeam_channel::unbounded::<()>();
+    sim.at(Moment::Before(Op::Rename), move || {
+        arrive.send(()).unwrap_or(());
+        released.recv_timeout(Duration::from_secs(20)).unwrap_or(());
+    });
+    let other = log.clone();
+    let rotation = std::thread::spawn(move || other.rotate());
+    await_event(&arrived);
+    let renamed = event(&sim, Moment::Step("log.rotate.switched"));
+    sim.at(Moment::After(Op::SyncDir), move || {
+        release.send(()).unwrap_or(());
+        await_event(&renamed);
+    });
+    log.core.publish(|state| state.dir_dirty = true);
+    log.core.sync(0).unwrap();
+    assert_eq!(rotation.join().unwrap().unwrap().first_lsn(), 2);
+    assert_eq!(add(&log, waiter), 2);
+    log.sync_to(2).unwrap();
+    for seed in 0..40 {
+        assert_eq!(reopen(&sim.power_loss(seed), Fsync::No).unwrap().0.last(), 2, "seed {seed}");
+    }
 }

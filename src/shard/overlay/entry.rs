@@ -96,6 +96,11 @@ impl Entry {
         ENTRY_BYTES + self.heap_bytes()
     }
 
+    /// What it counts for among what waits for a flush.
+    pub fn dirty_bytes(&self) -> usize {
+        if self.state & state::DIRTY == 0 { 0 } else { self.bytes() }
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         if self.text.spilled() { self.text.capacity() + ALLOCATION_BYTES } else { 0 }
     }

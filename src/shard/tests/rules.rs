@@ -675,6 +675,49 @@ fn dirty_bytes_follow_a_value_that_grows() {
 }
 
 #[test]
+fn what_turns_dirty_during_a_flush_counts_whatever_is_removed_meanwhile() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", &big(1), 0);
+    let mut flush = world.begin_flush(None);
+    // The list of what is dirty is the flight's. The bytes of the big string are, too.
+    world.step(&mut flush, 1);
+    world.put(DB, b"b", b"1", 0);
+    world.delete(DB, b"a");
+    world.finish(&mut flush);
+    assert!(world.engine().dirty_bytes() > 0, "else an idle server would never flush it");
+    world.audit();
+}
+
+#[test]
+fn dirty_bytes_are_as_before_after_a_rollback() {
+    let mut world = world(Fsync::No);
+    let at_ms = world.now_ms + 1000;
+    let keys: [&[u8]; 3] = [b"big", b"small", b"new"];
+    world.put(DB, keys[0], &big(7), 0);
+    world.put(DB, keys[1], b"value", at_ms);
+    for flushed in [false, true] {
+        if flushed {
+            world.flush();
+        }
+        let before = world.engine().dirty_bytes();
+        let ns = world.ns(DB);
+        // Everything is removed and made anew, and nothing of it stays.
+        let result = world.transact(&keys, |txn| {
+            for key in keys {
+                txn.delete(ns, key)?;
+                txn.put_string(ns, key, &big(8), 0)?;
+                txn.put_string(ns, key, b"small", at_ms)?;
+            }
+            txn.delete(ns, keys[0])?;
+            Err::<(), _>(Error::Syntax)
+        });
+        assert!(result.0.is_err());
+        assert_eq!(world.engine().dirty_bytes(), before, "flushed {flushed}");
+    }
+    world.verify();
+}
+
+#[test]
 fn a_key_that_comes_and_goes_leaves_nothing_for_a_flush() {
     let mut world = world(Fsync::No);
     for n in 0..1000 {

@@ -11,6 +11,7 @@ use crate::codec::NsId;
 use crate::log::sim::SimIo;
 use crate::log::{Fsync, Lsn};
 use crate::shard::Engine;
+use crate::shard::core::{Core, ShardId};
 use crate::shard::engine::EngineOptions;
 use crate::shard::object::Kind;
 use crate::shard::timer::Timer;
@@ -185,7 +186,7 @@ impl World {
         if keys.is_empty() {
             shards = engine.all_shards().to_vec();
         }
-        let before = engine.log.last();
+        let (before, dirty) = (engine.log.last(), self.dirty_beyond(&shards));
         let mut set = WriteSet::default();
         let mut txn = Txn::new(engine.lease(&shards), &engine.router, &mut set, self.now_ms, true);
         let result = run(&mut txn);
@@ -198,10 +199,22 @@ impl World {
         };
         drop(txn);
         let last = engine.log.last();
+        if result.is_err() && !self.builds {
+            let after = self.dirty_beyond(&shards);
+            assert!(after == dirty || dirty < 0, "what was rolled back counts as before: {after}, not {dirty}");
+        }
         let single = last == before || last == before + 1 && result.is_ok();
         assert!(single || self.builds, "a transaction is one record or none, unless it builds a big result");
         assert!(last == before || result.is_err() || self.builds || need == last, "a writer waits for its own record");
         (result, need)
+    }
+
+    /// By how much the account of dirty bytes is above what is dirty. Not known of shards that a flush is busy with: theirs is
+    /// the flight's.
+    fn dirty_beyond(&self, shards: &[ShardId]) -> isize {
+        let beyond = |core: &Core| core.dirty_bytes as isize - core.dirty_again_bytes() as isize;
+        let cores = shards.iter().map(|&shard| self.engine().shards[shard as usize].core());
+        cores.filter(|core| core.flight_bytes == 0).map(|core| beyond(&core)).sum()
     }
 
     /// Notes the model as of the last LSN.

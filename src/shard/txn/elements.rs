@@ -48,7 +48,7 @@ impl Txn<'_, '_> {
         core.table_bytes -= object.mem_bytes();
         object.body = Some(Box::new(body));
         core.table_bytes += object.mem_bytes();
-        self.set.undo.push(Undo::Body { at, body: None });
+        self.set.undo.push(Undo::Body { at, body: None, dirty_bytes: 0 });
         let object = self.lease[at.at as usize].table.at(at.index);
         if let Some(meta) = object.meta() {
             self.set.push_put(ns, object.key(), &meta, b"");
@@ -275,10 +275,8 @@ impl Txn<'_, '_> {
         redo::encode_elem_put(object.ns, owner, body.version, key, value, &mut self.set.redo);
         let after = body.overlay.bytes();
         core.table_bytes = core.table_bytes + after - before;
-        core.dirty_bytes = match &old {
-            Some(old) if old.state & overlay::state::DIRTY != 0 => (core.dirty_bytes + after).saturating_sub(before),
-            _ => core.dirty_bytes + bytes,
-        };
+        core.dirty_bytes += bytes;
+        core.count_less(old.as_ref().map_or(0, Entry::dirty_bytes));
         self.set.undo.push(match old {
             Some(was) => Undo::Element { at, was },
             None => Undo::NoElement { at, key: Key::from_slice(key) },
@@ -312,16 +310,15 @@ impl Txn<'_, '_> {
         };
         take(value);
         redo::encode_elem_delete(object.ns, &object.bytes[..key_len], body.version, key, &mut self.set.redo);
-        let gone = before - body.overlay.bytes();
-        if old.state & overlay::state::DIRTY != 0 {
-            core.dirty_bytes = core.dirty_bytes.saturating_sub(gone);
-        }
+        let mut more = 0;
         if old.state & TRACE != 0 {
             let removal = Entry::new(key, None, old.state | overlay::state::DIRTY);
-            core.dirty_bytes += removal.bytes();
+            more = removal.bytes();
             body.overlay.insert(removal);
         }
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
+        core.dirty_bytes += more;
+        core.count_less(old.dirty_bytes());
         self.set.undo.push(Undo::Element { at, was: old });
         self.touch(at);
         Ok(true)

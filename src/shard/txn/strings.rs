@@ -61,7 +61,7 @@ impl Txn<'_, '_> {
         object.body = Some(body);
         core.table_bytes += object.mem_bytes();
         core.dirty_bytes += dirty;
-        self.set.undo.push(Undo::Body { at, body: None });
+        self.set.undo.push(Undo::Body { at, body: None, dirty_bytes: 0 });
     }
 
     /// Marks a string just put with bits of [`state::ENCODING`], which only `OBJECT ENCODING` looks at.
@@ -201,16 +201,16 @@ impl Txn<'_, '_> {
         redo::encode_elem_patch(patched.0, patched.1, patched.2, &key, offset as u64, bytes, redo);
         let before = body.overlay.bytes();
         let done = body.overlay.update(&key, |element| {
+            let before = element.dirty_bytes();
             let value = element.value()?;
             let old_len = value.len();
             let (from, len) = cover(arena, value, offset, bytes.len());
             element.resize_value(old_len.max(offset + bytes.len()));
             let value = element.value_mut()?;
             value[offset..offset + bytes.len()].copy_from_slice(bytes);
-            let grown = value.len();
             let state = element.state;
             element.state |= overlay::state::DIRTY;
-            let dirty = if state & overlay::state::DIRTY == 0 { grown } else { grown - old_len };
+            let dirty = element.dirty_bytes() - before;
             Some((Undo::ElementSplice { at, key: Key::from_slice(&key), offset, from, len, old_len, state }, dirty))
         });
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;

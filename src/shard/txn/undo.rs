@@ -1,15 +1,20 @@
 //! The inverses of a transaction's changes: what a rollback plays back, last change first.
 //!
+//! The account of dirty bytes goes back with the changes: a command that fails costs nothing of the budget, and gives nothing
+//! of it to others. What became dirty by it and stays so, an object whose elements were changed and are again as they were,
+//! stays counted.
+//!
 //! A short value is kept in the write set's arena, a long one or a body is moved aside whole; a splice keeps only what
 //! it covered.
 
 use std::sync::Arc;
 
-use super::{Found, Txn, set_tail};
+use super::{Found, Txn, dirty_share, set_tail};
 use crate::codec::{Extra, NsId};
 use crate::shard::build::Staged;
+use crate::shard::core::raw_bytes;
 use crate::shard::names::Names;
-use crate::shard::object::{Body, Kind, state};
+use crate::shard::object::{Body, Kind, Object, state};
 use crate::shard::overlay::{self, Entry, Key, Overlay};
 use crate::shard::table::Index;
 
@@ -21,8 +26,8 @@ pub(super) enum Undo {
     Value { at: Found, from: usize, len: usize },
     /// A long value before, or one that was dropped.
     Moved { at: Found, bytes: Vec<u8> },
-    /// Body before.
-    Body { at: Found, body: Option<Box<Body>> },
+    /// Body before, and what was taken from the dirty bytes for it.
+    Body { at: Found, body: Option<Box<Body>>, dirty_bytes: usize },
     /// Bytes that a splice covered (in the arena), and the value's length before.
     Splice { at: Found, offset: usize, from: usize, len: usize, old_len: usize },
     /// What a body's metadata says, before.
@@ -62,6 +67,9 @@ impl Txn<'_, '_> {
                 let core = &mut *self.lease[at.at as usize];
                 core.set_expire(at.index, expire_ms);
                 let object = core.table.at_mut(at.index);
+                if state & state::DIRTY == 0 {
+                    core.dirty_bytes = core.dirty_bytes.saturating_sub(object.dirty_bytes());
+                }
                 object.kind = kind;
                 object.state = state | object.state & (state::QUEUED | state::IN_FLIGHT);
                 let stored = object.state & state::STORED != 0;
@@ -72,34 +80,24 @@ impl Txn<'_, '_> {
                 }
             }
             Undo::Value { at, from, len } => {
-                let core = &mut *self.lease[at.at as usize];
-                let object = core.table.at_mut(at.index);
-                let before = object.mem_bytes();
-                set_tail(&mut object.bytes, object.key_len as usize, &self.set.arena[from..from + len]);
-                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+                self.change_object(at, |object, arena| {
+                    set_tail(&mut object.bytes, object.key_len as usize, &arena[from..from + len]);
+                });
                 self.set.arena.truncate(from);
             }
-            Undo::Moved { at, bytes } => {
+            Undo::Moved { at, bytes } => self.change_object(at, |object, _| object.bytes = bytes),
+            Undo::Body { at, body, dirty_bytes } => {
+                let mut made = None;
+                self.change_object(at, |object, _| made = std::mem::replace(&mut object.body, body));
                 let core = &mut *self.lease[at.at as usize];
-                let object = core.table.at_mut(at.index);
-                let before = object.mem_bytes();
-                object.bytes = bytes;
-                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
-            }
-            Undo::Body { at, body } => {
-                let core = &mut *self.lease[at.at as usize];
-                let object = core.table.at_mut(at.index);
-                let before = object.mem_bytes();
-                object.body = body;
-                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+                core.dirty_bytes =
+                    (core.dirty_bytes + dirty_bytes).saturating_sub(made.as_deref().map_or(0, dirty_share));
             }
             Undo::Splice { at, offset, from, len, old_len } => {
-                let core = &mut *self.lease[at.at as usize];
-                let object = core.table.at_mut(at.index);
-                let before = object.mem_bytes();
-                let start = object.key_len as usize;
-                uncover(&mut object.bytes, start, offset, &self.set.arena[from..from + len], old_len);
-                core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+                self.change_object(at, |object, arena| {
+                    let start = object.key_len as usize;
+                    uncover(&mut object.bytes, start, offset, &arena[from..from + len], old_len);
+                });
                 self.set.arena.truncate(from);
             }
             Undo::Meta { at, size, extra, form } => {
@@ -107,14 +105,14 @@ impl Txn<'_, '_> {
                     (body.size, body.extra, body.form) = (size, extra, form);
                 }
             }
-            Undo::Created { at } => {
-                self.lease[at.at as usize].discard(at.index);
-            }
+            Undo::Created { at } => self.lease[at.at as usize].discard_uncounted(at.index),
             Undo::Count { at, ns, count } => {
                 self.lease[at as usize].set_count(ns, count);
             }
             Undo::Raw { at, key, old } => {
                 let core = &mut self.lease[at as usize];
+                let bytes = core.raw.get(&key).map_or(0, |value| raw_bytes(&key, value.as_deref()));
+                core.dirty_bytes = core.dirty_bytes.saturating_sub(bytes);
                 match old {
                     Some(value) => core.raw.insert(key, value),
                     None => core.raw.remove(&key),
@@ -139,32 +137,51 @@ impl Txn<'_, '_> {
         }
     }
 
+    /// Changes an object's value or body.
+    fn change_object(&mut self, at: Found, change: impl FnOnce(&mut Object, &[u8])) {
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        let (before, dirty) = (object.mem_bytes(), object.dirty_bytes());
+        change(object, &self.set.arena);
+        core.table_bytes = core.table_bytes + object.mem_bytes() - before;
+        core.dirty_bytes = (core.dirty_bytes + object.dirty_bytes()).saturating_sub(dirty);
+    }
+
     fn undo_element(&mut self, undo: Undo) {
         match undo {
-            Undo::Element { at, was } => self.change_overlay(at, |overlay| drop(overlay.insert(was))),
-            Undo::NoElement { at, key } => self.change_overlay(at, |overlay| drop(overlay.remove(&key))),
+            Undo::Element { at, was } => {
+                let again = was.dirty_bytes();
+                self.change_overlay(at, |overlay| (again, overlay.insert(was).map_or(0, |made| made.dirty_bytes())));
+            }
+            Undo::NoElement { at, key } => {
+                self.change_overlay(at, |overlay| (0, overlay.remove(&key).map_or(0, |made| made.dirty_bytes())));
+            }
             Undo::ElementSplice { at, key, offset, from, len, old_len, state } => {
                 let covered = self.set.arena.split_off(from);
                 let uncover = |element: &mut Entry| {
+                    let before = element.dirty_bytes();
                     element.resize_value(old_len);
                     if let Some(value) = element.value_mut() {
                         let offset = offset.min(old_len);
                         value[offset..offset + len].copy_from_slice(&covered[..len]);
                     }
                     element.state = state | element.state & overlay::state::IN_FLIGHT;
+                    (element.dirty_bytes(), before)
                 };
-                self.change_overlay(at, |overlay| _ = overlay.update(&key, uncover));
+                self.change_overlay(at, |overlay| overlay.update(&key, uncover).unwrap_or_default());
             }
             _ => unreachable!("only element inverses come here"),
         }
     }
 
-    fn change_overlay(&mut self, at: Found, change: impl FnOnce(&mut Overlay)) {
+    /// Changes an object's elements; `change` answers how many bytes are dirty again, and how many no longer are.
+    fn change_overlay(&mut self, at: Found, change: impl FnOnce(&mut Overlay) -> (usize, usize)) {
         let core = &mut *self.lease[at.at as usize];
         let Some(body) = &mut core.table.at_mut(at.index).body else { return };
         let before = body.overlay.bytes();
-        change(&mut body.overlay);
+        let (more, less) = change(&mut body.overlay);
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
+        core.dirty_bytes = (core.dirty_bytes + more).saturating_sub(less);
     }
 }
 
