@@ -7,18 +7,29 @@
 //!
 //! A call leases the cursor's shard and, while those before it hold fewer than COUNT keys, the ones behind it. So a small
 //! database comes in one page, and a large one is never held up as a whole.
+//!
+//! What is to look at many keys, a SCAN of a large COUNT or KEYS of a large database, goes in steps on a shard's thread:
+//! each leases one shard, and commands come in between. Within EXEC it holds what EXEC holds.
 
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
-use crate::shard::actor::ShardSet;
-use crate::shard::core::ShardId;
+use crate::log::Lsn;
+use crate::shard::actor::{Lease, ShardSet};
+use crate::shard::core::{Core, ShardId};
 use crate::shard::draw::draw;
 use crate::shard::engine::Router;
-use crate::shard::walk::{Met, Span, must_wait, walk};
-use crate::types::scan::{IN_PLACE, Options, parse_cursor};
+use crate::shard::walk::{Met, Phase, Stop, Walk, cost, must_wait};
+use crate::types::scan::{Options, parse_cursor};
 use crate::util::glob;
+use crate::util::pace::Pace;
+
+/// Keys that a call may look at where it is, under one lease.
+const IN_PLACE: usize = 1000;
+/// Keys that a step looks at.
+const STEP: usize = if cfg!(test) { 8 } else { 256 };
 
 /// Whether a key is answered.
 fn accepts(options: &Options<'_>, met: &Met) -> bool {
@@ -39,14 +50,60 @@ fn home(router: &Router, pattern: &[u8]) -> Option<ShardId> {
     if glob::is_literal(pattern) { Some(router.shard_of(&prefix)) } else { router.shard_of_prefix(&prefix) }
 }
 
+/// A call's way through the shards.
+struct Walker<'a> {
+    server: &'a Server,
+    walk: Walk<'a>,
+    /// Each step leases its shard. Otherwise the call holds what it walks.
+    in_steps: bool,
+    /// What the reply must wait for.
+    need: Lsn,
+    pace: Pace,
+}
+
+impl<'a> Walker<'a> {
+    /// Through the keys that begin so; gives the cores back where steps are to lease them one by one.
+    fn new<'s: 'a>(ctx: &mut Ctx<'s, '_>, prefix: &'a [u8], in_steps: bool) -> Self {
+        if in_steps {
+            ctx.txn.lease.clear();
+        }
+        let walk = Walk::new(&ctx.server.engine.router, ctx.ns(), prefix, ctx.now_ms);
+        Walker { server: ctx.server, walk, in_steps, need: ctx.txn.need, pace: Pace::new() }
+    }
+
+    /// One step through a shard.
+    fn step(
+        &mut self,
+        lease: &mut Lease<'_>,
+        shard: ShardId,
+        from: &Stop,
+        visit: impl FnMut(&Met) -> bool,
+    ) -> Result<Option<Stop>> {
+        if let Some(core) = lease.iter_mut().find(|core| core.shard == shard) {
+            return self.walk.go_on(core, from, visit);
+        }
+        let mut core = self.server.engine.shards[shard as usize].core();
+        self.need = self.need.max(core.last_lsn);
+        self.walk.renew();
+        let next = self.walk.go_on(&mut core, from, visit);
+        drop(core);
+        self.pace.step();
+        next
+    }
+}
+
 fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[1])?;
     let options = Options::parse(args.cursor(2), None)?;
     ctx.txn.saw_all();
-    if !ctx.txn.may_block && (options.count as u64 > IN_PLACE || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+    let many = options.count > IN_PLACE;
+    if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
-    let (next, keys) = scan_shards(ctx, cursor, &options)?;
+    let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let mut walker = Walker::new(ctx, &prefix, many && ctx.session.multi.is_none());
+    let (next, keys) = scan_shards(&mut walker, &mut ctx.txn.lease, cursor, &options)?;
+    ctx.txn.need = walker.need;
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
     out.array(keys.len());
@@ -55,40 +112,44 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// The cursor that goes on, and the matches of this page.
-fn scan_shards(ctx: &mut Ctx, cursor: u64, options: &Options<'_>) -> Result<(u64, Vec<Vec<u8>>)> {
-    let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
-    let cursors = &ctx.server.cursors;
-    let shards = shards_of(options, router);
-    let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
-    let (from, mut after) = cursors.resolve(cursor);
+fn scan_shards(
+    walker: &mut Walker<'_>,
+    lease: &mut Lease<'_>,
+    cursor: u64,
+    options: &Options<'_>,
+) -> Result<(u64, Vec<Vec<u8>>)> {
+    let (cursors, in_steps) = (&walker.server.cursors, walker.in_steps);
+    let shards = shards_of(options, &walker.server.engine.router);
+    let (from, mut stop) = cursors.resolve(cursor);
     let mut keys = Vec::new();
     let mut left = options.count;
     for shard in from.max(shards.start)..shards.end {
-        let Some(core) = ctx.txn.lease.iter_mut().find(|core| core.shard == shard) else {
+        if !in_steps && lease.iter().all(|core| core.shard != shard) {
             return Ok((cursors.issue(shard, None), keys));
-        };
-        let after = after.take().filter(|_| shard == from);
-        let span = Span { ns, prefix: &prefix, after: after.as_deref() };
-        let mut last = after.as_ref().map(|key| key.to_vec());
-        let ended = walk(core, router, span, now_ms, |met| {
-            if left == 0 {
-                return false;
+        }
+        let mut next = Some(stop.take().filter(|_| shard == from).unwrap_or_default());
+        while let Some(stop) = next {
+            let enough = if in_steps { left.saturating_sub(STEP) } else { 0 };
+            next = walker.step(lease, shard, &stop, |met| {
+                if left == enough {
+                    return false;
+                }
+                left -= 1;
+                if accepts(options, met) {
+                    keys.push(met.key.clone());
+                }
+                true
+            })?;
+            if next.is_some() && (left == 0 || !in_steps) {
+                return Ok((cursors.issue(shard, next), keys));
             }
-            left -= 1;
-            if accepts(options, &met) {
-                keys.push(met.key);
-            }
-            last = Some(met.stored_key);
-            true
-        })?;
-        if !ended {
-            return Ok((cursors.issue(shard, last.as_deref()), keys));
         }
     }
     Ok((0, keys))
 }
 
-/// The cursor's shard, and those behind it while there are fewer than COUNT keys in those before.
+/// The cursor's shard, and those behind it while there are fewer than COUNT keys in those before. What goes in steps
+/// needs the first one's thread only.
 fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<ShardSet> {
     let mut leased = ShardSet::new();
     let (Ok(cursor), Ok(options)) = (parse_cursor(&args[1]), Options::parse(args.cursor(2), None)) else {
@@ -96,13 +157,14 @@ fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<
     };
     let engine = &server.engine;
     let shards = shards_of(&options, &engine.router);
+    let in_steps = options.count > IN_PLACE && session.multi.is_none();
     let mut keys = 0;
     for shard in server.cursors.resolve(cursor).0.max(shards.start)..shards.end {
         leased.push(shard);
         // A shard that is busy now is not waited for just to be asked how large it is.
-        let Some(core) = engine.shards[shard as usize].try_core() else { continue };
-        keys += core.names.id(&session.db).map_or(0, |ns| core.count(ns));
-        if keys >= options.count as u64 {
+        let core = engine.shards[shard as usize].try_core();
+        keys += core.and_then(|core| Some(core.count(core.names.id(&session.db)?))).unwrap_or(0);
+        if in_steps || keys >= options.count as u64 {
             break;
         }
     }
@@ -111,30 +173,80 @@ fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<
 
 fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::matching(&args[1]);
-    let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
+    let (ns, shards) = (ctx.ns(), shards_of(&options, ctx.txn.router));
     ctx.txn.saw_all();
-    let many = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() > IN_PLACE;
-    if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+    let whole = ctx.txn.lease.len() >= shards.len();
+    let little = whole && ctx.txn.lease.iter().map(|core| cost(core, ns)).sum::<usize>() <= IN_PLACE;
+    if !ctx.txn.may_block && (!little || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let mut walker = Walker::new(ctx, &prefix, !little && ctx.session.multi.is_none());
     let mark = out.defer_array();
     let mut count = 0;
-    for core in &mut ctx.txn.lease {
-        walk(core, router, Span { ns, prefix: &prefix, after: None }, now_ms, |met| {
-            if accepts(&options, &met) {
+    for shard in shards {
+        count += keys_of_shard(&mut walker, &mut ctx.txn.lease, shard, &options, out)?;
+    }
+    ctx.txn.need = walker.need;
+    out.set_len(mark, count);
+    Ok(())
+}
+
+/// Replies with the matches in one shard and answers how many.
+fn keys_of_shard(
+    walker: &mut Walker<'_>,
+    lease: &mut Lease<'_>,
+    shard: ShardId,
+    options: &Options<'_>,
+    out: &mut Reply,
+) -> Result<usize> {
+    // What the table has shown, fjall may show once more.
+    let mut shown: HashSet<Vec<u8>, foldhash::fast::RandomState> = HashSet::default();
+    let mut count = 0;
+    let mut next = Some(Stop::default());
+    while let Some(stop) = next {
+        let mut left = STEP;
+        let in_table = stop.phase != Phase::Stored;
+        next = walker.step(lease, shard, &stop, |met| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            let mut first =
+                |met: &Met| if in_table { shown.insert(met.key.clone()) } else { !shown.contains(&met.key) };
+            if accepts(options, met) && first(met) {
                 out.bulk(&met.key);
                 count += 1;
             }
             true
         })?;
+        if next.as_ref().is_some_and(|next| next.phase == Phase::Merged) {
+            shown.clear();
+        }
+        if !walker.in_steps {
+            walker.walk.renew();
+        }
     }
-    out.set_len(mark, count);
-    Ok(())
+    Ok(count)
 }
 
-fn shards_of_keys(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
-    home(&server.engine.router, &args[1]).map(|home| [home].into_iter().collect())
+/// All shards in which matches may be; only the first, for its thread, if they are walked in steps.
+fn shards_of_keys(server: &Server, session: &Session, args: Args<'_>) -> Option<ShardSet> {
+    let engine = &server.engine;
+    if let Some(home) = home(&engine.router, &args[1]) {
+        return Some([home].into_iter().collect());
+    }
+    let mut cost_so_far = 0;
+    for shard in &engine.shards {
+        // What is busy counts as large.
+        let core = shard.try_core();
+        let cost = |core: &Core| core.names.id(&session.db).map_or(0, |ns| cost(core, ns));
+        cost_so_far += core.map_or(IN_PLACE + 1, |core| cost(&core));
+        if cost_so_far > IN_PLACE && session.multi.is_none() {
+            return Some([0].into_iter().collect());
+        }
+    }
+    None
 }
 
 /// A number below `n`, of chance.

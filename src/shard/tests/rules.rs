@@ -734,20 +734,16 @@ fn a_prefix_longer_than_stored_keys_still_finds() {
     let key = vec![b'k'; codec::MAX_INLINE + 50];
     world.put(DB, &key, b"1", 0);
     let engine = world.engine().clone();
-    let span = crate::shard::walk::Span { ns: world.ns(DB), prefix: &key[..codec::MAX_INLINE + 10], after: None };
-    let mut met = 0;
+    let (ns, prefix) = (world.ns(DB), &key[..codec::MAX_INLINE + 10]);
     for flushed in [false, true] {
         if flushed {
             world.flush();
         }
         let mut core = engine.shards[0].core();
-        crate::shard::walk::walk(&mut core, &engine.router, span, world.now_ms, |m| {
-            met += usize::from(m.key == key && m.kind == Kind::String);
-            true
-        })
-        .unwrap();
+        let met =
+            crate::shard::walk::tests::met(&mut core, &engine.router, ns, prefix, Default::default(), world.now_ms);
+        assert!(met.len() == 1 && met[0].key == key && met[0].kind == Kind::String);
     }
-    assert_eq!(met, 2);
 }
 
 #[test]
