@@ -270,6 +270,13 @@ impl Core {
         object
     }
 
+    /// Takes an object of a dead namespace out of the table; nobody waits for a big body to be freed.
+    pub fn abandon(&mut self, index: Index) {
+        if let Some(body) = self.discard(index).body {
+            self.throw_away(body);
+        }
+    }
+
     /// An object is gone again of which fjall holds nothing and need not hear. If a look-up of its key would ask fjall
     /// nevertheless, the next flush forgets it instead: a queue that is empty again and again is made anew in its place.
     pub fn forget(&mut self, index: Index) {

@@ -397,7 +397,7 @@ fn reap_slice(core: &mut Core) -> bool {
             continue;
         }
         if core.table.at(index).state & state::IN_FLIGHT == 0 {
-            core.discard(index);
+            core.abandon(index);
         } else if in_flight.is_none() {
             in_flight = Some(index);
         }

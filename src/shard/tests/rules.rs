@@ -457,6 +457,22 @@ fn rule_9_dead_namespaces_wait_for_their_record() {
     assert_eq!(world.stored_with(codec::key::tag::ELEMENT), 0);
 }
 
+/// Neither when its object leaves the table nor when a flush comes first.
+#[test]
+fn a_big_body_of_a_dead_namespace_is_freed_by_nobody_who_holds_the_core() {
+    let mut world = world(Fsync::No);
+    for (flushed, waiting) in [(false, 1), (true, 2)] {
+        world.put(DB, b"a", &vec![1; 100 * CHUNK], 0);
+        world.flush_names(&[DB]);
+        if flushed {
+            world.flush();
+        }
+        world.turns(1);
+        assert_eq!(world.engine().shards[0].core().trash.len(), waiting);
+    }
+    world.audit();
+}
+
 #[test]
 fn rule_9_a_change_of_names_is_rolled_back() {
     let mut world = world(Fsync::No);
