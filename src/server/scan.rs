@@ -299,3 +299,102 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Picks a key by chance.")
         .syntax("", "O(1)"),
 ];
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::command::run::Hints;
+    use crate::config::{Config, Source};
+    use crate::handler::session::{Client, Multi};
+    use crate::handler::{OwnedArgs, Session};
+    use crate::shard::txn::{Txn, WriteSet};
+    use crate::shard::walk::tests::engine;
+
+    const KEYS: usize = 3000;
+
+    /// A server of four shards: a third of its keys is in fjall, a third in memory, a third made anew over what fjall shows.
+    fn server(dir: &std::path::Path) -> (Server, Session) {
+        let engine = engine(dir, 4);
+        let (shards, ns) = (engine.all_shards(), engine.first_names().id(b"0").unwrap());
+        let put = |n: usize| {
+            let key = format!("key:{n:04}").into_bytes();
+            let put = |txn: &mut Txn<'_, '_>| {
+                txn.delete(ns, &key)?;
+                txn.put_string(ns, &key, b"v", 0)
+            };
+            engine.transact(&shards, 1, put).unwrap();
+        };
+        (0..KEYS / 3 * 2).for_each(put);
+        engine.flush().unwrap();
+        (KEYS / 3..KEYS).for_each(put);
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap());
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        session.ns = ns;
+        (server, session)
+    }
+
+    /// What a command replies under the lease that it asks for, its bulks alone, and the shards that it gives back.
+    fn run(server: &Server, session: &mut Session, line: &str, may_block: bool) -> (Result, Vec<String>, usize) {
+        let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
+        let command = crate::command::table().find(&args.as_args()[0]).unwrap().1;
+        let shards = crate::command::run::shards_of(server, session, command, args.as_args(), &mut Hints::new());
+        let lease = server.engine.lease(&shards.unwrap_or_else(|| server.engine.all_shards()));
+        let mut set = WriteSet::default();
+        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, may_block);
+        let mut ctx = Ctx { txn, session, server };
+        let mut out = Reply::new(2);
+        let result = (command.run)(&mut ctx, args.as_args(), &mut out);
+        let text = String::from_utf8_lossy(out.as_slice()).into_owned();
+        let bulks = text.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with(['*', '$']));
+        (result, bulks.map(str::to_owned).collect(), ctx.txn.lease.len())
+    }
+
+    fn all() -> Vec<String> {
+        (0..KEYS).map(|n| format!("key:{n:04}")).collect()
+    }
+
+    #[test]
+    fn keys_of_many_lease_a_shard_a_step_and_answer_each_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, mut session) = server(dir.path());
+        for (pattern, expected) in [("*", all()), ("none*", Vec::new()), ("key:29*", all()[2900..].to_vec())] {
+            let line = format!("KEYS {pattern}");
+            assert_eq!(run(&server, &mut session, &line, false), (Err(Error::Cold), Vec::new(), 1));
+            let (result, mut keys, leased) = run(&server, &mut session, &line, true);
+            keys.sort();
+            assert_eq!((result, leased), (Ok(()), 0), "what it steps through it does not hold");
+            assert_eq!(keys, expected);
+            session.multi = Some(Multi::default());
+            let (result, mut keys, leased) = run(&server, &mut session, &line, true);
+            keys.sort();
+            assert_eq!((result, leased), (Ok(()), 4), "a transaction holds all it sees");
+            assert_eq!(keys, expected);
+            session.multi = None;
+        }
+    }
+
+    #[test]
+    fn a_scan_of_many_leases_a_shard_a_step_and_goes_on_where_it_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, mut session) = server(dir.path());
+        assert_eq!(run(&server, &mut session, "SCAN 0 COUNT 1001", false), (Err(Error::Cold), Vec::new(), 1));
+        for count in [100, 1000, 1100, 1_000_000] {
+            let (mut cursor, mut met, mut pages) = ("0".to_owned(), Vec::new(), 0);
+            while pages == 0 || cursor != "0" {
+                let line = format!("SCAN {cursor} COUNT {count}");
+                let (result, mut page, leased) = run(&server, &mut session, &line, count > 1000);
+                assert_eq!((result, leased == 0), (Ok(()), count > 1000), "{line}");
+                cursor = page.remove(0);
+                assert!(page.len() <= count);
+                met.extend(page);
+                pages += 1;
+            }
+            met.sort();
+            met.dedup();
+            assert_eq!(met, all(), "COUNT {count}");
+        }
+    }
+}
