@@ -7,19 +7,30 @@
 //!
 //! A call leases the cursor's shard and, while those before it hold fewer than COUNT keys, the ones behind it. So a small
 //! database comes in one page, and a large one is never held up as a whole.
+//!
+//! What is to look at many keys, a SCAN of a large COUNT or KEYS of a large database, goes in steps on a shard's thread:
+//! each leases one shard, and commands come in between. Within EXEC it holds what EXEC holds.
 
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
+use crate::log::Lsn;
 use crate::meter;
-use crate::shard::actor::ShardSet;
-use crate::shard::core::ShardId;
+use crate::shard::actor::{Lease, ShardSet};
+use crate::shard::core::{Core, ShardId};
 use crate::shard::draw::draw;
 use crate::shard::engine::Router;
-use crate::shard::walk::{Met, Span, must_wait, walk};
+use crate::shard::walk::{Met, Phase, Stop, Walk, cost, must_wait};
 use crate::types::scan::{Options, parse_cursor};
 use crate::util::glob;
+use crate::util::pace::Pace;
+
+/// Keys that a call may look at where it is, under one lease.
+const IN_PLACE: usize = 1000;
+/// Keys that a step looks at.
+const STEP: usize = if cfg!(test) { 8 } else { 256 };
 
 /// Whether a key is answered.
 fn accepts(options: &Options<'_>, met: &Met) -> bool {
@@ -40,16 +51,60 @@ fn home(router: &Router, pattern: &[u8]) -> Option<ShardId> {
     if glob::is_literal(pattern) { Some(router.shard_of(&prefix)) } else { router.shard_of_prefix(&prefix) }
 }
 
+/// A call's way through the shards.
+struct Walker<'a> {
+    server: &'a Server,
+    walk: Walk<'a>,
+    /// Each step leases its shard. Otherwise the call holds what it walks.
+    in_steps: bool,
+    /// What the reply must wait for.
+    need: Lsn,
+    pace: Pace,
+}
+
+impl<'a> Walker<'a> {
+    /// Through the keys that begin so; gives the cores back where steps are to lease them one by one.
+    fn new<'s: 'a>(ctx: &mut Ctx<'s, '_>, prefix: &'a [u8], in_steps: bool) -> Self {
+        if in_steps {
+            ctx.txn.lease.clear();
+        }
+        let walk = Walk::new(&ctx.server.engine.router, ctx.ns(), prefix, ctx.now_ms);
+        Walker { server: ctx.server, walk, in_steps, need: ctx.txn.need, pace: Pace::new() }
+    }
+
+    /// One step through a shard.
+    fn step(
+        &mut self,
+        lease: &mut Lease<'_>,
+        shard: ShardId,
+        from: &Stop,
+        visit: impl FnMut(&Met) -> bool,
+    ) -> Result<Option<Stop>> {
+        if let Some(core) = lease.iter_mut().find(|core| core.shard == shard) {
+            return self.walk.go_on(core, from, visit);
+        }
+        let mut core = self.server.engine.shards[shard as usize].core();
+        self.need = self.need.max(core.last_lsn);
+        self.walk.renew();
+        let next = self.walk.go_on(&mut core, from, visit);
+        drop(core);
+        self.pace.step();
+        next
+    }
+}
+
 fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[1])?;
     let options = Options::parse(args.cursor(2), None)?;
     ctx.txn.saw_all();
-    if !ctx.txn.may_block
-        && (options.count as u64 > meter::STEPS_HERE as u64 || ctx.txn.lease.iter().any(|core| must_wait(core)))
-    {
+    let many = options.count > IN_PLACE;
+    if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
-    let (next, keys) = scan_shards(ctx, cursor, &options)?;
+    let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let mut walker = Walker::new(ctx, &prefix, many && ctx.session().multi.is_none());
+    let (next, keys) = scan_shards(&mut walker, &mut ctx.txn.lease, cursor, &options)?;
+    ctx.txn.need = walker.need;
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
     out.array(keys.len());
@@ -58,40 +113,46 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// The cursor that goes on, and the matches of this page.
-fn scan_shards(ctx: &mut Ctx, cursor: u64, options: &Options<'_>) -> Result<(u64, Vec<Vec<u8>>)> {
-    let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
-    let cursors = &ctx.server.cursors;
-    let shards = shards_of(options, router);
-    let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
-    let (from, mut after) = cursors.resolve(cursor);
+fn scan_shards(
+    walker: &mut Walker<'_>,
+    lease: &mut Lease<'_>,
+    cursor: u64,
+    options: &Options<'_>,
+) -> Result<(u64, Vec<Vec<u8>>)> {
+    let (cursors, in_steps) = (&walker.server.cursors, walker.in_steps);
+    let shards = shards_of(options, &walker.server.engine.router);
+    let (from, mut stop) = cursors.resolve(cursor);
     let mut keys = Vec::new();
     let mut left = options.count;
     for shard in from.max(shards.start)..shards.end {
-        let Some(core) = ctx.txn.lease.iter_mut().find(|core| core.shard == shard) else {
+        if !in_steps && lease.iter().all(|core| core.shard != shard) {
             return Ok((cursors.issue(shard, None), keys));
-        };
-        let after = after.take().filter(|_| shard == from);
-        let span = Span { ns, prefix: &prefix, after: after.as_deref() };
-        let mut last = after.as_ref().map(|key| key.to_vec());
-        let ended = walk(core, router, span, now_ms, |met| {
-            if left == 0 {
-                return false;
+        }
+        let mut next = Some(stop.take().filter(|_| shard == from).unwrap_or_default());
+        while let Some(stop) = next {
+            let enough = if in_steps { left.saturating_sub(STEP) } else { 0 };
+            next = walker.step(lease, shard, &stop, |met| {
+                if left == enough {
+                    return false;
+                }
+                left -= 1;
+                if accepts(options, met) {
+                    // A refusal ends the walk at its next step.
+                    _ = meter::hold(met.key.len() + size_of::<Vec<u8>>());
+                    keys.push(met.key.clone());
+                }
+                true
+            })?;
+            if next.is_some() && (left == 0 || !in_steps) {
+                return Ok((cursors.issue(shard, next), keys));
             }
-            left -= 1;
-            if accepts(options, &met) {
-                keys.push(met.key);
-            }
-            last = Some(met.stored_key);
-            true
-        })?;
-        if !ended {
-            return Ok((cursors.issue(shard, last.as_deref()), keys));
         }
     }
     Ok((0, keys))
 }
 
-/// The cursor's shard, and those behind it while there are fewer than COUNT keys in those before.
+/// The cursor's shard, and those behind it while there are fewer than COUNT keys in those before. What goes in steps
+/// needs the first one's thread only.
 fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<ShardSet> {
     let mut leased = ShardSet::new();
     let (Ok(cursor), Ok(options)) = (parse_cursor(&args[1]), Options::parse(args.cursor(2), None)) else {
@@ -99,13 +160,14 @@ fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<
     };
     let engine = &server.engine;
     let shards = shards_of(&options, &engine.router);
+    let in_steps = options.count > IN_PLACE && session.multi.is_none();
     let mut keys = 0;
     for shard in server.cursors.resolve(cursor).0.max(shards.start)..shards.end {
         leased.push(shard);
         // A shard that is busy now is not waited for just to be asked how large it is.
-        let Some(core) = engine.shards[shard as usize].try_core() else { continue };
-        keys += core.names.id(&session.db).map_or(0, |ns| core.count(ns));
-        if keys >= options.count as u64 {
+        let core = engine.shards[shard as usize].try_core();
+        keys += core.and_then(|core| Some(core.count(core.names.id(&session.db)?))).unwrap_or(0);
+        if in_steps || keys >= options.count as u64 {
             break;
         }
     }
@@ -114,30 +176,80 @@ fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<
 
 fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::matching(&args[1]);
-    let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
+    let (ns, shards) = (ctx.ns(), shards_of(&options, ctx.txn.router));
     ctx.txn.saw_all();
-    let many = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() > meter::STEPS_HERE as u64;
-    if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+    let whole = ctx.txn.lease.len() >= shards.len();
+    let little = whole && ctx.txn.lease.iter().map(|core| cost(core, ns)).sum::<usize>() <= IN_PLACE;
+    if !ctx.txn.may_block && (!little || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let mut walker = Walker::new(ctx, &prefix, !little && ctx.session().multi.is_none());
     let mark = out.defer_array();
     let mut count = 0;
-    for core in &mut ctx.txn.lease {
-        walk(core, router, Span { ns, prefix: &prefix, after: None }, now_ms, |met| {
-            if accepts(&options, &met) {
+    for shard in shards {
+        count += keys_of_shard(&mut walker, &mut ctx.txn.lease, shard, &options, out)?;
+    }
+    ctx.txn.need = walker.need;
+    out.set_len(mark, count);
+    Ok(())
+}
+
+/// Replies with the matches in one shard and answers how many.
+fn keys_of_shard(
+    walker: &mut Walker<'_>,
+    lease: &mut Lease<'_>,
+    shard: ShardId,
+    options: &Options<'_>,
+    out: &mut Reply,
+) -> Result<usize> {
+    // What the table has shown, fjall may show once more.
+    let mut shown: HashSet<Vec<u8>, foldhash::fast::RandomState> = HashSet::default();
+    let mut count = 0;
+    let mut next = Some(Stop::default());
+    while let Some(stop) = next {
+        let mut left = STEP;
+        let in_table = stop.phase != Phase::Stored;
+        next = walker.step(lease, shard, &stop, |met| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            let mut first =
+                |met: &Met| if in_table { shown.insert(met.key.clone()) } else { !shown.contains(&met.key) };
+            if accepts(options, met) && first(met) {
                 out.bulk(&met.key);
                 count += 1;
             }
             true
         })?;
+        if next.as_ref().is_some_and(|next| next.phase == Phase::Merged) {
+            shown.clear();
+        }
+        if !walker.in_steps {
+            walker.walk.renew();
+        }
     }
-    out.set_len(mark, count);
-    Ok(())
+    Ok(count)
 }
 
-fn shards_of_keys(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
-    home(&server.engine.router, &args[1]).map(|home| [home].into_iter().collect())
+/// All shards in which matches may be; only the first, for its thread, if they are walked in steps.
+fn shards_of_keys(server: &Server, session: &Session, args: Args<'_>) -> Option<ShardSet> {
+    let engine = &server.engine;
+    if let Some(home) = home(&engine.router, &args[1]) {
+        return Some([home].into_iter().collect());
+    }
+    let mut cost_so_far = 0;
+    for shard in &engine.shards {
+        // What is busy counts as large.
+        let core = shard.try_core();
+        let cost = |core: &Core| core.names.id(&session.db).map_or(0, |ns| cost(core, ns));
+        cost_so_far += core.map_or(IN_PLACE + 1, |core| cost(&core));
+        if cost_so_far > IN_PLACE && session.multi.is_none() {
+            return Some([0].into_iter().collect());
+        }
+    }
+    None
 }
 
 /// A number below `n`, of chance.
@@ -190,3 +302,103 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Picks a key by chance.")
         .syntax("", "O(1)"),
 ];
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::command::run::Hints;
+    use crate::config::{Config, Source};
+    use crate::handler::session::{Client, Multi};
+    use crate::handler::{Effects, OwnedArgs, Session};
+    use crate::shard::txn::{Txn, WriteSet};
+    use crate::shard::walk::tests::engine;
+
+    const KEYS: usize = 3000;
+
+    /// A server of four shards: a third of its keys is in fjall, a third in memory, a third made anew over what fjall shows.
+    fn server(dir: &std::path::Path) -> (Server, Session) {
+        let engine = engine(dir, 4);
+        let (shards, ns) = (engine.all_shards(), engine.first_names().id(b"0").unwrap());
+        let put = |n: usize| {
+            let key = format!("key:{n:04}").into_bytes();
+            let put = |txn: &mut Txn<'_, '_>| {
+                txn.delete(ns, &key)?;
+                txn.put_string(ns, &key, b"v", 0)
+            };
+            engine.transact(&shards, 1, put).unwrap();
+        };
+        (0..KEYS / 3 * 2).for_each(put);
+        engine.flush().unwrap();
+        (KEYS / 3..KEYS).for_each(put);
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap());
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        session.ns = ns;
+        (server, session)
+    }
+
+    /// What a command replies under the lease that it asks for, its bulks alone, and the shards that it gives back.
+    fn run(server: &Server, session: &mut Session, line: &str, may_block: bool) -> (Result, Vec<String>, usize) {
+        let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
+        let command = crate::command::table().find(&args.as_args()[0]).unwrap().1;
+        let shards = crate::command::run::shards_of(server, session, command, args.as_args(), &mut Hints::new());
+        let lease = server.engine.lease(&shards.unwrap_or_else(|| server.engine.all_shards()));
+        let mut set = WriteSet::default();
+        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, may_block);
+        let mut effects = Effects::default();
+        let mut ctx = Ctx::new(txn, session, &mut effects, server);
+        let mut out = Reply::new(2);
+        let result = (command.run)(&mut ctx, args.as_args(), &mut out);
+        let text = String::from_utf8_lossy(out.as_slice()).into_owned();
+        let bulks = text.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with(['*', '$']));
+        (result, bulks.map(str::to_owned).collect(), ctx.txn.lease.len())
+    }
+
+    fn all() -> Vec<String> {
+        (0..KEYS).map(|n| format!("key:{n:04}")).collect()
+    }
+
+    #[test]
+    fn keys_of_many_lease_a_shard_a_step_and_answer_each_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, mut session) = server(dir.path());
+        for (pattern, expected) in [("*", all()), ("none*", Vec::new()), ("key:29*", all()[2900..].to_vec())] {
+            let line = format!("KEYS {pattern}");
+            assert_eq!(run(&server, &mut session, &line, false), (Err(Error::Cold), Vec::new(), 1));
+            let (result, mut keys, leased) = run(&server, &mut session, &line, true);
+            keys.sort();
+            assert_eq!((result, leased), (Ok(()), 0), "what it steps through it does not hold");
+            assert_eq!(keys, expected);
+            session.multi = Some(Multi::default());
+            let (result, mut keys, leased) = run(&server, &mut session, &line, true);
+            keys.sort();
+            assert_eq!((result, leased), (Ok(()), 4), "a transaction holds all it sees");
+            assert_eq!(keys, expected);
+            session.multi = None;
+        }
+    }
+
+    #[test]
+    fn a_scan_of_many_leases_a_shard_a_step_and_goes_on_where_it_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, mut session) = server(dir.path());
+        assert_eq!(run(&server, &mut session, "SCAN 0 COUNT 1001", false), (Err(Error::Cold), Vec::new(), 1));
+        for count in [100, 1000, 1100, 1_000_000] {
+            let (mut cursor, mut met, mut pages) = ("0".to_owned(), Vec::new(), 0);
+            while pages == 0 || cursor != "0" {
+                let line = format!("SCAN {cursor} COUNT {count}");
+                let (result, mut page, leased) = run(&server, &mut session, &line, count > 1000);
+                assert_eq!((result, leased == 0), (Ok(()), count > 1000), "{line}");
+                cursor = page.remove(0);
+                assert!(page.len() <= count);
+                met.extend(page);
+                pages += 1;
+            }
+            met.sort();
+            met.dedup();
+            assert_eq!(met, all(), "COUNT {count}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::core::{Core, Order};
+use super::core::Core;
 use super::object::{Kind, Object, state};
 use super::overlay;
 use super::table::Index;
@@ -12,7 +12,7 @@ impl Core {
     pub fn check(&self) {
         let mut bytes = 0;
         let mut expiry = BTreeSet::new();
-        let mut order = Order::new();
+        let mut unstored = Vec::new();
         let queued: HashSet<Index> = self.dirty.iter().chain(&self.in_flight).copied().collect();
         for (index, object) in self.table.iter() {
             let what = || format!("shard {} object {index} {:?}", self.shard, Shown(object));
@@ -33,20 +33,20 @@ impl Core {
             } else if self.names.is_live(object.ns) {
                 assert!(!object.is_clean() || has(state::STORED), "what is clean is stored: {}", what());
                 if !has(state::STORED) {
-                    order.insert(super::core::order_key(object), index);
+                    unstored.push((object.ns, super::order::stored_form(object.key()), index));
                 }
             }
             self.check_body(object, &what);
             assert!(!self.cold.contains(object.ns, object.key()), "in the table or in moka: {}", what());
         }
+        bytes += self.order.as_ref().map_or(0, |order| order.bytes());
         assert_eq!(bytes, self.table_bytes, "bytes of shard {}", self.shard);
         let counted = self.dirty_bytes + self.flight_bytes;
         assert!(counted > 0 || self.dirty_again_bytes() == 0, "what is dirty counts: shard {}", self.shard);
         assert_eq!(expiry, self.expiry, "times of shard {}", self.shard);
-        if let Some(kept) = &self.order {
-            let live = |((ns, _), _): &(&(u32, Box<[u8]>), &Index)| self.names.is_live(*ns);
-            let kept: Vec<_> = kept.iter().filter(live).collect();
-            assert_eq!(kept, order.iter().collect::<Vec<_>>(), "order of shard {}", self.shard);
+        unstored.sort();
+        if let Some(order) = &self.order {
+            order.check(unstored.into_iter().map(|(_, _, index)| index).collect());
         }
         for index in self.stored_ttl.keys() {
             assert!(self.table.is_used(*index), "a stored time belongs to an object");

@@ -8,7 +8,7 @@
 //! | `fields` | the same two for the fields of hashes |
 //! | `raw` | records without an object that the next flush brings: garbage queue, dead namespaces, tombstones |
 //! | `counts` | keys per namespace |
-//! | `order` | keys that fjall does not show yet, sorted; kept only while somebody walks the key space |
+//! | `order` | keys that fjall does not show yet, sorted; kept only while somebody looks for few among many |
 //! | `cold` | moka: metadata of clean objects that left the table, and keys known to be absent |
 //!
 //! Invariants: a key stands in the table or in `cold`, never in both; what is neither in the table nor in `cold` is what
@@ -25,6 +25,7 @@ use crate::store::Partition;
 use super::cold::{Cold, ColdCache};
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
+use super::order::Order;
 use super::table::{Index, Table, table_hash};
 
 /// Identifies a shard of the engine.
@@ -42,9 +43,6 @@ pub struct CoreStats {
     pub cold_reads: u64,
     pub stored_reads: u64,
 }
-
-/// Keys in the order of fjall's metadata records: namespace, stored key; with the object's place in the table.
-pub type Order = BTreeMap<(NsId, Box<[u8]>), Index>;
 
 /// Elements of a body that are freed on the spot.
 const FREE_AT_ONCE: usize = 64;
@@ -76,13 +74,15 @@ pub struct Core {
     pub dirty: Vec<Index>,
     /// Indexes of objects that a flush has gathered.
     pub in_flight: Vec<Index>,
-    /// Keys that fjall does not show, as they would stand in its records, while a walk needs them.
+    /// Keys that fjall does not show, in order, while walks need them.
     pub order: Option<Order>,
-    /// When the order index was last used, ms.
-    pub order_used_ms: u64,
+    /// When somebody last asked for the order index, ms.
+    pub order_asked_ms: u64,
+    /// Order indexes that wait to be freed without the lock.
+    pub old_orders: Vec<Order>,
     /// LSN of the shard's last commit.
     pub last_lsn: Lsn,
-    /// Memory of the table's objects.
+    /// Memory of the table's objects and of the order index.
     pub table_bytes: usize,
     /// What the table may hold before clean objects leave.
     pub table_limit: usize,
@@ -253,21 +253,6 @@ impl Core {
         index
     }
 
-    /// Notes a key that fjall does not show.
-    pub fn order_insert(&mut self, index: Index) {
-        if let Some(order) = &mut self.order {
-            let object = self.table.at(index);
-            order.insert(order_key(object), index);
-        }
-    }
-
-    /// Forgets a key that is gone, or that fjall shows from now on.
-    pub fn order_remove(&mut self, index: Index) {
-        if let Some(order) = &mut self.order {
-            order.remove(&order_key(self.table.at(index)));
-        }
-    }
-
     /// Takes an object out of the table for good.
     pub fn discard(&mut self, index: Index) -> Object {
         if self.table.at(index).state & state::STORED == 0 {
@@ -289,6 +274,13 @@ impl Core {
     pub fn discard_uncounted(&mut self, index: Index) {
         let object = self.discard(index);
         self.dirty_bytes = self.dirty_bytes.saturating_sub(object.dirty_bytes());
+    }
+
+    /// Takes an object of a dead namespace out of the table; nobody waits for a big body to be freed.
+    pub fn abandon(&mut self, index: Index) {
+        if let Some(body) = self.discard(index).body {
+            self.throw_away(body);
+        }
     }
 
     /// An object is gone again of which fjall holds nothing and need not hear. If a look-up of its key would ask fjall
@@ -451,33 +443,11 @@ impl Core {
         self.counts.insert(ns, count);
         self.dirty_counts.insert(ns);
     }
-
-    /// Builds the order index unless it is there. Only objects that are dirty or in flight can be unknown to fjall; it
-    /// is dropped when nobody walks any more.
-    pub fn need_order(&mut self, now_ms: u64) {
-        self.order_used_ms = now_ms;
-        if self.order.is_some() {
-            return;
-        }
-        let order = (self.dirty.iter().chain(self.in_flight.iter()))
-            .filter(|&&i| self.table.is_used(i))
-            .map(|&i| (i, self.table.at(i)))
-            .filter(|(_, o)| o.state & state::STORED == 0 && o.kind != Kind::Absent)
-            .map(|(i, o)| (order_key(o), i))
-            .collect();
-        self.order = Some(order);
-    }
 }
 
 /// What a record without an object counts for in the dirty bytes.
 pub(super) fn raw_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     key.len() + value.map_or(0, <[u8]>::len) + ELEMENT_OVERHEAD
-}
-
-pub(super) fn order_key(object: &Object) -> (NsId, Box<[u8]>) {
-    let mut stored = Vec::new();
-    codec::push_stored(object.key(), &mut stored);
-    (object.ns, stored.into())
 }
 
 /// A storage error that names no key.

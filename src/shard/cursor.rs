@@ -1,7 +1,7 @@
 //! Cursors of SCAN: a number for the client, and behind it where the walk stopped.
 //!
-//! A cursor names the shard (16 bits) and an entry of a bounded table that holds the last key met (48 bits). An entry
-//! that has left the table, or a cursor from before a restart, begins its shard anew: keys may come twice, none that
+//! A cursor names the shard (16 bits) and an entry of a bounded table that holds where to go on (48 bits): a stop of
+//! the key space, the last element of a collection. An entry that has left the table, or a cursor from before a restart, begins its shard anew: keys may come twice, none that
 //! was there all along is missed.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,40 +12,47 @@ use super::core::ShardId;
 const MOST: usize = 65_536;
 
 /// All live cursors.
-#[derive(Debug, Default)]
-pub struct Cursors {
-    inner: parking_lot::Mutex<Inner>,
+#[derive(Debug)]
+pub struct Cursors<T> {
+    inner: parking_lot::Mutex<Inner<T>>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    last_keys: HashMap<u64, Box<[u8]>, foldhash::fast::RandomState>,
+#[derive(Debug)]
+struct Inner<T> {
+    stops: HashMap<u64, T, foldhash::fast::RandomState>,
     order: VecDeque<u64>,
     next: u64,
 }
 
-impl Cursors {
-    /// A cursor that takes up the walk of `shard` after `last`, or at its beginning.
-    pub fn issue(&self, shard: ShardId, last: Option<&[u8]>) -> u64 {
-        let Some(last) = last else { return u64::from(shard) << 48 | 1 };
+impl<T> Default for Cursors<T> {
+    fn default() -> Self {
+        let inner = Inner { stops: HashMap::default(), order: VecDeque::new(), next: 0 };
+        Cursors { inner: parking_lot::Mutex::new(inner) }
+    }
+}
+
+impl<T: Clone> Cursors<T> {
+    /// A cursor that takes up the walk of `shard` where it stopped, or at its beginning.
+    pub fn issue(&self, shard: ShardId, stop: Option<T>) -> u64 {
+        let Some(stop) = stop else { return u64::from(shard) << 48 | 1 };
         let mut inner = self.inner.lock();
         inner.next = (inner.next + 1) & ((1 << 47) - 1);
         // 0 and 1 stand for the beginning of a shard; 0 of shard 0 is the client's start.
         let number = inner.next + 1;
         let cursor = u64::from(shard) << 48 | number;
-        inner.last_keys.insert(cursor, last.into());
+        inner.stops.insert(cursor, stop);
         inner.order.push_back(cursor);
         if inner.order.len() > MOST
             && let Some(oldest) = inner.order.pop_front()
         {
-            inner.last_keys.remove(&oldest);
+            inner.stops.remove(&oldest);
         }
         cursor
     }
 
-    /// Shard of a cursor, and the key after which to go on, if it is still known.
-    pub fn resolve(&self, cursor: u64) -> (ShardId, Option<Box<[u8]>>) {
+    /// Shard of a cursor, and where to go on in it, if that is still known.
+    pub fn resolve(&self, cursor: u64) -> (ShardId, Option<T>) {
         let shard = (cursor >> 48) as ShardId;
-        (shard, self.inner.lock().last_keys.get(&cursor).cloned())
+        (shard, self.inner.lock().stops.get(&cursor).cloned())
     }
 }

@@ -1,18 +1,19 @@
 //! A key at random: RANDOMKEY.
 //!
-//! While the store is empty, objects of the table are drawn until one fits: every key is as likely as any other.
+//! While the store is empty, objects of the table are drawn until one fits: every key is as likely as any other. So they
+//! are, about as often as they are among the keys, while the order index of those that fjall does not show is not whole.
 //! Otherwise the draw descends through the keys in order, byte by byte: of the bytes that follow what is drawn so far, each
 //! is as likely as any other. Where keys are numbered or hashed this is close to even; a key that shares little with
 //! others comes up more often. It costs a few seeks for each byte at which keys differ, however many keys there are.
 
-use std::ops::Bound;
-
 use crate::codec::{self, NsId};
 use crate::error::Result;
 
-use super::core::{Core, Order, storage, unreadable};
+use super::core::{Core, storage, unreadable};
 use super::engine::Router;
-use super::walk::{Span, walk};
+use super::order::stored_form;
+use super::table::Index;
+use super::walk::{Phase, Stop, Walk};
 
 /// Objects drawn from the table, and keys passed that are gone, before the draw gives up.
 const TRIES: usize = 1000;
@@ -29,41 +30,51 @@ pub fn draw(
     now_ms: u64,
     mut dice: impl FnMut(u64) -> u64,
 ) -> Result<Option<Vec<u8>>> {
-    let places = u64::from(core.table.places());
-    if core.partition.disk_bytes() == 0 && places > 0 {
-        for _ in 0..TRIES {
-            let index = dice(places) as u32;
-            let object = core.table.is_used(index).then(|| core.table.at(index));
-            if let Some(object) = object.filter(|object| object.ns == ns && object.is_live(now_ms)) {
-                return Ok(Some(object.key().to_vec()));
-            }
-        }
+    core.need_order(now_ms, true);
+    let unstored = (core.dirty.len() + core.in_flight.len()) as u64;
+    let in_table = match core.whole_order() {
+        _ if core.partition.disk_bytes() == 0 => true,
+        Some(_) => false,
+        None => dice(core.count(ns).max(1)) < unstored,
+    };
+    let places = u64::from(core.table.places()).max(1);
+    let drawn = in_table.then(|| (0..TRIES).find_map(|_| live_at(core, dice(places) as Index, ns, now_ms))).flatten();
+    if drawn.is_some() {
+        return Ok(drawn);
     }
-    let whole = Span { ns, prefix: b"", after: None };
-    let mut last = Vec::new();
+    let phase = if core.whole_order().is_some() { Phase::Merged } else { Phase::Stored };
+    let mut last = None;
     for _ in 0..DESCENTS {
-        core.need_order(now_ms);
-        let order = core.order.take().unwrap_or_default();
-        let drawn = Keys { core, order: &order, ns }.descend(&mut dice);
-        core.order = Some(order);
-        let Some(drawn) = drawn? else { return Ok(None) };
-        if let Some(live) = next_live(core, router, Span { prefix: &drawn, ..whole }, now_ms, 1)? {
+        let Some(drawn) = (Keys { core, ns }).descend(&mut dice)? else { break };
+        let first = Walk::new(router, ns, &drawn, now_ms);
+        if let Some(live) = next_live(core, first, Stop { phase, after: None }, 1)? {
             return Ok(Some(live));
         }
-        last = drawn;
+        last = Some(drawn.into());
     }
-    match next_live(core, router, Span { after: Some(&last), ..whole }, now_ms, TRIES)? {
-        None => next_live(core, router, whole, now_ms, TRIES),
-        live => Ok(live),
+    for after in [last, None] {
+        let whole = Walk::new(router, ns, b"", now_ms);
+        if let Some(live) = next_live(core, whole, Stop { phase, after }, TRIES)? {
+            return Ok(Some(live));
+        }
     }
+    // The few that there are may be in the table alone, among many of others.
+    let from = if phase == Phase::Stored { dice(places) as Index..places as Index } else { 0..0 };
+    Ok(from.clone().chain(0..from.start).find_map(|place| live_at(core, place, ns, now_ms)))
 }
 
-/// The first live key among the first few of a span.
-fn next_live(core: &mut Core, router: &Router, span: Span<'_>, now_ms: u64, tries: usize) -> Result<Option<Vec<u8>>> {
+/// The key of the object at a place of the table, if it is a live one of the namespace.
+fn live_at(core: &Core, place: Index, ns: NsId, now_ms: u64) -> Option<Vec<u8>> {
+    let object = core.table.is_used(place).then(|| core.table.at(place));
+    object.filter(|object| object.ns == ns && object.is_live(now_ms)).map(|object| object.key().to_vec())
+}
+
+/// The first live key among the first few that a walk meets.
+fn next_live(core: &mut Core, mut walk: Walk<'_>, from: Stop, tries: usize) -> Result<Option<Vec<u8>>> {
     let (mut left, mut live) = (tries, None);
-    walk(core, router, span, now_ms, |met| {
+    walk.go_on(core, &from, |met| {
         left -= 1;
-        live = met.is_live().then_some(met.key);
+        live = met.is_live().then(|| met.key.clone());
         live.is_none() && left > 0
     })?;
     Ok(live)
@@ -72,7 +83,6 @@ fn next_live(core: &mut Core, router: &Router, span: Span<'_>, now_ms: u64, trie
 /// The stored keys of a namespace, those that are gone but still stand in a source included.
 struct Keys<'a> {
     core: &'a Core,
-    order: &'a Order,
     ns: NsId,
 }
 
@@ -105,9 +115,9 @@ impl Keys<'_> {
 
     /// The first key at or behind `from`.
     fn first(&self, from: &[u8]) -> Result<Option<Vec<u8>>> {
-        let from_born = Bound::Included((self.ns, Box::from(from)));
-        let born = self.order.range((from_born, Bound::Unbounded)).next();
-        let born = born.filter(|((ns, _), _)| *ns == self.ns).map(|((_, key), _)| key.to_vec());
+        let order = self.core.whole_order();
+        let born = order.and_then(|order| order.from(&self.core.table, self.ns, from, true).next());
+        let born = born.map(|index| self.stored_key_at(index));
         let mut lower = Vec::new();
         codec::key::meta_key_of_stored(self.ns, from, &mut lower);
         let upper = codec::key::meta_prefix_range(self.ns, b"").upper;
@@ -122,14 +132,18 @@ impl Keys<'_> {
     /// The last key that begins so.
     fn last(&self, prefix: &[u8]) -> Result<Option<Vec<u8>>> {
         let upper = codec::key::prefix_upper(prefix);
-        let behind = if upper.is_empty() { (self.ns + 1, Box::default()) } else { (self.ns, Box::from(upper)) };
-        let born = self.order.range(..behind).next_back();
-        let born = born.filter(|((ns, key), _)| *ns == self.ns && key.starts_with(prefix));
-        let born = born.map(|((_, key), _)| key.to_vec());
+        let upper = (!upper.is_empty()).then_some(&upper[..]);
+        let order = self.core.whole_order();
+        let born = order.and_then(|order| order.last_below(&self.core.table, self.ns, upper));
+        let born = born.map(|index| self.stored_key_at(index)).filter(|key| key.starts_with(prefix));
         let range = codec::key::meta_prefix_range(self.ns, prefix);
         let stored = self.core.partition.range(&range.lower, &range.upper).map_err(unreadable)?.next_back();
         let stored = stored.map(|item| stored_key(&item.map_err(unreadable)?.0)).transpose()?;
         Ok(born.max(stored))
+    }
+
+    fn stored_key_at(&self, index: Index) -> Vec<u8> {
+        stored_form(self.core.table.at(index).key()).into_owned()
     }
 }
 

@@ -156,7 +156,7 @@ impl Gather {
         }
         let forgotten = object.kind == Kind::Absent && object.state & state::MAYBE_STORED == 0;
         if forgotten || !core.names.is_live(object.ns) {
-            core.discard(index);
+            core.abandon(index);
             return;
         }
         if object.kind != Kind::Absent {

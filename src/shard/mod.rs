@@ -15,7 +15,7 @@
 //! | [`flush`] | changed records on their way to fjall |
 //! | [`replay`] | the log's records on their way back |
 //! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
-//! | [`walk`], [`cursor`] | the key space in order |
+//! | [`walk`], [`order`], [`cursor`] | the key space in steps |
 //! | [`draw`] | a key at random |
 //! | [`rank`] | the counted index: rank and offset in big collections |
 
@@ -35,6 +35,7 @@ pub mod garbage;
 pub mod membership;
 pub mod names;
 pub mod object;
+pub mod order;
 pub mod overlay;
 pub mod rank;
 pub mod replay;

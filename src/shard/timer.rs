@@ -6,6 +6,7 @@
 //! | expiry: keys of the table whose time is past, then fjall's expiry index | 128 keys per hold of the lock |
 //! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
 //! | garbage: elements of dropped bodies get tombstones | 1,024 elements a turn |
+//! | the order index grows, or is freed when nobody asks for it | 256 keys per hold of the lock, 20 ms a turn |
 //! | dead namespaces: their objects leave the table, then fjall compacts | 1,024 places a turn |
 //!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is
@@ -38,8 +39,8 @@ const FIELDS_TURN: Duration = Duration::from_millis(50);
 /// Hashes whose fields are swept per hold of the lock at most.
 const FIELDS_HASHES: usize = 32;
 const GARBAGE_SLICE: usize = 1024;
-/// The order index goes when nobody has walked for this long, ms.
-const ORDER_IDLE_MS: u64 = 10_000;
+/// Time that a turn spends on the order index at most.
+const ORDER_TURN: Duration = Duration::from_millis(20);
 
 /// Body of the thread `shard-N`.
 pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Receiver<(ShardSet, Job)>) {
@@ -80,6 +81,7 @@ impl<'a> Timer<'a> {
         }
         let turns = [
             Self::fill_membership,
+            Self::tend_order,
             Self::collect_staged,
             Self::expire_table,
             Self::expire_stored,
@@ -133,6 +135,17 @@ impl<'a> Timer<'a> {
         Ok(())
     }
 
+    /// Goes on with the order index, and frees those that are put aside, without the lock.
+    fn tend_order(&mut self, now_ms: u64) -> Result {
+        let idle = self.with_core(|core| core.idle_orders(now_ms));
+        drop(idle);
+        let (started, mut pace) = (Instant::now(), Pace::new());
+        while started.elapsed() < ORDER_TURN && self.with_core(Core::grow_order) {
+            pace.step();
+        }
+        Ok(())
+    }
+
     /// Runs one bounded transaction on the shard. The engine lives as long as the borrow.
     fn transact<R>(&mut self, now_ms: u64, run: impl FnOnce(&mut Txn<'_, 'a>) -> Result<R>) -> Result<R> {
         let lease: Lease<'a> = self.engine.lease(&[self.id]);
@@ -180,9 +193,6 @@ impl<'a> Timer<'a> {
     fn expire_stored(&mut self, now_ms: u64) -> Result {
         let active = self.active();
         let from = self.with_core(|core| {
-            if core.order.is_some() && core.order_used_ms + ORDER_IDLE_MS < now_ms {
-                core.order = None;
-            }
             let due = active && core.sweep_from_ms <= now_ms && core.partition.disk_bytes() > 0;
             due.then(|| (std::mem::replace(&mut core.sweep_from_ms, u64::MAX), core.partition.clone()))
         });
@@ -387,7 +397,7 @@ fn reap_slice(core: &mut Core) -> bool {
             continue;
         }
         if core.table.at(index).state & state::IN_FLIGHT == 0 {
-            core.discard(index);
+            core.abandon(index);
         } else if in_flight.is_none() {
             in_flight = Some(index);
         }

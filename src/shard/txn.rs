@@ -429,7 +429,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             self.set.undo.push(Undo::Names { at, before: Box::new(before) });
             if !dead.is_empty() {
                 core.reap_from = Some(0);
-                core.order = None;
+                core.drop_order();
                 core.dirty_counts.retain(|ns| !dead.contains(ns));
                 let flush = core.gathers + 1;
                 core.dead_names.extend(dead.iter().map(|&ns| (ns, DeadStage::Queued(flush))));

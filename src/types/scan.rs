@@ -168,7 +168,7 @@ pub fn scan_between(
         last = Some(stored);
     }
     let last = last.filter(|_| elements.next().is_some());
-    let next = last.map_or(0, |last| ctx.server.element_cursors.issue(0, Some(&last)));
+    let next = last.map_or(0, |last| ctx.server.element_cursors.issue(0, Some(Box::from(&last[..]))));
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
     out.array(entries);

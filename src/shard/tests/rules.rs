@@ -457,6 +457,22 @@ fn rule_9_dead_namespaces_wait_for_their_record() {
     assert_eq!(world.stored_with(codec::key::tag::ELEMENT), 0);
 }
 
+/// Neither when its object leaves the table nor when a flush comes first.
+#[test]
+fn a_big_body_of_a_dead_namespace_is_freed_by_nobody_who_holds_the_core() {
+    let mut world = world(Fsync::No);
+    for (flushed, waiting) in [(false, 1), (true, 2)] {
+        world.put(DB, b"a", &vec![1; 100 * CHUNK], 0);
+        world.flush_names(&[DB]);
+        if flushed {
+            world.flush();
+        }
+        world.turns(1);
+        assert_eq!(world.engine().shards[0].core().trash.len(), waiting);
+    }
+    world.audit();
+}
+
 #[test]
 fn rule_9_a_change_of_names_is_rolled_back() {
     let mut world = world(Fsync::No);
@@ -777,20 +793,16 @@ fn a_prefix_longer_than_stored_keys_still_finds() {
     let key = vec![b'k'; codec::MAX_INLINE + 50];
     world.put(DB, &key, b"1", 0);
     let engine = world.engine().clone();
-    let span = crate::shard::walk::Span { ns: world.ns(DB), prefix: &key[..codec::MAX_INLINE + 10], after: None };
-    let mut met = 0;
+    let (ns, prefix) = (world.ns(DB), &key[..codec::MAX_INLINE + 10]);
     for flushed in [false, true] {
         if flushed {
             world.flush();
         }
         let mut core = engine.shards[0].core();
-        crate::shard::walk::walk(&mut core, &engine.router, span, world.now_ms, |m| {
-            met += usize::from(m.key == key && m.kind == Kind::String);
-            true
-        })
-        .unwrap();
+        let met =
+            crate::shard::walk::tests::met(&mut core, &engine.router, ns, prefix, Default::default(), world.now_ms);
+        assert!(met.len() == 1 && met[0].key == key && met[0].kind == Kind::String);
     }
-    assert_eq!(met, 2);
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl Txn<'_, '_> {
                 core.reap_from = before.reap_from;
                 core.dirty_counts.extend(before.counts.iter().map(|&(ns, _)| ns));
                 core.counts.extend(before.counts);
-                core.order = None;
+                core.drop_order();
                 core.dead_names.retain(|ns, _| !before.died.contains(ns));
             }
             undo @ (Undo::Element { .. } | Undo::NoElement { .. } | Undo::ElementSplice { .. }) => {
