@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::resp::{Client, Value};
 use common::rng::{Rng, seed_from};
-use common::wait::until;
 use common::server::Server;
+use common::wait::until;
 
 /// A command's reply, which must be no error.
 fn call<A: AsRef<str>>(client: &mut Client, args: &[A]) -> Value {

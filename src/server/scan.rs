@@ -43,7 +43,8 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[1])?;
     let options = Options::parse(args.cursor(2), None)?;
     ctx.txn.saw_all();
-    if !ctx.txn.may_block && (options.count as u64 > IN_PLACE || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+    if !ctx.txn.may_block && (options.count as u64 > IN_PLACE.get() || ctx.txn.lease.iter().any(|core| must_wait(core)))
+    {
         return Err(Error::Cold);
     }
     let (next, keys) = scan_shards(ctx, cursor, &options)?;
@@ -113,7 +114,7 @@ fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::matching(&args[1]);
     let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
     ctx.txn.saw_all();
-    let many = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() > IN_PLACE;
+    let many = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() > IN_PLACE.get();
     if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }

@@ -22,6 +22,7 @@ use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::store::{Partition, StoreError};
+use crate::util::scale::Scaled;
 
 use super::core::storage;
 use super::garbage::Dead;
@@ -30,7 +31,7 @@ use super::rank;
 use super::txn::{Found, Txn};
 
 /// Bytes of elements from which on a result goes to fjall in slices.
-pub const SPILL: usize = if cfg!(test) { 2 << 10 } else { 16 << 20 };
+pub const SPILL: Scaled<usize> = Scaled::new(16 << 20).in_unit_tests(2 << 10);
 
 /// A version that is being built, or was, in vain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl Build {
     pub fn put(&mut self, element: &[u8], value: &[u8]) -> Result {
         self.bytes += element.len() + value.len() + super::object::ELEMENT_OVERHEAD;
         self.elements.push((element.to_vec(), value.to_vec()));
-        if self.bytes > SPILL { self.spill() } else { Ok(()) }
+        if self.bytes > SPILL.get() { self.spill() } else { Ok(()) }
     }
 
     /// Brings what is in memory to fjall.

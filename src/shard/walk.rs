@@ -9,6 +9,7 @@ use std::ops::Bound;
 
 use crate::codec::{self, NsId};
 use crate::error::Result;
+use crate::util::scale::Scaled;
 
 use super::core::{Core, Order, storage, unreadable};
 use super::engine::Router;
@@ -55,11 +56,11 @@ impl<'a> Span<'a> {
 }
 
 /// Dirty objects of which the order index is built at once, where it must be built.
-const SMALL_ORDER: usize = 4096;
+const SMALL_ORDER: Scaled<usize> = Scaled::new(4096);
 
 /// Whether a walk would read the disk, or first sort many keys.
 pub fn must_wait(core: &Core) -> bool {
-    core.store_is_cold || core.order.is_none() && core.dirty.len() + core.in_flight.len() > SMALL_ORDER
+    core.store_is_cold || core.order.is_none() && core.dirty.len() + core.in_flight.len() > SMALL_ORDER.get()
 }
 
 /// Walks the keys of a span in order until `visit` says stop with false; keys that are gone are visited too, so that

@@ -19,11 +19,12 @@ use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::util::glob;
 use crate::util::num::parse_u64;
+use crate::util::scale::Scaled;
 
 /// Elements or keys looked at if COUNT does not say.
 const COUNT: usize = 10;
 /// Elements that a network thread may touch in one call.
-pub const IN_PLACE: u64 = 10_000;
+pub const IN_PLACE: Scaled<u64> = Scaled::new(10_000);
 
 const INVALID_CURSOR: Error = Error::err("ERR invalid cursor");
 
@@ -32,7 +33,7 @@ const INVALID_CURSOR: Error = Error::err("ERR invalid cursor");
 /// # Errors
 /// `Cold`, at once, if the command is to be run again there.
 pub fn may_touch(ctx: &Ctx, elements: u64) -> Result {
-    if elements > IN_PLACE && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
+    if elements > IN_PLACE.get() && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// A cursor as Redis reads it: signs but `-`, blanks and zeros in front are passed over.

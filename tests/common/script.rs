@@ -166,7 +166,7 @@ impl Script {
 
 impl Section {
     fn runs_on(&self, kind: Kind) -> bool {
-        kind == Kind::Tarn || self.provers.contains(&kind)
+        kind.is_tarn() || self.provers.contains(&kind)
     }
 
     fn start(&self, kind: Kind) -> Server {

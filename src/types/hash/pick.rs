@@ -9,6 +9,7 @@ use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
 use crate::types::scan::{Options, Page, may_touch, parse_cursor, reply_end, scan_group};
 use crate::types::string::value::may_reply;
+use crate::util::scale::Scaled;
 
 fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() == 2 {
@@ -93,12 +94,12 @@ fn pick_repeated(
     }
     // A field's place among those that live is known only by going through them, so they come in order: in one go for
     // as many picks as may be held.
-    const AT_ONCE: u64 = 1 << 20;
+    const AT_ONCE: Scaled<u64> = Scaled::new(1 << 20);
     may_touch(ctx, hash.breadth(ctx))?;
     let ctx = &*ctx;
     let mut left = picks;
     while left > 0 {
-        let mut places: Vec<u64> = (0..left.min(AT_ONCE)).map(|_| dice.below(len)).collect();
+        let mut places: Vec<u64> = (0..left.min(AT_ONCE.get())).map(|_| dice.below(len)).collect();
         left -= places.len() as u64;
         places.sort_unstable();
         let (mut next, mut place) = (places.into_iter().peekable(), 0);

@@ -21,9 +21,10 @@ use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
 use crate::types::scan::may_touch;
 use crate::types::string::value::may_reply;
 use crate::util::num::parse_natural;
+use crate::util::scale::Scaled;
 
 /// Members that SPOP removes one by one at most.
-const ONE_BY_ONE: u64 = 100_000;
+const ONE_BY_ONE: Scaled<u64> = Scaled::new(100_000);
 
 /// The element and value of the n-th member.
 fn nth<'c>(ctx: &'c Ctx, at: Found, n: u64) -> Result<(Piece<'c>, Piece<'c>)> {
@@ -75,7 +76,7 @@ fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     may_touch(ctx, count)?;
     out.set(count as usize);
     let most = (size - count) * MOST <= count;
-    if most || count > ONE_BY_ONE {
+    if most || count > ONE_BY_ONE.get() {
         may_touch(ctx, size)?;
         return keep_some(ctx, at, &args[1], Sampler::new(size, count), most, out);
     }

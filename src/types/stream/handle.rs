@@ -14,12 +14,13 @@ use crate::shard::core::storage;
 use crate::shard::object::Kind;
 use crate::shard::txn::elements::{Elements, Piece};
 use crate::types::string::value::may_reply;
+use crate::util::scale::Scaled;
 
 use super::id::{self, MIN};
 use super::record::{ElementKey, encode_entry, encode_names, entry_key, id_of, names_match, reply_entry};
 
 /// Elements that a command may touch on a network thread.
-const QUICK: u64 = 10_000;
+const QUICK: Scaled<u64> = Scaled::new(10_000);
 
 /// What the metadata says of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -272,7 +273,7 @@ impl Window {
 /// Leaves work on so many elements to the shard's own thread.
 #[inline]
 pub fn may_touch(ctx: &Ctx, elements: u64) -> Result {
-    if !ctx.txn.may_block && elements > QUICK { Err(Error::Cold) } else { Ok(()) }
+    if !ctx.txn.may_block && elements > QUICK.get() { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// Entries in order: id and value.

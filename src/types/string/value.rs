@@ -10,6 +10,7 @@ use std::ops::{ControlFlow, Range};
 use crate::handler::{Ctx, Error, Found, Reply, Result};
 use crate::shard::object::state;
 use crate::shard::txn::{BIG_STRING, CHUNK};
+use crate::util::scale::Scaled;
 
 /// Replies with the whole value.
 #[inline]
@@ -168,14 +169,14 @@ pub fn write_at(ctx: &mut Ctx, key: &[u8], found: Option<Found>, offset: usize, 
 }
 
 /// Bytes that a command may go through where it keeps a network thread waiting.
-const LIGHT: usize = 1 << 20;
+const LIGHT: Scaled<usize> = Scaled::new(1 << 20);
 
 /// Sends a command that will go through so many bytes to the shard's own thread, unless it runs there already.
 ///
 /// # Errors
 /// `Cold`, at once, if the command is to be run again there.
 pub fn may_go_through(ctx: &Ctx, bytes: usize) -> Result {
-    if bytes > LIGHT && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
+    if bytes > LIGHT.get() && !ctx.may_block { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// Longest string a client may build, bytes: no configuration allows more than a request can name.

@@ -128,7 +128,7 @@ impl<'a> Cut<'a> {
 
     /// Leaves a long walk to the shard's own thread.
     fn may_walk(&self, ctx: &Ctx, at: Found) -> Result {
-        if ctx.may_block || ctx.size(at) <= IN_PLACE || (self.span.is_exact() && self.most <= IN_PLACE) {
+        if ctx.may_block || ctx.size(at) <= IN_PLACE.get() || (self.span.is_exact() && self.most <= IN_PLACE.get()) {
             return Ok(());
         }
         let there = if self.counted { self.most } else { self.span.count(ctx, at)? };
