@@ -73,6 +73,7 @@ scripts! {
     list_encoding
     list_ends
     list_read
+    many
     protocol
     scan
     server
