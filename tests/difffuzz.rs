@@ -1,8 +1,8 @@
 //! The differential fuzzer, `tests/diff/difffuzz.py`: the same random commands on Redis 8.2 and on Tarn, replies and key spaces compared.
 //!
 //! `TARN_DIFF_COUNT` sets the commands per seed (10000), `TARN_DIFF_SEEDS` the seeds (`1,2`), of which every second one is for a
-//! Tarn that does with few what it else does with many, `TARN_DIFF_GROUPS` the groups of commands. What a machine without Python or Redis 8.2 does: see
-//! `common::server`.
+//! Tarn that does with few what it else does with many, `TARN_DIFF_GROUPS` the groups of commands. What a machine without Python
+//! or Redis 8.2 does: see `common::server`.
 
 #![expect(clippy::expect_used, reason = "tests")]
 

@@ -1,6 +1,6 @@
 //! The model test at the level of commands, `tests/diff/torture.py`: the same random commands of all types on Tarn with hardly any
-//! memory and on Redis 8.2, with flushes, eviction, restarts and `kill -9` between, and looks at every key by several ways. With odd seeds
-//! Tarn is scaled (see `common::server`).
+//! memory and on Redis 8.2, with flushes, eviction, restarts and `kill -9` between, and looks at every key by several
+//! ways. With odd seeds Tarn is scaled (see `common::server`).
 //!
 //! `TARN_MODEL_SECONDS` sets the length (30 s), or `TARN_MODEL_ROUNDS` the batches of commands; `TARN_MODEL_SEED` the seed (the clock).
 //! What a machine without Python or Redis 8.2 does: see `common::server`.

@@ -1,4 +1,5 @@
-//! Runs the files of `tests/scripts/` on Tarn, in RESP2 and RESP3, on a Tarn that does with few what it else does with many, and on the real servers that prove what they expect.
+//! Runs the files of `tests/scripts/` on Tarn, in RESP2 and RESP3, on a Tarn that does with few what it else does with many, and
+//! on the real servers that prove what they expect.
 //!
 //! `TARN_SCRIPTS_RECORD=1 cargo test --test scripts real::` writes the real servers' replies into the files, wherever they are
 //! not the ones expected; they are to be reviewed before they are committed. What a machine without those servers does: see
