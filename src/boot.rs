@@ -37,7 +37,7 @@ use crate::net::listen::{self, Workers};
 use crate::server::config::RESERVED_FILES;
 use crate::shard::Engine;
 use crate::shard::engine::{EngineOptions, gate};
-use crate::util::{alloc, logging, sys, time};
+use crate::util::{alloc, logging, scale, sys, time};
 
 /// Time between two samples of the rates that INFO shows.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -56,6 +56,9 @@ pub fn serve(config: Config) -> ExitCode {
         return ExitCode::FAILURE;
     }
     logging::report_panics();
+    if scale::factor() > 1 {
+        tracing::warn!(factor = scale::factor(), "a debug build with TARN_DEBUG_SCALE: for tests only");
+    }
     let outcome = run(config, Arc::new(RealIo));
     if let Err(error) = &outcome {
         tracing::error!("{error}");

@@ -23,9 +23,10 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
+use crate::util::scale::Scaled;
 
 /// Steps of a command on a network thread: about a millisecond.
-pub const STEPS_HERE: usize = 16 << 10;
+pub const STEPS_HERE: Scaled<usize> = Scaled::new(16 << 10);
 /// Steps between two looks at whether a command is to end.
 pub const STEPS_A_LOOK: usize = if cfg!(test) { 16 } else { 4 << 10 };
 /// Bytes that may be gone through in a step.
@@ -52,7 +53,7 @@ impl Allowance {
     /// On a network thread, with so many bytes.
     #[inline]
     pub fn here(most_bytes: usize) -> Self {
-        Allowance { steps: STEPS_HERE, here: true, most_bytes, ended: None }
+        Allowance { steps: STEPS_HERE.get(), here: true, most_bytes, ended: None }
     }
 
     /// On a thread where it may take its time, as long as `ended` does not say that nobody wants it any more.
@@ -183,7 +184,7 @@ fn look() -> Result {
 /// `Cold`.
 #[inline]
 pub fn foresee(steps: u64) -> Result {
-    if steps > STEPS_HERE as u64 && is_here() { Err(Error::Cold) } else { Ok(()) }
+    if steps > STEPS_HERE.get() as u64 && is_here() { Err(Error::Cold) } else { Ok(()) }
 }
 
 /// Whether this is a network thread, which must not do what takes long.
@@ -289,14 +290,14 @@ mod tests {
     #[test]
     fn a_command_goes_elsewhere_once_its_steps_are_used_up() {
         let running = begin(Allowance::here(usize::MAX));
-        assert_eq!(step(STEPS_HERE), Ok(()));
+        assert_eq!(step(STEPS_HERE.get()), Ok(()));
         assert_eq!(step(1), Err(Error::Cold));
         assert_eq!(step(0), Err(Error::Cold), "and stays refused");
         drop(running);
         assert_eq!(step(1), Ok(()));
         let _running = begin(Allowance::here(usize::MAX));
-        assert_eq!(foresee(STEPS_HERE as u64), Ok(()));
-        assert_eq!(foresee(STEPS_HERE as u64 + 1), Err(Error::Cold));
+        assert_eq!(foresee(STEPS_HERE.get() as u64), Ok(()));
+        assert_eq!(foresee(STEPS_HERE.get() as u64 + 1), Err(Error::Cold));
     }
 
     #[test]

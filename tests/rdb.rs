@@ -44,13 +44,13 @@ fn takes(kind: Kind, version: u16) -> bool {
         Kind::Redis70 => version <= 10,
         Kind::Redis82 => version <= 12,
         Kind::Valkey => version <= 11 || version == 80,
-        Kind::Tarn => true,
+        Kind::Tarn | Kind::ScaledTarn => true,
     }
 }
 
 /// The type bytes that `fill` makes the server write.
 fn types_written(kind: Kind) -> BTreeSet<u8> {
-    if kind == Kind::Tarn {
+    if kind.is_tarn() {
         return [0, 1, 2, 4, 5, 15, 19, 21, 24].into_iter().collect();
     }
     let of_all = [0, 2, 4, 5, 11, 16, 17, 18];
@@ -65,7 +65,7 @@ fn types_written(kind: Kind) -> BTreeSet<u8> {
 /// Makes values in every encoding.
 fn fill(client: &mut Client, kind: Kind) {
     must(client, "CONFIG SET list-compress-depth 1");
-    if kind != Kind::Tarn {
+    if !kind.is_tarn() {
         must(client, "DEBUG QUICKLIST-PACKED-THRESHOLD 3000b");
     }
     fill_strings(client);
@@ -273,7 +273,7 @@ fn send(
 ) {
     let dialect = if to == Kind::Valkey { Dialect::Valkey } else { Dialect::Redis };
     let mut payload = Vec::new();
-    if to == Kind::Tarn {
+    if to.is_tarn() {
         payload.extend_from_slice(dumped);
     } else {
         encode_for(value, dialect, &mut payload);

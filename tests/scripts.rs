@@ -1,4 +1,5 @@
-//! Runs the files of `tests/scripts/` on Tarn, in RESP2 and RESP3, and on the real servers that prove what they expect.
+//! Runs the files of `tests/scripts/` on Tarn, in RESP2 and RESP3, on a Tarn that does with few what it else does with many, and
+//! on the real servers that prove what they expect.
 //!
 //! `TARN_SCRIPTS_RECORD=1 cargo test --test scripts real::` writes the real servers' replies into the files, wherever they are
 //! not the ones expected; they are to be reviewed before they are committed. What a machine without those servers does: see
@@ -9,8 +10,8 @@ mod common;
 use common::script::{Script, folder};
 use common::server::{Kind, notice};
 
-fn on_tarn(name: &str) {
-    if let Err(text) = Script::load(name).check(Kind::Tarn) {
+fn on_tarn(kind: Kind, name: &str) {
+    if let Err(text) = Script::load(name).check(kind) {
         panic!("{text}");
     }
 }
@@ -39,7 +40,14 @@ macro_rules! scripts {
 
         /// Tarn answers as expected.
         mod tarn {
-            $(#[test] fn $name() { super::on_tarn(stringify!($name)); })*
+            use super::Kind;
+            $(#[test] fn $name() { super::on_tarn(Kind::Tarn, stringify!($name)); })*
+        }
+
+        /// What it does with many it does with few.
+        mod scaled {
+            use super::Kind;
+            $(#[test] fn $name() { super::on_tarn(Kind::ScaledTarn, stringify!($name)); })*
         }
 
         /// The servers that Tarn follows answer as expected.
@@ -67,6 +75,7 @@ scripts! {
     list_encoding
     list_ends
     list_read
+    many
     protocol
     scan
     server

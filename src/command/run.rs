@@ -26,6 +26,7 @@ use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::engine::gate;
 use crate::shard::txn::{Txn, WriteSet};
+use crate::util::scale::Scaled;
 
 /// What became of a command.
 pub enum Outcome {
@@ -291,7 +292,7 @@ fn run_here(
     };
     let begin = out.len();
     if !command.has(flags::THREAD)
-        && call.args.len() <= MOST_ARGS
+        && call.args.len() <= MOST_ARGS.get()
         && let Some(lease) = server.engine.try_lease(&shards)
     {
         let running = meter::begin(Allowance::here(most_bytes));
@@ -309,12 +310,12 @@ fn run_here(
         }
     }
     let Some(session) = slot.take() else { return Outcome::Closed };
-    let blocking = command.has(flags::THREAD) || call.args.len() > MOST_ARGS;
+    let blocking = command.has(flags::THREAD) || call.args.len() > MOST_ARGS.get();
     Outcome::Posted(post(server, session, command, call, shards, out.proto(), blocking))
 }
 
 /// With more arguments a command is not even begun on a network thread.
-const MOST_ARGS: usize = meter::STEPS_HERE / 2;
+const MOST_ARGS: Scaled<usize> = Scaled::new(8 << 10);
 
 /// The function must be run again where it may wait for the disk and take its time; it left nothing behind.
 struct Cold;

@@ -15,6 +15,7 @@ use crate::util::num::parse_i64;
 use super::database::other_namespace;
 use super::{help, unknown_subcommand};
 use crate::types::timeout::timeout_ms;
+use crate::util::scale::Scaled;
 
 const SAME_OBJECT: Error = Error::err("ERR source and destination objects are the same");
 
@@ -64,7 +65,7 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
         ctx.txn.mark_encoding(copy, encoding);
         return Ok(true);
     };
-    if body.size > MOST_AT_ONCE && !ctx.may_block {
+    if body.size > MOST_AT_ONCE.get() && !ctx.may_block {
         return Err(Error::Cold);
     }
     let shape = Shape {
@@ -90,7 +91,7 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
 }
 
 /// Elements, or bytes of a string in chunks, that are copied on the thread that reads requests.
-const MOST_AT_ONCE: u64 = 10_000;
+const MOST_AT_ONCE: Scaled<u64> = Scaled::new(10_000);
 
 /// RENAME and RENAMENX; whether the key was renamed.
 fn move_to(ctx: &mut Ctx, args: Args<'_>, replace: bool) -> Result<bool> {

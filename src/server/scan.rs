@@ -26,9 +26,10 @@ use crate::shard::walk::{Met, Phase, Stop, Walk, cost, must_wait};
 use crate::types::scan::{Options, parse_cursor};
 use crate::util::glob;
 use crate::util::pace::Pace;
+use crate::util::scale::Scaled;
 
 /// Keys that a call may look at where it is, under one lease.
-const IN_PLACE: usize = 1000;
+const IN_PLACE: Scaled<usize> = Scaled::new(1000);
 /// Keys that a step looks at.
 const STEP: usize = if cfg!(test) { 8 } else { 256 };
 
@@ -97,7 +98,7 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let cursor = parse_cursor(&args[1])?;
     let options = Options::parse(args.cursor(2), None)?;
     ctx.txn.saw_all();
-    let many = options.count > IN_PLACE;
+    let many = options.count > IN_PLACE.get();
     if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
@@ -160,7 +161,7 @@ fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<
     };
     let engine = &server.engine;
     let shards = shards_of(&options, &engine.router);
-    let in_steps = options.count > IN_PLACE && session.multi.is_none();
+    let in_steps = options.count > IN_PLACE.get() && session.multi.is_none();
     let mut keys = 0;
     for shard in server.cursors.resolve(cursor).0.max(shards.start)..shards.end {
         leased.push(shard);
@@ -179,7 +180,7 @@ fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let (ns, shards) = (ctx.ns(), shards_of(&options, ctx.txn.router));
     ctx.txn.saw_all();
     let whole = ctx.txn.lease.len() >= shards.len();
-    let little = whole && ctx.txn.lease.iter().map(|core| cost(core, ns)).sum::<usize>() <= IN_PLACE;
+    let little = whole && ctx.txn.lease.iter().map(|core| cost(core, ns)).sum::<usize>() <= IN_PLACE.get();
     if !ctx.txn.may_block && (!little || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
@@ -245,7 +246,7 @@ fn shards_of_keys(server: &Server, session: &Session, args: Args<'_>) -> Option<
         let core = shard.try_core();
         let cost = |core: &Core| core.names.id(&session.db).map_or(0, |ns| cost(core, ns));
         cost_so_far += core.map_or(IN_PLACE + 1, |core| cost(&core));
-        if cost_so_far > IN_PLACE && session.multi.is_none() {
+        if cost_so_far > IN_PLACE.get() && session.multi.is_none() {
             return Some([0].into_iter().collect());
         }
     }

@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::meter;
 use crate::store::{Partition, StoreError};
+use crate::util::scale::Scaled;
 
 use super::core::storage;
 use super::garbage::Dead;
@@ -31,7 +32,7 @@ use super::rank;
 use super::txn::{Found, Txn};
 
 /// Bytes of elements from which on a result goes to fjall in slices.
-pub const SPILL: usize = if cfg!(test) { 2 << 10 } else { 16 << 20 };
+pub const SPILL: Scaled<usize> = Scaled::new(16 << 20).in_unit_tests(2 << 10);
 
 /// A version that is being built, or was, in vain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +120,7 @@ impl Build {
         meter::hold(bytes)?;
         self.bytes += bytes;
         self.elements.push((element.to_vec(), value.to_vec()));
-        if self.bytes > SPILL.min(meter::most() / 4) { self.spill() } else { Ok(()) }
+        if self.bytes > SPILL.get().min(meter::most() / 4) { self.spill() } else { Ok(()) }
     }
 
     /// Brings what is in memory to fjall.

@@ -21,6 +21,7 @@ use crate::codec::{self, Meta, NsId};
 use crate::error::{Error, Result};
 use crate::log::{Log, Lsn};
 use crate::store::Partition;
+use crate::util::scale::Scaled;
 
 use super::cold::{Cold, ColdCache};
 use super::names::Names;
@@ -45,10 +46,10 @@ pub struct CoreStats {
 }
 
 /// Elements of a body that are freed on the spot.
-const FREE_AT_ONCE: usize = 64;
+const FREE_AT_ONCE: Scaled<usize> = Scaled::new(64);
 
 /// Bytes from which on a body's elements may leave one by one.
-const TRIM_FROM: usize = 1 << 10;
+const TRIM_FROM: Scaled<usize> = Scaled::new(1 << 10);
 /// Leaves of an overlay that a step of the clock looks at.
 const TRIM_LEAVES: usize = 8;
 
@@ -345,7 +346,7 @@ impl Core {
     fn trim(&mut self, index: Index) {
         let Some(body) = &mut self.table.at_mut(index).body else { return };
         let before = body.overlay.bytes();
-        if before < TRIM_FROM || body.overlay.sums().dirty == body.overlay.sums().entries {
+        if before < TRIM_FROM.get() || body.overlay.sums().dirty == body.overlay.sums().entries {
             return;
         }
         let hand = std::mem::take(&mut body.hand);
@@ -373,7 +374,7 @@ impl Core {
     /// Takes a body that nobody needs any more. Freeing a big one takes long: the thread `free` does it, unless it has
     /// fallen far behind.
     pub fn throw_away(&mut self, body: Box<Body>) {
-        if body.overlay.len() > FREE_AT_ONCE {
+        if body.overlay.len() > FREE_AT_ONCE.get() {
             drop(self.trash.try_send(body));
         }
     }

@@ -26,9 +26,10 @@ use crate::codec::NsId;
 use crate::codec::element::Group;
 use crate::codec::field::{Field, FieldTimes};
 use crate::error::Result;
+use crate::util::scale::Scaled;
 
 /// Fields gone through per hold of the shard's lock.
-pub const SLICE: usize = if cfg!(test) { 4 } else { 1024 };
+pub const SLICE: Scaled<usize> = Scaled::new(1024).in_unit_tests(4);
 /// A hash is looked at again at the latest so long after a sweep that did not come to its end, ms.
 const UNFINISHED_MS: u64 = 60_000;
 /// Of a big hash's sweeps, time between two in terms of the time that one takes.
@@ -227,7 +228,7 @@ impl Txn<'_, '_> {
         let mut slice = Slice::none();
         let mut last = None;
         for element in self.elements(at, lower, Bound::Excluded(&upper), false)? {
-            if slice.seen == SLICE {
+            if slice.seen == SLICE.get() {
                 slice.ended = false;
                 break;
             }

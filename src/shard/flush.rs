@@ -22,6 +22,7 @@ use crate::codec::element::Group;
 use crate::codec::{self, ExpiryKind};
 use crate::log::Lsn;
 use crate::store::{Partition, StoreError};
+use crate::util::scale::Scaled;
 
 use super::core::Core;
 use super::object::{Kind, Object, state};
@@ -31,7 +32,7 @@ use super::table::Index;
 use records::{Records, Span};
 
 /// Records encoded or settled per hold of the shard's lock.
-pub const SLICE: usize = if cfg!(test) { 8 } else { 128 };
+pub const SLICE: Scaled<usize> = Scaled::new(128).in_unit_tests(8);
 /// A record whose value is longer counts for several.
 const ENTRY_BYTES: usize = 2 << 10;
 
@@ -124,7 +125,7 @@ impl Gather {
 
     /// Encodes the next objects. False once there are no more.
     pub fn slice(&mut self, core: &mut Core) -> bool {
-        let mut budget = SLICE;
+        let mut budget = SLICE.get();
         while budget > 0 {
             if let Some(part) = self.part.take() {
                 self.elements(core, part, &mut budget);
@@ -381,7 +382,7 @@ impl Flight {
             // may leave the table at once.
             core.sweep_from_ms = core.sweep_from_ms.min(self.earliest_ms.unwrap_or(u64::MAX));
         }
-        for _ in 0..SLICE {
+        for _ in 0..SLICE.get() {
             if let Some(entry) = self.elements.pop() {
                 settle_element(core, self.bodies[entry.body as usize], self.records.key(entry.key), ok);
             } else if let Some(entry) = self.entries.pop() {

@@ -436,7 +436,7 @@ fn sweep_hashes(txn: &mut Txn<'_, '_>, sweep: &mut Option<FieldSweep>, now_ms: u
             *sweep = None;
         }
         seen += slice.seen;
-        if seen >= super::fields::SLICE {
+        if seen >= super::fields::SLICE.get() {
             break;
         }
     }

@@ -4,9 +4,10 @@ use std::cmp::Ordering;
 
 use crate::error::Result;
 use crate::meter;
+use crate::util::scale::Scaled;
 
 /// Items held before those behind the last one wanted are dropped.
-const HELD: usize = 4096;
+const HELD: Scaled<usize> = Scaled::new(4096);
 
 /// Items that are to be sorted, of which only the first `wanted` count. No more than twice as many are held; what the
 /// order leaves open, the order in which they came decides.
@@ -35,7 +36,7 @@ impl<T, F: Fn(&T, &T) -> Ordering> Front<T, F> {
         self.held += bytes;
         self.items.push((item, self.seen));
         self.seen += 1;
-        if self.wanted > 0 && self.items.len() >= HELD.max(self.wanted.saturating_mul(2)) {
+        if self.wanted > 0 && self.items.len() >= HELD.get().max(self.wanted.saturating_mul(2)) {
             let compare = &self.compare;
             self.items.select_nth_unstable_by(self.wanted - 1, |a, b| compare(&a.0, &b.0).then(a.1.cmp(&b.1)));
             // Those that stay are as large as those that go.

@@ -24,6 +24,7 @@ pub mod long_double;
 pub mod num;
 pub mod pace;
 pub mod prefetch;
+pub mod scale;
 pub mod splitmix;
 pub mod sys;
 pub mod time;

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! A reply that differs between the protocols beyond what its notation says has two forms, on lines that begin with `2: ` and `3: `.
-//! `${name}` in a command is what `$name` captured, `${x*5}` is `xxxxx`.
+//! `${name}` in a command is what `$name` captured, `${x*5}` is `xxxxx`, `${1..3:# m#}` is `1 m1 2 m2 3 m3 `: an argument that
+//! begins so is as many as it has words.
 //!
 //! After a section's title:
 //!
@@ -166,7 +167,7 @@ impl Script {
 
 impl Section {
     fn runs_on(&self, kind: Kind) -> bool {
-        kind == Kind::Tarn || self.provers.contains(&kind)
+        kind.is_tarn() || self.provers.contains(&kind)
     }
 
     fn start(&self, kind: Kind) -> Server {
@@ -214,8 +215,18 @@ fn connect(server: &Server, proto: Proto, title: &str) -> Client {
 }
 
 impl Entry {
+    /// What an argument stands for.
+    fn arguments(&self, arg: &[u8], names: &HashMap<String, Vec<u8>>) -> Vec<Vec<u8>> {
+        let text = substitute(arg, names);
+        let many = !self.raw && arg.starts_with(b"${") && arg.windows(2).any(|w| w == b"..");
+        if !many {
+            return vec![text];
+        }
+        text.split(|&c| c == b' ').filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
+    }
+
     fn ask(&self, client: &mut Client, proto: Proto, names: &HashMap<String, Vec<u8>>) -> Vec<Answer> {
-        let args: Vec<Vec<u8>> = self.args.iter().map(|arg| substitute(arg, names)).collect();
+        let args: Vec<Vec<u8>> = self.args.iter().flat_map(|arg| self.arguments(arg, names)).collect();
         let bytes = if self.raw { args.concat() } else { encode(&args) };
         if client.send_raw(&bytes).is_err() {
             return vec![Answer::Closed];
@@ -327,7 +338,7 @@ fn written(answers: &[Option<Vec<Answer>>; 2], before: &[String]) -> Vec<String>
     out
 }
 
-/// `${name}` and `${x*5}` put in.
+/// `${name}`, `${x*5}` and `${1..5:x#}` put in.
 fn substitute(arg: &[u8], names: &HashMap<String, Vec<u8>>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = arg;
@@ -335,12 +346,20 @@ fn substitute(arg: &[u8], names: &HashMap<String, Vec<u8>>) -> Vec<u8> {
         let Some(len) = rest[start..].iter().position(|b| *b == b'}') else { break };
         out.extend_from_slice(&rest[..start]);
         let inside = String::from_utf8_lossy(&rest[start + 2..start + len]).into_owned();
-        match inside.split_once('*') {
-            Some((text, times)) => {
+        match (inside.split_once(':'), inside.split_once('*')) {
+            (Some((range, text)), _) => {
+                let ends = range.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+                let (from, to): (u64, u64) = ends.unwrap_or_else(|| panic!("no range in {inside:?}"));
+                for n in from..=to {
+                    out.extend(text.replace('#', &n.to_string()).bytes());
+                    out.extend((!text.ends_with('\n')).then_some(b' '));
+                }
+            }
+            (None, Some((text, times))) => {
                 let times = times.parse().unwrap_or_else(|_| panic!("no count in {inside:?}"));
                 out.extend_from_slice(text.repeat(times).as_bytes());
             }
-            None => out.extend_from_slice(names.get(&inside).map_or(b"?".as_slice(), Vec::as_slice)),
+            (None, None) => out.extend_from_slice(names.get(&inside).map_or(b"?".as_slice(), Vec::as_slice)),
         }
         rest = &rest[start + len + 1..];
     }

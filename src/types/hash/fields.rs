@@ -27,6 +27,7 @@ use crate::shard::build::{Build, Shape};
 use crate::shard::core::unreadable;
 use crate::shard::object::{Kind, Object};
 use crate::shard::txn::elements::whole_group;
+use crate::util::scale::Scaled;
 
 /// What `OBJECT ENCODING` goes by, as it is stored.
 mod form {
@@ -38,7 +39,7 @@ mod form {
 /// Encode-version of hashes that are not counted.
 const BLIND: u8 = 1;
 /// Fields of a hash that get room for a time in place; with more of them the hash is written anew.
-const CONVERT_IN_PLACE: u64 = 1024;
+const CONVERT_IN_PLACE: Scaled<u64> = Scaled::new(1024);
 
 type ElementKey = SmallVec<[u8; 64]>;
 
@@ -277,7 +278,7 @@ impl Hash {
             return Ok(());
         }
         debug_assert_eq!(self.delta, 0, "a hash is converted before it is changed");
-        if !self.blind && self.size <= CONVERT_IN_PLACE {
+        if !self.blind && self.size <= CONVERT_IN_PLACE.get() {
             self.convert_in_place(ctx)?;
         } else {
             self.rewrite(ctx, key)?;

@@ -10,6 +10,7 @@ use crate::shard::core::unreadable;
 use crate::shard::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
 use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_group};
+use crate::util::scale::Scaled;
 
 fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() == 2 {
@@ -93,13 +94,13 @@ fn pick_repeated(
     }
     // A field's place among those that live is known only by going through them, so they come in order: in one go for
     // as many picks as may be held.
-    const AT_ONCE: u64 = 1 << 20;
+    const AT_ONCE: Scaled<u64> = Scaled::new(1 << 20);
     may_touch(hash.breadth(ctx))?;
     let ctx = &*ctx;
     let mut left = picks;
     while left > 0 {
-        meter::step(left.min(AT_ONCE) as usize)?;
-        let mut places: Vec<u64> = (0..left.min(AT_ONCE)).map(|_| dice.below(len)).collect();
+        meter::step(left.min(AT_ONCE.get()) as usize)?;
+        let mut places: Vec<u64> = (0..left.min(AT_ONCE.get())).map(|_| dice.below(len)).collect();
         left -= places.len() as u64;
         places.sort_unstable();
         let (mut next, mut place) = (places.into_iter().peekable(), 0);

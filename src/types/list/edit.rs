@@ -7,13 +7,14 @@ use super::{List, form};
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::util::num::parse_i64;
+use crate::util::scale::Scaled;
 
 /// A number whose opposite is none.
 pub(super) const NOT_NEGATABLE: Error =
     Error::err("ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807");
 
 /// Matches whose places LREM keeps in mind; a list with more of them is written anew.
-const MOST_MATCHES: usize = 100_000;
+const MOST_MATCHES: Scaled<usize> = Scaled::new(100_000);
 
 fn lset(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let mut list = List::find(ctx, &args[1])?.ok_or(Error::NoSuchKey)?;
@@ -78,7 +79,7 @@ impl Matches {
             if value == wanted {
                 matches.count += 1;
                 matches.last = index;
-                if matches.places.len() < MOST_MATCHES {
+                if matches.places.len() < MOST_MATCHES.get() {
                     matches.places.push(index);
                 }
             }

@@ -35,6 +35,7 @@ use crate::handler::{Ctx, Error, Found, Result};
 use crate::shard::core::storage;
 use crate::shard::object::{Body, Kind};
 use crate::shard::txn::elements::LOAD_WHOLE;
+use crate::util::scale::Scaled;
 
 /// An end of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +47,9 @@ pub enum End {
 }
 
 /// Elements that are read at once where some are missing in memory, at most.
-const AT_ONCE: u64 = 128;
+const AT_ONCE: Scaled<u64> = Scaled::new(128);
 /// Bytes that are, about.
-const BYTES_AT_ONCE: u64 = 64 << 10;
+const BYTES_AT_ONCE: Scaled<u64> = Scaled::new(64 << 10);
 
 /// An element's key.
 type Key = SmallVec<[u8; 16]>;
@@ -174,7 +175,7 @@ impl List {
     #[inline]
     fn warm(&self, ctx: &mut Ctx) -> Result {
         let body = ctx.body(self.at);
-        if !body.overlay.complete && body.size <= LOAD_WHOLE && body.overlay.is_empty() {
+        if !body.overlay.complete && body.size <= LOAD_WHOLE.get() && body.overlay.is_empty() {
             self.get(ctx, self.head)?;
         }
         Ok(())
@@ -192,7 +193,7 @@ impl List {
         let len = part.end.abs_diff(part.start);
         let bytes = self.bytes / self.len() * len;
         let (lower, upper) = (key_of(part.start), key_of(part.end));
-        if len > AT_ONCE || bytes > BYTES_AT_ONCE || self.has(ctx, &lower, &upper, len) {
+        if len > AT_ONCE.get() || bytes > BYTES_AT_ONCE.get() || self.has(ctx, &lower, &upper, len) {
             return Ok(());
         }
         ctx.txn.load_range(self.at, &lower, &upper)
@@ -285,7 +286,7 @@ impl List {
         let overlay = &ctx.body(self.at).overlay;
         if !overlay.complete && overlay.get(&key_of(index)).is_none() {
             // The next ones will be popped too.
-            self.fetch_missing(ctx, self.part(end, AT_ONCE))?;
+            self.fetch_missing(ctx, self.part(end, AT_ONCE.get()))?;
         }
         let mut bytes = 0;
         let taken = ctx.txn.take_element(self.at, &key_of(index), |value| {

@@ -15,13 +15,14 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::build::{Build, Shape};
 use crate::shard::object::Kind;
+use crate::util::scale::Scaled;
 
 /// Elements that move or go one by one.
-const MOST: u64 = 100_000;
+const MOST: Scaled<u64> = Scaled::new(100_000);
 /// Bytes that do, about.
-const MOST_BYTES: u64 = 16 << 20;
+const MOST_BYTES: Scaled<u64> = Scaled::new(16 << 20);
 /// Fewer go one by one even if they are more than what is kept.
-const FEW: u64 = 1000;
+const FEW: Scaled<u64> = Scaled::new(1000);
 /// Elements, and bytes, that are read before they are written elsewhere.
 const BATCH: (usize, usize) = (256, 1 << 20);
 
@@ -72,7 +73,7 @@ impl List {
     /// Whether so many elements may move or go one by one.
     pub(super) fn is_light(&self, elements: u64) -> bool {
         let bytes = u128::from(elements) * u128::from(self.bytes) / u128::from(self.len().max(1));
-        elements <= MOST && bytes <= u128::from(MOST_BYTES)
+        elements <= MOST.get() && bytes <= u128::from(MOST_BYTES.get())
     }
 
     /// Moves a part of the list by so many places. What it comes upon is overwritten, what it leaves stays as it is.
@@ -119,7 +120,7 @@ impl List {
         if removed == 0 {
             return Ok(());
         }
-        if removed > kept.max(FEW) || removed > MOST {
+        if removed > kept.max(FEW.get()) || removed > MOST.get() {
             may_touch(kept)?;
             let mut copy = Builder::new(ctx, key);
             self.each(ctx, keep, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;

@@ -16,14 +16,15 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::txn::elements::whole_group;
 use crate::types::merge::{Merge, Operation, UNCOUNTED, is_probed};
+use crate::util::scale::Scaled;
 
 /// What is done with each element and its value; whether to go on.
 pub type Emit<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Result<bool>;
 
 /// Elements read ahead by a probe.
-const SLICE: usize = 256;
+const SLICE: Scaled<usize> = Scaled::new(256);
 /// Look-ups that may bring elements from disk into memory.
-const PROBES_OF_DISK: u64 = 100_000;
+const PROBES_OF_DISK: Scaled<u64> = Scaled::new(100_000);
 
 /// Members of a set, about.
 pub fn weight(ctx: &Ctx, at: Found) -> u64 {
@@ -47,7 +48,7 @@ pub fn combine(ctx: &mut Ctx, operation: Operation, sets: &[Found], emit: Emit<'
     if let Some(base) = base.filter(|_| sets.len() > 1) {
         let small = weights[base];
         let in_memory = (0..sets.len()).all(|i| i == base || ctx.body(sets[i]).overlay.complete);
-        if is_probed(small, all) && (in_memory || small <= PROBES_OF_DISK) {
+        if is_probed(small, all) && (in_memory || small <= PROBES_OF_DISK.get()) {
             may_touch(small.saturating_mul(sets.len() as u64))?;
             return probe(ctx, operation, sets, base, emit);
         }
@@ -64,7 +65,7 @@ fn probe(ctx: &mut Ctx, operation: Operation, sets: &[Found], base: usize, emit:
     loop {
         slice.clear();
         let lower = after.as_deref().map_or(Bound::Included(&first[..]), Bound::Excluded);
-        for element in ctx.elements(sets[base], lower, Bound::Excluded(&end), false)?.take(SLICE) {
+        for element in ctx.elements(sets[base], lower, Bound::Excluded(&end), false)?.take(SLICE.get()) {
             slice.push(Key::from_slice(&element?.0));
         }
         for key in &slice {
@@ -76,7 +77,7 @@ fn probe(ctx: &mut Ctx, operation: Operation, sets: &[Found], base: usize, emit:
                 }
             }
         }
-        if slice.len() < SLICE {
+        if slice.len() < SLICE.get() {
             return Ok(());
         }
         after = slice.pop();

@@ -20,9 +20,10 @@ use crate::shard::object::Kind;
 use crate::shard::txn::elements::Piece;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
 use crate::util::num::parse_natural;
+use crate::util::scale::Scaled;
 
 /// Members that SPOP removes one by one at most.
-const ONE_BY_ONE: u64 = 100_000;
+const ONE_BY_ONE: Scaled<u64> = Scaled::new(100_000);
 
 /// The element and value of the n-th member.
 fn nth<'c>(ctx: &'c Ctx, at: Found, n: u64) -> Result<(Piece<'c>, Piece<'c>)> {
@@ -74,7 +75,7 @@ fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     may_touch(count)?;
     out.set(count as usize);
     let most = (size - count) * MOST <= count;
-    if most || count > ONE_BY_ONE {
+    if most || count > ONE_BY_ONE.get() {
         may_touch(size)?;
         return keep_some(ctx, at, &args[1], Sampler::new(size, count), most, out);
     }

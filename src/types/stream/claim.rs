@@ -7,6 +7,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::object::Kind;
 use crate::util::num::parse_i64;
+use crate::util::scale::Scaled;
 
 use super::group::{Ledger, no_key_or_group};
 use super::handle::Stream;
@@ -178,7 +179,7 @@ type Candidate = (StreamId, Nack, bool);
 fn look(ctx: &mut Ctx, stream: &Stream, group: &Ledger, auto: &Auto) -> Result<(Vec<Candidate>, StreamId)> {
     const ATTEMPTS: usize = 10;
     /// Pending entries gathered at a time.
-    const SLICE: usize = 1000;
+    const SLICE: Scaled<usize> = Scaled::new(1000);
     let now_ms = ctx.txn.now_ms;
     let (mut taken, mut next) = (Vec::new(), Some(auto.start));
     let mut attempts = auto.most.saturating_mul(ATTEMPTS);
@@ -186,7 +187,7 @@ fn look(ctx: &mut Ctx, stream: &Stream, group: &Ledger, auto: &Auto) -> Result<(
     while let Some(start) = next {
         // One more than may be looked at: it is where the next call goes on.
         let slice: Result<Vec<_>> =
-            group.pending(ctx, start, MAX, false)?.take(SLICE.min(attempts.saturating_add(1))).collect();
+            group.pending(ctx, start, MAX, false)?.take(SLICE.get().min(attempts.saturating_add(1))).collect();
         let slice = slice?;
         walked += slice.len() as u64;
         may_touch(walked)?;

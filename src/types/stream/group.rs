@@ -16,6 +16,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Found, Result};
 use crate::shard::core::storage;
 use crate::shard::txn::elements::Elements;
+use crate::util::scale::Scaled;
 
 use super::handle::{Stream, owned};
 use super::id::{self, MIN};
@@ -344,7 +345,7 @@ impl Ledger {
     /// Removes the group, its consumers and its pending entries.
     pub fn destroy(self, ctx: &mut Ctx) -> Result {
         /// Elements gathered at a time.
-        const SLICE: usize = 4096;
+        const SLICE: Scaled<usize> = Scaled::new(4096);
         may_touch(self.record.pending + self.record.consumers)?;
         let mut pel_prefix = ElementKey::new();
         element::stream_pel_prefix(&self.name, &mut pel_prefix);
@@ -354,7 +355,7 @@ impl Ledger {
         for prefix in [self.consumer_key(b""), pel_prefix] {
             loop {
                 let keys: Result<Vec<ElementKey>> = elements_with(ctx, self.at, &prefix)?
-                    .take(SLICE)
+                    .take(SLICE.get())
                     .map(|element| element.map(|(key, _)| owned(&key)))
                     .collect();
                 let keys = keys?;

@@ -13,6 +13,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Result};
 use crate::resp::args::Cursor;
 use crate::util::num::parse_i64;
+use crate::util::scale::Scaled;
 
 use super::group::Ledger;
 use super::handle::Stream;
@@ -23,9 +24,9 @@ pub const NODE: u64 = 100;
 /// What `~` removes at most where LIMIT does not say.
 const DEFAULT_LIMIT: u64 = 100 * NODE;
 /// Entries gathered at a time.
-const SLICE: usize = 4096;
+const SLICE: Scaled<usize> = Scaled::new(4096);
 /// Entries from which on, if they are not few beside those that stay, these are written anew instead.
-const BULK: u64 = 100_000;
+const BULK: Scaled<u64> = Scaled::new(100_000);
 
 /// What becomes of references to an entry that is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -170,16 +171,16 @@ fn remove_all(ctx: &mut Ctx, stream: &mut Stream, ids: &[StreamId]) -> Result {
 
 fn trim_all(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold) -> Result<u64> {
     let before = stream.len;
-    if before > BULK && !is_within(stream, threshold) {
+    if before > BULK.get() && !is_within(stream, threshold) {
         let gone = count_surplus(ctx, stream, threshold)?;
-        if gone > BULK && gone >= (before - gone) / 8 {
+        if gone > BULK.get() && gone >= (before - gone) / 8 {
             let first = first_kept(ctx, stream, threshold, before - gone)?;
             stream.keep_from(ctx, first, before - gone)?;
             return Ok(gone);
         }
     }
     while !is_within(stream, threshold) {
-        let ids = surplus(ctx, stream, threshold, SLICE as u64)?;
+        let ids = surplus(ctx, stream, threshold, SLICE.get() as u64)?;
         remove_all(ctx, stream, &ids)?;
         may_touch(before - stream.len)?;
     }

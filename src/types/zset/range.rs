@@ -129,8 +129,8 @@ impl<'a> Cut<'a> {
     /// Leaves a long walk to the shard's own thread.
     fn may_walk(&self, ctx: &Ctx, at: Found) -> Result {
         if !meter::is_here()
-            || ctx.size(at) <= meter::STEPS_HERE as u64
-            || (self.span.is_exact() && self.most <= meter::STEPS_HERE as u64)
+            || ctx.size(at) <= meter::STEPS_HERE.get() as u64
+            || (self.span.is_exact() && self.most <= meter::STEPS_HERE.get() as u64)
         {
             return Ok(());
         }

@@ -18,13 +18,14 @@ use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Re
 use crate::shard::object::Kind;
 use crate::types::mpop::MultiPop;
 use crate::util::num::{parse_i64, parse_natural};
+use crate::util::scale::Scaled;
 
 /// Members removed one by one whatever the size.
-const FEW: u64 = 1000;
+const FEW: Scaled<u64> = Scaled::new(1000);
 /// Members from which on those that stay are written anew.
-const MANY: u64 = 100_000;
+const MANY: Scaled<u64> = Scaled::new(100_000);
 /// Members held in memory at a time.
-const PORTION: usize = 1000;
+const PORTION: Scaled<usize> = Scaled::new(1000);
 
 /// The lowest or the highest scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,7 @@ pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
     }
     if count == size {
         ctx.txn.delete_found(at);
-    } else if span.is_exact() && (count > MANY || (count > FEW && count > size - count)) {
+    } else if span.is_exact() && (count > MANY.get() || (count > FEW.get() && count > size - count)) {
         may_touch(count)?;
         keep_others(ctx, at, &span.keys)?;
     } else {
@@ -61,12 +62,12 @@ pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
         loop {
             let held: Vec<Held> = rest
                 .entries(&ctx.txn, at, false)?
-                .take(PORTION)
+                .take(PORTION.get())
                 .map(|entry| Ok(entry?.held()))
                 .collect::<Result<_>>()?;
             held.iter().try_for_each(|held| take_held(ctx, at, held))?;
             match held.last() {
-                Some(last) if held.len() == PORTION => rest.keys.lower = last.key().clone(),
+                Some(last) if held.len() == PORTION.get() => rest.keys.lower = last.key().clone(),
                 _ => break,
             }
         }
@@ -117,7 +118,7 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
         return Ok(());
     }
     may_touch(count)?;
-    if count > FEW {
+    if count > FEW.get() {
         for entry in Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize) {
             reply_pair(out, &entry?.held(), nested)?;
         }
