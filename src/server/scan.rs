@@ -245,7 +245,7 @@ fn shards_of_keys(server: &Server, session: &Session, args: Args<'_>) -> Option<
         // What is busy counts as large.
         let core = shard.try_core();
         let cost = |core: &Core| core.names.id(&session.db).map_or(0, |ns| cost(core, ns));
-        cost_so_far += core.map_or(IN_PLACE + 1, |core| cost(&core));
+        cost_so_far += core.map_or(IN_PLACE.get() + 1, |core| cost(&core));
         if cost_so_far > IN_PLACE.get() && session.multi.is_none() {
             return Some([0].into_iter().collect());
         }
