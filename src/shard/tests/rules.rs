@@ -698,7 +698,7 @@ fn what_turns_dirty_during_a_flush_counts_whatever_is_removed_meanwhile() {
     // The list of what is dirty is the flight's. The bytes of the big string are, too.
     world.step(&mut flush, 1);
     world.put(DB, b"b", b"1", 0);
-    world.delete(DB, b"a");
+    world.put(DB, b"a", b"", 0);
     world.finish(&mut flush);
     assert!(world.engine().dirty_bytes() > 0, "else an idle server would never flush it");
     world.audit();
