@@ -146,3 +146,79 @@ impl Connection {
         self.client.set_bit(bit, on);
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::UnixStream;
+
+    use super::super::socket::Socket;
+    use super::super::worker::Worker;
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::Server;
+    use crate::shard::walk::tests::engine;
+
+    /// Runs a test with a connection and its peer.
+    fn with_connection<F: Future<Output = ()>>(test: impl FnOnce(Rc<Connection>, UnixStream) -> F) {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap());
+            let (ours, peer) = UnixStream::pair().unwrap();
+            let worker = Worker::new(Arc::new(server));
+            test(Connection::open(worker, Socket::Unix(ours), String::new(), String::new()), peer).await;
+        });
+    }
+
+    fn is_gone(connection: &Connection) -> bool {
+        connection.client.bits.load(Ordering::Relaxed) & bits::GONE != 0
+    }
+
+    #[test]
+    fn what_runs_elsewhere_is_told_that_the_peer_has_left() {
+        with_connection(|connection, mut peer| async move {
+            // Unread bytes must not hide the end.
+            peer.write_all(b"PING\r\n").await.unwrap();
+            let (done, finished) = oneshot::channel();
+            let elsewhere = async {
+                peer.shutdown().await.unwrap();
+                while !is_gone(&connection) {
+                    assert!(!done.is_closed(), "it is awaited");
+                    tokio::task::yield_now().await;
+                }
+                drop(done);
+            };
+            let (came, ()) = tokio::join!(connection.posted(finished), elsewhere);
+            assert!(came.is_none());
+        });
+    }
+
+    #[test]
+    fn a_killed_connection_waits_for_nothing_that_runs_elsewhere() {
+        with_connection(|connection, _peer| async move {
+            let (done, finished) = oneshot::channel();
+            let client = connection.client.clone();
+            let killer = std::thread::spawn(move || client.kill());
+            assert!(connection.posted(finished).await.is_none());
+            assert!(done.is_closed() && !is_gone(&connection));
+            killer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn no_time_is_too_long_to_wait() {
+        with_connection(|connection, peer| async move {
+            drop(peer);
+            let held = Parked::Held(Duration::from_millis(u64::MAX), b"+OK\r\n".to_vec());
+            assert!(connection.park(held).await);
+            connection.worker.server.hold_back(now_ms(), u64::MAX, true);
+            let number = connection.worker.server.pause.borrow().number;
+            assert!(!connection.park(Parked::Closed(number)).await, "what is held back of a peer that left never runs");
+            assert!(connection.park(Parked::Slowed(Duration::from_millis(1))).await);
+        });
+    }
+}

@@ -79,7 +79,7 @@ impl Worker {
         Ok(())
     }
 
-    fn new(server: Arc<Server>) -> Rc<Worker> {
+    pub(super) fn new(server: Arc<Server>) -> Rc<Worker> {
         let stats = Arc::new(ThreadStats::new(crate::command::table().slots()));
         server.threads.lock().push(stats.clone());
         let tick = Arc::new(Notify::new());
