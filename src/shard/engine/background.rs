@@ -161,7 +161,7 @@ impl Engine {
     fn flush_all(&self) -> Result<(), FlushError> {
         let began = std::time::Instant::now();
         self.io.step("flush.begin")?;
-        let boundary = self.log.rotate()?;
+        let boundary = self.rotate()?;
         self.io.step("flush.rotated")?;
         self.store_tables()?;
         self.io.step("flush.stored")?;
@@ -175,6 +175,7 @@ impl Engine {
 
     /// Deletes the segments before a boundary, when all that they hold is in fjall.
     pub(in crate::shard) fn delete_before(&self, boundary: log::SegmentBoundary) -> std::io::Result<()> {
+        self.note_complete(boundary)?;
         self.log.delete_before(boundary)?;
         self.log_from.fetch_max(boundary.first_lsn(), Ordering::SeqCst);
         Ok(())

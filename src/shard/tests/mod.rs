@@ -7,6 +7,7 @@
 //! | `audit` | what fjall may hold when nothing is left to be done |
 //! | `model` | random rounds; failures found stay as seeds |
 //! | `fields` | the sweep of fields of hashes |
+//! | `store` | the store under the engine: failing compactions, runs, counts |
 //! | `rules` | the rules of log, table and flush, one by one |
 
 mod audit;
@@ -15,4 +16,5 @@ mod fields;
 mod model;
 mod rules;
 mod step;
+mod store;
 mod world;

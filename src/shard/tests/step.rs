@@ -24,7 +24,7 @@ pub(super) struct Stepper {
 
 impl Stepper {
     pub(super) fn begin(engine: &Engine, fail: Option<usize>) -> Stepper {
-        let boundary = engine.log.rotate().unwrap();
+        let boundary = engine.rotate().unwrap();
         Stepper { boundary, shard: 0, at: At::Begin, fail, failed: false }
     }
 
