@@ -11,7 +11,7 @@
 
 mod background;
 
-pub use background::FlushError;
+pub use background::{FlushError, RUNS_REFUSED};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ pub struct EngineOptions {
     pub background: bool,
 }
 
-/// Counters of flushes.
+/// Counters of flushes, and of the runs in the store that wait for compaction: of all partitions, and of the worst.
 #[derive(Debug, Default)]
 #[expect(missing_docs, reason = "the names INFO gives them")]
 pub struct EngineStats {
@@ -142,6 +142,9 @@ pub struct EngineStats {
     pub flush_us: AtomicU64,
     pub replayed_records: AtomicU64,
     pub last_flush_ms: AtomicU64,
+    pub level0_runs: AtomicU64,
+    pub level0_runs_max: AtomicU64,
+    pub store_reopens: AtomicU64,
 }
 
 /// All shards with their log and store.
@@ -178,6 +181,8 @@ pub struct Engine {
     pub(super) checkpoint: parking_lot::Mutex<Kept>,
     /// Why the last flush failed, if it did.
     flush_failure: parking_lot::Mutex<Option<Arc<str>>>,
+    /// Why the store's compactions have ended, until they have gone on for a while.
+    store_failure: parking_lot::Mutex<Option<Arc<str>>>,
     /// One flush at a time.
     flush_lock: parking_lot::Mutex<()>,
     /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
@@ -269,6 +274,7 @@ impl Engine {
             log_from: AtomicU64::new(0),
             checkpoint: parking_lot::Mutex::new(kept),
             flush_failure: parking_lot::Mutex::new(None),
+            store_failure: parking_lot::Mutex::new(None),
             flush_lock: parking_lot::Mutex::new(()),
             turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             flush_wake: Default::default(),
@@ -381,14 +387,14 @@ impl Engine {
         self.shards.iter().map(|s| s.dirty_bytes()).sum()
     }
 
-    /// Why writes are refused now, if they are: the log takes none, or the dirty budget is used up and flushes fail, so
-    /// that a writer would wait for ever.
+    /// Why writes are refused now, if they are: the log takes none; the dirty budget is used up and flushes fail, so
+    /// that a writer would wait for ever; or so many runs wait for compaction that reads would degrade (rule 13).
     pub fn refusal(&self) -> Option<Arc<str>> {
         let stuck = || {
             let full = self.write_delay_us.load(Ordering::Relaxed) >= MOST_DELAY_US;
             self.flush_failure.lock().clone().filter(|_| full)
         };
-        self.log.health().or_else(stuck)
+        self.log.health().or_else(stuck).or_else(|| self.runs_refusal())
     }
 
     /// Has the log write what was appended, for commits that no connection waits for.
