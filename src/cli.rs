@@ -101,9 +101,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Check a data directory that no server has open: the log's records, the store's checksums.
+    /// Check a data directory that no server has open: the log's records, the store's checksums, whether any part is
+    /// missing or from another time.
     Check {
-        /// Cut the log before the first damaged record, which loses what follows.
+        /// Cut the log before the first damaged record, and accept the loss of what is missing.
         #[arg(long)]
         repair: bool,
         /// The data directory.

@@ -18,6 +18,7 @@ fuzz_target!(|data: &[u8]| {
         _ => {
             let _ = element::split_long_value(bytes);
             let _ = key::decode_count(bytes);
+            let _ = key::decode_flushed(bytes);
             let _ = Element::decode(bytes);
         }
     }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use tarn::log::sim::{SimIo, segment_of};
-use tarn::log::{Fsync, Io, Log, Options, repair, scan};
+use tarn::log::{Fsync, Io, Log, Options, Origin, repair, scan};
 
 fn check(segment: &[u8]) {
     let (sim, dir) = (SimIo::new(), Path::new("log"));
     sim.put(&dir.join("0000000000000001.log"), segment);
     let io: Arc<dyn Io> = Arc::new(sim);
-    let Ok(before) = scan(&io, dir) else { return };
-    repair(&io, dir).expect("a disk that does not fail");
-    let after = scan(&io, dir).expect("the format was known before");
+    let Ok(before) = scan(&io, dir, Origin::default()) else { return };
+    repair(&io, dir, Origin::default()).expect("a disk that does not fail");
+    let after = scan(&io, dir, Origin::default()).expect("the format was known before");
     assert!(after.damage.is_none());
     assert_eq!((after.last, after.synced), (before.last, before.synced));
 

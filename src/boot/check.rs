@@ -3,25 +3,44 @@
 //! | part | what is looked at | repair |
 //! |---|---|---|
 //! | superblock | magic, version, checksum | none |
+//! | checkpoint | checksum, whose it is | written anew |
+//! | log | every frame's checksum, the sequence of LSNs, whose it is | cut before the first damage |
 //! | store | every record of every partition is read and its key decoded; fjall proves the checksums of its blocks | none |
-//! | log | every frame's checksum, the sequence of LSNs | cut before the first damage |
+//! | all together | whether log and store hold what the checkpoint says ([`crate::shard::checkpoint`]) | the loss is accepted |
+//!
+//! An accepted loss stands in the checkpoint until the next start has made of log and store what can be made of them: a
+//! store or a partition that is gone is made anew, empty, keys are counted, LSNs go on above all there were.
 //!
 //! Exit code 0: all is well, or was repaired; 1: it is not; the report stands on standard output.
 
+use std::fmt::Arguments;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::log::{self, Io, RealIo};
-use crate::store::{self, Store, StoreOptions, Superblock};
+use crate::log::{self, Io, Lsn, Origin, RealIo};
+use crate::shard::checkpoint::{self, Checkpoint, Trust};
+use crate::shard::engine::OpenError;
+use crate::store::{self, Create, DataDir, Store, StoreError, StoreOptions, Superblock};
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests;
 
 /// Why a check cannot be made, in the operator's words.
 type Failure = Box<dyn std::error::Error>;
 
+/// Takes the lines of the report.
+type Say<'a> = &'a mut dyn FnMut(Arguments<'_>);
+
 /// Checks a data directory and reports.
 pub fn run(dir: &Path, repair: bool) -> ExitCode {
-    match check(dir, repair) {
+    let mut say = |line: Arguments<'_>| {
+        // A reader who has closed the pipe has read enough.
+        let _ = writeln!(std::io::stdout(), "{line}");
+    };
+    match check(dir, repair, &mut say) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -31,25 +50,78 @@ pub fn run(dir: &Path, repair: bool) -> ExitCode {
     }
 }
 
-fn say(line: std::fmt::Arguments<'_>) {
-    // A reader who has closed the pipe has read enough.
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
 /// Whether all is well now.
-fn check(dir: &Path, repair: bool) -> Result<bool, Failure> {
+fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
     let Some(superblock) = Superblock::load(dir)? else {
         return Err(format!("{} holds no data of tarn", dir.display()).into());
     };
     say(format_args!("superblock: format {}, {} shards", store::superblock::FORMAT_VERSION, superblock.shards));
-    // Also takes the directory's lock, for the log as well.
-    let store = Store::open(dir, StoreOptions::default())?;
-    let store_is_whole = check_store(&store);
-    let log_is_whole = check_log(dir, repair)?;
-    Ok(store_is_whole && log_is_whole)
+    let data = DataDir::open(dir, None)?;
+    let io: Arc<dyn Io> = Arc::new(RealIo);
+    let mut missing = Vec::new();
+    let noted = match Checkpoint::load(&*io, dir, superblock.id(), superblock.shards) {
+        Err(OpenError::Lost { what, .. }) => {
+            missing.push(what);
+            None
+        }
+        noted => noted?,
+    };
+    let origin = noted.as_ref().map_or(Origin { owner: superblock.id(), needed_from: 0 }, Checkpoint::origin);
+    let report = check_log(dir, &io, origin, say)?;
+    if noted.is_none() && missing.is_empty() && report.last == 0 && !dir.join(store::STORE_FOLDER).exists() {
+        say(format_args!("nothing has been written yet"));
+        return Ok(true);
+    }
+    let (lock, stored, records_are_whole) = match Store::open_in(data, StoreOptions::default(), Create::Nothing) {
+        Ok(store) => {
+            let stored = checkpoint::stored(&store, dir)?;
+            let whole = check_store(&store, say);
+            drop(store);
+            (DataDir::open(dir, None)?, stored, whole)
+        }
+        Err(error @ (StoreError::NoStore { .. } | StoreError::NoPartition { .. })) => {
+            let accepted = noted.as_ref().is_some_and(|noted| noted.trust == Trust::Accepted);
+            missing.extend((!accepted).then(|| error.to_string()));
+            (DataDir::open(dir, None)?, vec![Lsn::MAX; usize::from(superblock.shards)], true)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    missing.extend(mismatch(noted.as_ref(), &report, &stored));
+    for what in &missing {
+        say(format_args!("not whole: {what}"));
+    }
+    let damaged = report.damage.as_ref().is_some_and(|damage| damage.proven);
+    if repair && (damaged || !missing.is_empty()) {
+        // Before the cut: who is interrupted between the two is to find it accepted, not the end missing.
+        let noted = noted.clone().unwrap_or_else(|| Checkpoint::fresh(superblock.id(), superblock.shards));
+        Checkpoint { trust: Trust::Accepted, ..noted }.write(&*io, dir)?;
+    }
+    if repair && log::repair(&io, &dir.join(store::LOG_FOLDER), origin)?.is_some() {
+        say(format_args!("log: cut there"));
+    }
+    if repair && (damaged || !missing.is_empty()) {
+        say(format_args!("the loss is accepted: the next start goes on with what is left, and counts the keys anew"));
+    } else if noted.is_some_and(|noted| noted.trust == Trust::Accepted) {
+        say(format_args!("a loss was accepted before: the next start goes on with what is left"));
+    }
+    drop(lock);
+    Ok(records_are_whole && (repair || !damaged && missing.is_empty()))
 }
 
-fn check_store(store: &Store) -> bool {
+/// What log and store lack of what the checkpoint says, if anything; the checkpoint itself, where there was more.
+fn mismatch(noted: Option<&Checkpoint>, report: &log::Report, stored: &[Lsn]) -> Vec<String> {
+    let ends = |segments: &[log::SegmentReport]| Some((segments.first()?.first, segments.last()?.first));
+    let Some(noted) = noted else {
+        let blank = report.last == 0 && stored.iter().all(|&lsn| lsn == 0);
+        return if blank { Vec::new() } else { vec![format!("{} is missing", store::CHECKPOINT_FILE)] };
+    };
+    // A store that is not there reaches nothing, which has been told.
+    let stored_end: Vec<_> = stored.iter().map(|&lsn| if lsn == Lsn::MAX { 0 } else { lsn }).collect();
+    let begins = noted.missing(ends(&report.segments), stored);
+    begins.into_iter().chain(noted.missing_end(report.last, &stored_end)).collect()
+}
+
+fn check_store(store: &Store, say: Say<'_>) -> bool {
     let (mut records, mut whole) = (0u64, true);
     for (shard, partition) in store.partitions().iter().enumerate() {
         match read_partition(partition) {
@@ -76,33 +148,25 @@ fn read_partition(partition: &store::Partition) -> Result<u64, Failure> {
     Ok(count)
 }
 
-fn check_log(dir: &Path, repair: bool) -> Result<bool, Failure> {
-    let io: Arc<dyn Io> = Arc::new(RealIo);
+fn check_log(dir: &Path, io: &Arc<dyn Io>, origin: Origin, say: Say<'_>) -> Result<log::Report, Failure> {
     let folder = dir.join(store::LOG_FOLDER);
-    if !folder.is_dir() {
-        say(format_args!("log: none"));
-        return Ok(true);
-    }
-    let report = log::scan(&io, &folder)?;
+    io.create_dir(&folder)?;
+    let report = log::scan(io, &folder, origin)?;
     for segment in &report.segments {
         let path = segment.path.display();
         say(format_args!("log: {path}: {} bytes, {} records", segment.size_bytes, segment.records));
     }
     say(format_args!("log: last record {}, synced up to {}", report.last, report.synced));
-    let Some(damage) = report.damage else { return Ok(true) };
+    let Some(damage) = &report.damage else { return Ok(report) };
     let path = damage.path.display();
     say(format_args!("log: {path} is damaged at offset {}, record {}: {}", damage.offset, damage.lsn, damage.what));
     if !damage.proven {
         say(format_args!("log: this is the torn end that a crash leaves; the next start cuts it"));
     }
     let lost = &damage.lost;
-    let what =
-        format!("{} bytes, {} whole segments, {} readable records", lost.size_bytes, lost.segments, lost.records);
-    if !repair {
-        say(format_args!("log: a cut there would take away {what}"));
-        return Ok(!damage.proven);
-    }
-    log::repair(&io, &folder)?;
-    say(format_args!("log: cut there, which took away {what}"));
-    Ok(true)
+    say(format_args!(
+        "log: a cut there takes away {} bytes, {} whole segments, {} readable records",
+        lost.size_bytes, lost.segments, lost.records
+    ));
+    Ok(report)
 }

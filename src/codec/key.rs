@@ -116,7 +116,7 @@ pub fn names_key(out: &mut Vec<u8>) {
     out.push(tag::NAMES);
 }
 
-/// Appends the key of the highest flushed LSN; its value is a count record's.
+/// Appends the key of the highest flushed LSN.
 pub fn flushed_key(out: &mut Vec<u8>) {
     out.push(tag::FLUSHED);
 }
@@ -132,6 +132,22 @@ pub fn decode_count(value: &[u8]) -> Result<u64, CodecError> {
     let count = cursor.u64_le()?;
     cursor.finish()?;
     Ok(count)
+}
+
+/// The value of the record of the highest flushed LSN: `lsn:8` and the data directory's `id:8`, little-endian.
+pub fn flushed_value(lsn: u64, owner: u64) -> [u8; 16] {
+    let mut value = [0; 16];
+    value[..8].copy_from_slice(&lsn.to_le_bytes());
+    value[8..].copy_from_slice(&owner.to_le_bytes());
+    value
+}
+
+/// LSN and id in the record of the highest flushed LSN.
+pub fn decode_flushed(value: &[u8]) -> Result<(u64, u64), CodecError> {
+    let mut cursor = Cursor::new(value);
+    let flushed = (cursor.u64_le()?, cursor.u64_le()?);
+    cursor.finish()?;
+    Ok(flushed)
 }
 
 #[inline]
@@ -423,6 +439,7 @@ mod tests {
         assert_eq!(made(|out| count_key(1, out)), b"C\0\0\0\x01");
         assert_eq!(made(names_key), b"N");
         assert_eq!(count_value(258), [2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(flushed_value(258, 3), *b"\x02\x01\0\0\0\0\0\0\x03\0\0\0\0\0\0\0");
     }
 
     #[test]
@@ -497,6 +514,7 @@ mod tests {
             check(made(flushed_key), DiskKey::Flushed)?;
             check(made(|out| pending_key(ns, &key, version, out)), DiskKey::Pending { ns, key: &sk, version })?;
             prop_assert_eq!(decode_count(&count_value(version)).unwrap(), version);
+            prop_assert_eq!(decode_flushed(&flushed_value(version, 7)).unwrap(), (version, 7));
         }
 
         #[test]
@@ -569,6 +587,7 @@ mod tests {
             let _ = decode_key(&tagged);
             let _ = element_owner(&tagged);
             let _ = decode_count(&bytes);
+            let _ = decode_flushed(&bytes);
         }
     }
 }

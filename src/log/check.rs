@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::disk::Io;
 use super::read::{Found, Walker, cut};
-use super::{Damage, Lsn, OpenError};
+use super::{Damage, Lsn, OpenError, Origin};
 
 /// What [`scan`] found.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ pub struct Repair {
 ///
 /// # Errors
 /// What the disk says, or a format of another version. A damage is no error but part of the report.
-pub fn scan(io: &Arc<dyn Io>, dir: &Path) -> Result<Report, OpenError> {
-    let mut walker = Walker::new(io.clone(), dir)?;
+pub fn scan(io: &Arc<dyn Io>, dir: &Path, origin: Origin) -> Result<Report, OpenError> {
+    let mut walker = Walker::new(io.clone(), dir, origin)?;
     let mut segments = Vec::with_capacity(walker.segments.len());
     for (first, path) in &walker.segments {
         let size_bytes = io.open(path).and_then(|file| file.size_bytes());
@@ -73,9 +73,9 @@ pub fn scan(io: &Arc<dyn Io>, dir: &Path) -> Result<Report, OpenError> {
 ///
 /// # Errors
 /// As [`scan`]; an interrupted repair is to be done again.
-pub fn repair(io: &Arc<dyn Io>, dir: &Path) -> Result<Option<Repair>, OpenError> {
-    let report = scan(io, dir)?;
+pub fn repair(io: &Arc<dyn Io>, dir: &Path, origin: Origin) -> Result<Option<Repair>, OpenError> {
+    let report = scan(io, dir, origin)?;
     let Some(damage) = report.damage else { return Ok(None) };
-    cut(&**io, dir, &report.found, &damage)?;
+    cut(&**io, dir, origin.owner, &report.found, &damage)?;
     Ok(Some(Repair { damage }))
 }

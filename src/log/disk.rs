@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -157,6 +157,47 @@ impl File for RealFile {
 
     fn sync_all(&self) -> io::Result<()> {
         self.file.sync_all()
+    }
+}
+
+/// Longest of the small files that are read whole.
+const SMALL_FILE: u64 = 1 << 20;
+
+/// A small file's contents, of a longer one the beginning; `None` if it is not there.
+///
+/// # Errors
+/// What the disk says.
+pub fn read_small_file(io: &dyn Io, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match io.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut bytes = vec![0; file.size_bytes()?.min(SMALL_FILE) as usize];
+    let read = read_full(&*file, &mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}
+
+/// Puts a small file in the place of the one there, durable when this returns: after a crash it is the one or the other.
+/// It is made as `<path>.new`; what a failure leaves of that the next attempt removes.
+///
+/// # Errors
+/// What the disk says; the file may then be either.
+pub fn replace_small_file(io: &dyn Io, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let aside = PathBuf::from(aside);
+    match io.remove(&aside) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        result => result?,
+    }
+    let file = io.create(&aside)?;
+    write_all(&*file, bytes, 0)?;
+    file.sync_all()?;
+    io.rename(&aside, path)?;
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => io.sync_dir(dir),
+        _ => io.sync_dir(Path::new(".")),
     }
 }
 

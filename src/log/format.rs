@@ -8,10 +8,10 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::Lsn;
 
 /// The format this binary writes and the only one it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 pub(super) const SEGMENT_MAGIC: [u8; 8] = *b"TARNLOG\n";
-pub(super) const SEGMENT_HEADER: usize = 32;
+pub(super) const SEGMENT_HEADER: usize = 40;
 pub(super) const FRAME_MAGIC: [u8; 4] = [0xf5, b'T', b'F', 0x1a];
 pub(super) const FRAME_HEADER: usize = 48;
 
@@ -29,6 +29,8 @@ pub(super) enum BadHeader {
     Damaged,
     /// Whole, but written by another version.
     Version(u32),
+    /// Whole, but of the log with this owner.
+    Foreign(u64),
 }
 
 /// A number nobody outside can foresee. It seeds the checksums of one segment, so that neither a frame that a
@@ -37,24 +39,26 @@ pub(super) fn new_salt() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-pub(super) fn encode_segment_header(salt: u64) -> [u8; SEGMENT_HEADER] {
+pub(super) fn encode_segment_header(owner: u64, salt: u64) -> [u8; SEGMENT_HEADER] {
     let mut bytes = [0; SEGMENT_HEADER];
     bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
     bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-    bytes[16..24].copy_from_slice(&salt.to_le_bytes());
-    let check = xxh3_64(&bytes[..24]);
-    bytes[24..].copy_from_slice(&check.to_le_bytes());
+    bytes[16..24].copy_from_slice(&owner.to_le_bytes());
+    bytes[24..32].copy_from_slice(&salt.to_le_bytes());
+    let check = xxh3_64(&bytes[..32]);
+    bytes[32..].copy_from_slice(&check.to_le_bytes());
     bytes
 }
 
-/// The salt in a segment's header.
-pub(super) fn decode_segment_header(bytes: &[u8]) -> Result<u64, BadHeader> {
-    if bytes.len() < SEGMENT_HEADER || bytes[..8] != SEGMENT_MAGIC || u64_at(bytes, 24) != xxh3_64(&bytes[..24]) {
+/// The salt in the header of a segment of this owner.
+pub(super) fn decode_segment_header(bytes: &[u8], owner: u64) -> Result<u64, BadHeader> {
+    if bytes.len() < SEGMENT_HEADER || bytes[..8] != SEGMENT_MAGIC || u64_at(bytes, 32) != xxh3_64(&bytes[..32]) {
         return Err(BadHeader::Damaged);
     }
-    match u32_at(bytes, 8) {
-        FORMAT_VERSION => Ok(u64_at(bytes, 16)),
-        other => Err(BadHeader::Version(other)),
+    match (u32_at(bytes, 8), u64_at(bytes, 16)) {
+        (FORMAT_VERSION, found) if found == owner => Ok(u64_at(bytes, 24)),
+        (FORMAT_VERSION, found) => Err(BadHeader::Foreign(found)),
+        (other, _) => Err(BadHeader::Version(other)),
     }
 }
 
@@ -214,8 +218,11 @@ mod tests {
 
     #[test]
     fn bytes_are_pinned() {
-        let header = encode_segment_header(0x0102_0304_0506_0708);
-        assert_eq!(header[..24], *b"TARNLOG\n\x01\0\0\0\0\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01");
+        let header = encode_segment_header(9, 0x0102_0304_0506_0708);
+        assert_eq!(header[..16], *b"TARNLOG\n\x02\0\0\0\0\0\0\0");
+        assert_eq!(header[16..32], *b"\x09\0\0\0\0\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(decode_segment_header(&header, 9), Ok(0x0102_0304_0506_0708));
+        assert_eq!(decode_segment_header(&header, 8), Err(BadHeader::Foreign(9)));
         let frame = FrameHeader { count: 2, size_bytes: 9, first: 7, synced: 6, check: 5 }.encode(3);
         assert_eq!(
             frame[..40],

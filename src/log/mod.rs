@@ -8,11 +8,11 @@
 //! its position.
 //!
 //! ```text
-//! segment   0        8         12        16       24       32
-//!           ┌────────┬─────────┬─────────┬────────┬────────┬───────┬───────┬──
-//!           │ magic  │ version │ 0       │ salt   │ check  │ frame │ frame │ …
-//!           └────────┴─────────┴─────────┴────────┴────────┴───────┴───────┴──
-//!             "TARNLOG\n"                            └ xxh3-64 of bytes 0..24
+//! segment   0        8         12        16       24       32       40
+//!           ┌────────┬─────────┬─────────┬────────┬────────┬────────┬───────┬───────┬──
+//!           │ magic  │ version │ 0       │ owner  │ salt   │ check  │ frame │ frame │ …
+//!           └────────┴─────────┴─────────┴────────┴────────┴────────┴───────┴───────┴──
+//!             "TARNLOG\n"                                     └ xxh3-64 of bytes 0..32
 //!
 //! frame     0       4       8        16        24       32         40       48
 //!           ┌───────┬───────┬────────┬─────────┬────────┬──────────┬────────┬─────────────┬──
@@ -23,6 +23,7 @@
 //! ```
 //! | field | |
 //! |---|---|
+//! | owner | the data directory's id: a segment of another one is refused |
 //! | salt | random; the seed of the segment's frame checksums (xxh3-64): nothing from elsewhere passes for a frame of it |
 //! | count | records; 0 in the mark that a clean close leaves, which only carries `synced` |
 //! | synced | everything up to this LSN was on disk before the frame was written: what tells a torn tail from damage |
@@ -41,7 +42,7 @@
 //! | closed | no | no | no | |
 //!
 //! # Invariants
-//! - LSNs in the files are without gap: a frame that failed is cut off, kept, and written again with the same LSNs.
+//! - LSNs in the files are without gap, from where they are needed on ([`Origin`]): a frame that failed is cut off, kept, and written again with the same LSNs.
 //! - `synced` ≤ `written` ≤ `last`; `acked` never goes back, and never passes `synced` while `always` holds.
 //! - At most one thread writes, none waits to write, and none leaves while others wait for it (`writer`).
 //! - Segments are deleted oldest first, one synced removal at a time, never the last.
@@ -71,7 +72,7 @@ mod writer;
 mod tests;
 
 pub use check::{Repair, Report, SegmentReport, repair, scan};
-pub use disk::{File, Io, RealIo};
+pub use disk::{File, Io, RealIo, read_small_file, replace_small_file};
 pub use format::FORMAT_VERSION;
 pub use replay::Replay;
 
@@ -96,11 +97,23 @@ pub enum Fsync {
     No,
 }
 
+/// What must be known of a log before it is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The number in the header of each of its segments.
+    pub owner: u64,
+    /// Records below this LSN are needed no more: segments that hold nothing else are passed over, whole or not. A
+    /// removal that was interrupted leaves such.
+    pub needed_from: Lsn,
+}
+
 /// How a log is opened.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where the segments are; created if need be, nothing else should be there.
     pub dir: PathBuf,
+    /// Whose log it is, and from where on it is read.
+    pub origin: Origin,
     /// The policy to begin with.
     pub fsync: Fsync,
     /// Pause between attempts after a failed write.
@@ -113,7 +126,7 @@ impl Options {
     /// The usual times: 100 ms and 1 s.
     pub fn new(dir: impl Into<PathBuf>, fsync: Fsync) -> Self {
         let (retry, sync_interval) = (Duration::from_millis(100), Duration::from_secs(1));
-        Options { dir: dir.into(), fsync, retry, sync_interval }
+        Options { dir: dir.into(), origin: Origin::default(), fsync, retry, sync_interval }
     }
 }
 
@@ -172,6 +185,12 @@ pub enum OpenError {
         path: PathBuf,
         /// Its version.
         found: u32,
+    },
+    /// A segment of another data directory.
+    #[error("log: {path} belongs to another data directory: put the right file in its place, or remove it")]
+    Foreign {
+        /// The segment.
+        path: PathBuf,
     },
 }
 
@@ -239,7 +258,7 @@ impl Log {
         let dir = &options.dir;
         let created = io.create_dir(dir);
         created.map_err(|source| OpenError::io(dir, source))?;
-        let replay = Replay::new(io.clone(), dir)?;
+        let replay = Replay::new(io.clone(), dir, options.origin)?;
         let log = Log {
             core: Arc::new(Core::new(io, options)),
             replay_sync: ReplaySync::default(),
@@ -363,6 +382,11 @@ impl Log {
     /// ([`Log::needs_flush`]).
     pub fn rotate(&self) -> io::Result<SegmentBoundary> {
         self.core.rotate()
+    }
+
+    /// Where the newest segment begins; 0 before the start.
+    pub fn newest_segment(&self) -> Lsn {
+        self.core.segments.lock().last().map_or(0, |newest| newest.first)
     }
 
     /// Removes the segments before a boundary, oldest first, when everything in them is in the store and on disk.

@@ -20,7 +20,7 @@ use super::format::{
     BadHeader, FRAME_HEADER, FRAME_MAGIC, FrameHeader, SEGMENT_HEADER, decode_segment_header, is_well_formed,
     parse_segment_name, payload_check, segment_path,
 };
-use super::{Damage, Lost, Lsn, OpenError};
+use super::{Damage, Lost, Lsn, OpenError, Origin};
 
 /// Bytes asked of the disk at a time.
 pub(super) const CHUNK: usize = 1 << 20;
@@ -49,12 +49,12 @@ pub(super) struct SegmentReader {
 }
 
 impl SegmentReader {
-    pub(super) fn open(io: &dyn Io, path: &Path) -> io::Result<Result<Self, BadHeader>> {
+    pub(super) fn open(io: &dyn Io, path: &Path, owner: u64) -> io::Result<Result<Self, BadHeader>> {
         let file = io.open(path)?;
         let size_bytes = file.size_bytes()?;
         let mut header = [0; SEGMENT_HEADER];
         let read = read_full(&*file, &mut header, 0)?;
-        Ok(decode_segment_header(&header[..read]).map(|salt| SegmentReader {
+        Ok(decode_segment_header(&header[..read], owner).map(|salt| SegmentReader {
             file,
             salt,
             size_bytes,
@@ -167,6 +167,8 @@ pub(super) enum Found {
 /// Reads a directory's frames in order.
 pub(super) struct Walker {
     io: Arc<dyn Io>,
+    owner: u64,
+    /// Those that are needed.
     pub(super) segments: Vec<(Lsn, PathBuf)>,
     /// Index of the segment that `reader` reads.
     pub(super) index: usize,
@@ -181,10 +183,24 @@ pub(super) struct Walker {
 }
 
 impl Walker {
-    pub(super) fn new(io: Arc<dyn Io>, dir: &Path) -> Result<Self, OpenError> {
-        let segments = list_segments(&*io, dir)?;
+    pub(super) fn new(io: Arc<dyn Io>, dir: &Path, origin: Origin) -> Result<Self, OpenError> {
+        let Origin { owner, needed_from } = origin;
+        let mut segments = list_segments(&*io, dir)?;
+        // A segment is not needed if the one after it begins no later than what is.
+        let after = segments.partition_point(|&(first, _)| first <= needed_from);
+        segments.drain(..after.saturating_sub(1));
         let expected = segments.first().map_or(1, |&(first, _)| first);
-        Ok(Walker { io, segments, index: 0, reader: None, expected, synced: 0, payload_bytes: 0, places: Vec::new() })
+        Ok(Walker {
+            io,
+            owner,
+            segments,
+            index: 0,
+            reader: None,
+            expected,
+            synced: 0,
+            payload_bytes: 0,
+            places: Vec::new(),
+        })
     }
 
     /// The records of the frame that was found last.
@@ -240,8 +256,9 @@ impl Walker {
     /// Opens the segment at `index`, or says why it cannot follow.
     fn open_segment(&mut self) -> Result<Option<Damage>, OpenError> {
         let (first, path) = self.segments[self.index].clone();
-        match SegmentReader::open(&*self.io, &path).map_err(|source| OpenError::io(&path, source))? {
+        match SegmentReader::open(&*self.io, &path, self.owner).map_err(|source| OpenError::io(&path, source))? {
             Err(BadHeader::Version(found)) => return Err(OpenError::Version { path, found }),
+            Err(BadHeader::Foreign(_)) => return Err(OpenError::Foreign { path }),
             Err(BadHeader::Damaged) => {
                 return self.judge(self.index, 0, "the segment's header is damaged", true).map(Some);
             }
@@ -260,7 +277,7 @@ impl Walker {
         let mut lost = Lost::default();
         let mut proven = proven;
         for (i, (_, path)) in self.segments.iter().enumerate().skip(index) {
-            let opened = SegmentReader::open(&*self.io, path);
+            let opened = SegmentReader::open(&*self.io, path, self.owner);
             let opened = opened.map_err(|source| OpenError::io(path, source))?;
             let Ok(mut reader) = opened else {
                 // Its header was synced before it got its name. Without it no record can be read, but they go all the same.
@@ -293,7 +310,13 @@ impl Walker {
 
 /// Cuts the log at a damage: later segments go first, the newest before the others, so that a crash in between
 /// leaves a log that is cut at the same place.
-pub(super) fn cut(io: &dyn Io, dir: &Path, segments: &[(Lsn, PathBuf)], damage: &Damage) -> Result<(), OpenError> {
+pub(super) fn cut(
+    io: &dyn Io,
+    dir: &Path,
+    owner: u64,
+    segments: &[(Lsn, PathBuf)],
+    damage: &Damage,
+) -> Result<(), OpenError> {
     let whole = damage.offset == 0 && damage.index > 0;
     let keep = if whole { damage.index } else { damage.index + 1 };
     for (_, path) in segments[keep..].iter().rev() {
@@ -307,7 +330,7 @@ pub(super) fn cut(io: &dyn Io, dir: &Path, segments: &[(Lsn, PathBuf)], damage: 
     let path = &damage.path;
     let cut = if damage.offset == 0 {
         // The name alone tells the next LSN, and it must not be forgotten.
-        super::segment::create(io, dir, segments[0].0).map(drop)
+        super::segment::create(io, dir, owner, segments[0].0).map(drop)
     } else {
         io.open(path).and_then(|file| file.truncate(damage.offset).and_then(|()| file.sync_all()))
     };

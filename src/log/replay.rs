@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::disk::{File, Io, read_full, write_all};
-use super::format::split_record;
+use super::format::{SEGMENT_HEADER, split_record};
 use super::read::{CHUNK, Found, SegmentReader, Walker, cut, list_segments};
 use super::segment::{self, Segment};
 use super::writer::{Core, Listed};
-use super::{Damage, Lsn, OpenError};
+use super::{Damage, Lsn, OpenError, Origin};
 
 /// Every record of a log that was opened, oldest first. Needs as much memory as a frame: 1 MiB and one record.
 pub struct Replay {
@@ -19,13 +19,15 @@ pub struct Replay {
     at: usize,
     left: u32,
     tail: Option<Damage>,
+    /// The log goes on above this LSN, wherever it ends.
+    floor: Lsn,
     pub(super) done: bool,
 }
 
 impl Replay {
-    pub(super) fn new(io: Arc<dyn Io>, dir: &Path) -> Result<Self, OpenError> {
-        let walker = Walker::new(io, dir)?;
-        Ok(Replay { walker, next: 0, at: 0, left: 0, tail: None, done: false })
+    pub(super) fn new(io: Arc<dyn Io>, dir: &Path, origin: Origin) -> Result<Self, OpenError> {
+        let walker = Walker::new(io, dir, origin)?;
+        Ok(Replay { walker, next: 0, at: 0, left: 0, tail: None, floor: 0, done: false })
     }
 
     /// The next record. `None` after the last; [`Log::start`](super::Log::start) then opens the log for writing.
@@ -63,6 +65,38 @@ impl Replay {
         self.tail.as_ref()
     }
 
+    /// Where the oldest and the newest segment that are needed begin; `None` if there is none.
+    pub fn bounds(&self) -> Option<(Lsn, Lsn)> {
+        let segments = &self.walker.segments;
+        Some((segments.first()?.0, segments.last()?.0))
+    }
+
+    /// Whether no record has ever been written: a process that ends during the first start leaves this, too.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn is_blank(&self, io: &dyn Io) -> Result<bool, OpenError> {
+        match &self.walker.segments[..] {
+            [] => Ok(true),
+            [(1, path)] => {
+                let size_bytes = io.open(path).and_then(|file| file.size_bytes());
+                Ok(size_bytes.map_err(|source| OpenError::io(path, source))? <= SEGMENT_HEADER as u64)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// LSN of the last record read so far; one less than the first segment's first if there is none.
+    pub fn last(&self) -> Lsn {
+        self.walker.expected - 1
+    }
+
+    /// Has the log go on above an LSN that it does not reach. What was read must be needed no more by the next start:
+    /// in the segments there is a gap behind it.
+    pub fn go_on_above(&mut self, floor: Lsn) {
+        self.floor = floor;
+    }
+
     /// Cuts the tail, syncs what was read and opens the last segment for writing.
     pub(super) fn start(&self, core: &Core) -> Result<(), OpenError> {
         let (io, dir) = (&*core.io, &core.dir);
@@ -75,17 +109,19 @@ impl Replay {
                 bytes = damage.lost.size_bytes, segments = damage.lost.segments, why = damage.what,
                 "log tail cut"
             );
-            cut(io, dir, &self.walker.segments, damage)?;
+            cut(io, dir, core.owner, &self.walker.segments, damage)?;
         }
-        let segments = list_segments(io, dir)?;
-        let Some((_, newest)) = segments.last() else {
-            let segment = segment::create(io, dir, 1).map_err(|source| OpenError::io(dir, source))?;
-            let listed = Listed { first: 1, generation: 1, size_bytes: segment.end };
-            core.begin(segment, 0, vec![listed]);
-            return Ok(());
-        };
+        let mut segments = list_segments(io, dir)?;
         self.rewrite_unproven(io, &segments)?;
         sync_segments(io, &segments)?;
+        let last = self.last().max(self.floor);
+        if segments.is_empty() || last > self.last() {
+            segment::create(io, dir, core.owner, last + 1).map_err(|source| OpenError::io(dir, source))?;
+            segments = list_segments(io, dir)?;
+        }
+        let Some((_, newest)) = segments.last() else {
+            return Err(OpenError::io(dir, std::io::ErrorKind::NotFound.into()));
+        };
         io.sync_dir(dir).map_err(|source| OpenError::io(dir, source))?;
         step("log.start.synced")?;
         let mut listed = Vec::with_capacity(segments.len());
@@ -94,7 +130,7 @@ impl Replay {
             let size_bytes = size_bytes.map_err(|source| OpenError::io(path, source))?;
             listed.push(Listed { first: *first, generation: i as u64 + 1, size_bytes });
         }
-        let opened = SegmentReader::open(io, newest).map_err(|source| OpenError::io(newest, source))?;
+        let opened = SegmentReader::open(io, newest, core.owner).map_err(|source| OpenError::io(newest, source))?;
         let Ok(reader) = opened else {
             return Err(OpenError::io(newest, std::io::Error::other("the segment changed during the start")));
         };
@@ -105,7 +141,7 @@ impl Replay {
             salt: reader.salt,
             end: reader.size_bytes,
         };
-        core.begin(segment, self.walker.expected - 1, listed);
+        core.begin(segment, last, listed);
         Ok(())
     }
 
@@ -115,8 +151,10 @@ impl Replay {
         if self.walker.synced + 1 >= self.walker.expected {
             return Ok(());
         }
+        let Some((needed_from, _)) = self.bounds() else { return Ok(()) };
         let (index, offset) = self.walker.place(self.walker.synced + 1);
-        for (i, (_, path)) in segments.iter().enumerate().skip(index) {
+        let needed = segments.iter().filter(|&&(first, _)| first >= needed_from);
+        for (i, (_, path)) in needed.enumerate().skip(index) {
             let from = if i == index { offset } else { 0 };
             let rewritten = io.open(path).and_then(|file| rewrite(&*file, from));
             rewritten.map_err(|source| OpenError::io(path, source))?;

@@ -29,7 +29,7 @@ impl Core {
         if let Some(first) = first.filter(|&first| first > self.written() && !poisoned) {
             return Ok(SegmentBoundary(first));
         }
-        let prepared = Prepared::new(&*self.io, &self.dir)?;
+        let prepared = Prepared::new(&*self.io, &self.dir, self.owner)?;
         // Else the renaming, under the writer's lock, could wait in the file system's journal for all that is still to be
         // written, 100 ms and more. If it fails, this rotation is the remedy.
         let _ = self.sync(0);

@@ -34,7 +34,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Writes and syncs a header. What a failure leaves behind, the next attempt removes: a file on which a sync has
     /// failed is not to be used again.
-    pub(super) fn new(io: &dyn Io, dir: &Path) -> io::Result<Self> {
+    pub(super) fn new(io: &dyn Io, dir: &Path, owner: u64) -> io::Result<Self> {
         let path = dir.join("next.tmp");
         io.step("log.segment.create")?;
         match io.remove(&path) {
@@ -43,7 +43,7 @@ impl Prepared {
         }
         let file = io.create(&path)?;
         let salt = new_salt();
-        write_all(&*file, &encode_segment_header(salt), 0)?;
+        write_all(&*file, &encode_segment_header(owner, salt), 0)?;
         file.sync_all()?;
         io.step("log.segment.prepared")?;
         Ok(Prepared { file, salt, path })
@@ -57,8 +57,8 @@ impl Prepared {
 }
 
 /// Makes an empty segment, its name synced.
-pub(super) fn create(io: &dyn Io, dir: &Path, first: Lsn) -> io::Result<Segment> {
-    let segment = Prepared::new(io, dir)?.publish(io, dir, first, 1)?;
+pub(super) fn create(io: &dyn Io, dir: &Path, owner: u64, first: Lsn) -> io::Result<Segment> {
+    let segment = Prepared::new(io, dir, owner)?.publish(io, dir, first, 1)?;
     io.step("log.segment.renamed")?;
     io.sync_dir(dir)?;
     Ok(segment)

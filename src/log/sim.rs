@@ -597,7 +597,7 @@ pub fn segment_of(payload: &[u8], count: u32) -> Option<Vec<u8>> {
     let check = payload_check(payload, SALT);
     let header = FrameHeader { count, size_bytes: payload.len() as u64, first: 1, synced: 0, check }.encode(SALT);
     FrameHeader::decode(&header, SALT)?;
-    Some([&encode_segment_header(SALT)[..], &header, payload].concat())
+    Some([&encode_segment_header(0, SALT)[..], &header, payload].concat())
 }
 
 /// A small generator for reproducible tests.

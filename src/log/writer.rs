@@ -252,6 +252,8 @@ struct Signal {
 pub(super) struct Core {
     pub(super) io: Arc<dyn Io>,
     pub(super) dir: PathBuf,
+    /// Whose log it is; stands in every segment.
+    pub(super) owner: u64,
     retry: Duration,
     sync_interval: Duration,
     pending: Padded<Mutex<Batch>>,
@@ -284,6 +286,7 @@ impl Core {
         Core {
             io,
             dir: options.dir.clone(),
+            owner: options.origin.owner,
             retry: options.retry,
             sync_interval: options.sync_interval,
             pending: Padded(Mutex::default()),

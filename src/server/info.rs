@@ -126,8 +126,8 @@ impl Shards {
         self.garbage += core.garbage.len() as u64;
         self.timed.add(core, core.expiry.iter().map(|&(_, index)| index));
         self.timed_fields.add(core, core.fields.iter());
-        for (&ns, &count) in &core.counts {
-            *self.keys.entry(ns).or_default() += count;
+        for &ns in core.counts.keys() {
+            *self.keys.entry(ns).or_default() += core.count(ns);
         }
     }
 }

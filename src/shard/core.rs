@@ -67,8 +67,10 @@ pub struct Core {
     pub fields: super::fields::Fields,
     /// Records without an object, for the next flush.
     pub raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Keys per namespace.
-    pub counts: HashMap<NsId, u64, foldhash::fast::RandomState>,
+    /// Keys per namespace; below zero where a count was wrong, until they are counted anew.
+    pub counts: HashMap<NsId, i64, foldhash::fast::RandomState>,
+    /// A count was found to be wrong: the timer counts the keys anew.
+    pub miscounted: bool,
     /// Namespaces whose count changed since the last gather.
     pub dirty_counts: BTreeSet<NsId>,
     /// Indexes of objects that turned dirty since the last gather.
@@ -178,6 +180,9 @@ impl Core {
     fn admit(&mut self, hash: u32, ns: NsId, key: &[u8], value: &[u8]) -> Result<Index> {
         let (meta, _, inline) = Meta::decode(value).map_err(|e| storage(key, e))?;
         let kind = Kind::from(meta.kind);
+        if kind != Kind::String && meta.version == 0 {
+            return Err(storage(key, "metadata of a collection without a version"));
+        }
         let mut bytes = Vec::with_capacity(key.len() + inline.len());
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(inline);
@@ -431,16 +436,16 @@ impl Core {
 
     /// Keys of a namespace.
     pub fn count(&self, ns: NsId) -> u64 {
-        self.counts.get(&ns).copied().unwrap_or(0)
+        self.counts.get(&ns).map_or(0, |&count| count.max(0) as u64)
     }
 
     /// Keys of all namespaces.
     pub fn keys(&self) -> u64 {
-        self.counts.values().sum()
+        self.counts.values().map(|&count| count.max(0) as u64).sum()
     }
 
     /// Sets the number of keys of a namespace.
-    pub fn set_count(&mut self, ns: NsId, count: u64) {
+    pub fn set_count(&mut self, ns: NsId, count: i64) {
         self.counts.insert(ns, count);
         self.dirty_counts.insert(ns);
     }

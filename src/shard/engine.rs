@@ -6,12 +6,13 @@
 //! | `flush`, `watch`, `free` | see [`background`] |
 //! | `log` | see [`crate::log`] |
 //!
-//! Opening: superblock and lock file, store, namespaces, counts; then [`Engine::replay`] brings the log's records into
+//! Opening: superblock and lock file, checkpoint, log, store, namespaces, counts; then [`Engine::replay`] brings the log's records into
 //! the tables; only then may commands run.
 
 mod background;
 mod steps;
 
+pub use background::RUNS_REFUSED;
 #[cfg(test)]
 pub(super) use steps::Flush;
 pub use steps::FlushError;
@@ -26,9 +27,10 @@ use siphasher::sip::SipHasher13;
 use crate::codec::{self, NamespaceMap, NsId};
 use crate::error::Result;
 use crate::log::{self, Io, Log};
-use crate::store::{Store, StoreOptions};
+use crate::store::{Create, DataDir, Store, StoreError, StoreOptions};
 
 use super::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
+use super::checkpoint::{self, Checkpoint, Kept, Trust, lost};
 use super::cold::ColdCache;
 use super::core::{Core, ShardId};
 use super::names::Names;
@@ -148,7 +150,7 @@ pub struct Sizes {
     pub log: u64,
 }
 
-/// Counters of flushes.
+/// Counters of flushes, and of the runs in the store that wait for compaction: of all partitions, and of the worst.
 #[derive(Debug, Default)]
 #[expect(missing_docs, reason = "the names INFO gives them")]
 pub struct EngineStats {
@@ -158,6 +160,9 @@ pub struct EngineStats {
     pub flush_us: AtomicU64,
     pub replayed_records: AtomicU64,
     pub last_flush_ms: AtomicU64,
+    pub level0_runs: AtomicU64,
+    pub level0_runs_max: AtomicU64,
+    pub store_reopens: AtomicU64,
 }
 
 /// All shards with their log and store.
@@ -196,8 +201,12 @@ pub struct Engine {
     /// Threads stop.
     pub stopping: AtomicBool,
     log_from: AtomicU64,
+    /// What is noted on disk of log and store.
+    pub(super) checkpoint: parking_lot::Mutex<Kept>,
     /// Why the last flush failed, if it did.
     flush_failure: parking_lot::Mutex<Option<Arc<str>>>,
+    /// Why the store's compactions have ended, until they have gone on for a while.
+    store_failure: parking_lot::Mutex<Option<Arc<str>>>,
     /// One flush at a time.
     flush_lock: parking_lot::Mutex<()>,
     /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
@@ -222,6 +231,22 @@ pub enum OpenError {
     /// The redo log.
     #[error(transparent)]
     Log(#[from] log::OpenError),
+    /// A part of the data directory is missing, cut or from another time.
+    #[error("{dir} is not whole: {what}. Put the right part back, or accept the loss: tarn check --repair {dir}")]
+    Lost {
+        /// The data directory.
+        dir: PathBuf,
+        /// What is missing.
+        what: String,
+    },
+    /// A part belongs to another data directory: no repair makes sense of it.
+    #[error("{dir} holds a part of another data directory: {what}. Put the right part back, or remove the wrong one")]
+    Foreign {
+        /// The data directory.
+        dir: PathBuf,
+        /// Which part.
+        what: String,
+    },
     /// A record of the log or of the store cannot be understood.
     #[error("{0}")]
     Record(String),
@@ -236,11 +261,9 @@ impl Engine {
             nice: Some(options.nice),
             ..StoreOptions::default()
         };
-        let store = Arc::new(Store::open(&options.dir, store)?);
+        let (store, log, replay, kept) = open_parts(&io, &options, store)?;
         let shards = store.superblock().shards;
         let router = Router::new(store.superblock().hash_key, shards);
-        let (log, replay) =
-            Log::open(io.clone(), &log::Options::new(options.dir.join(crate::store::LOG_FOLDER), options.fsync))?;
         let log = Arc::new(log);
         let waiter = log.register(Box::new(|| ()));
         let names = Arc::new(load_names(&store, options.databases)?);
@@ -276,7 +299,9 @@ impl Engine {
             active_expire: AtomicBool::new(true),
             stopping: AtomicBool::new(false),
             log_from: AtomicU64::new(0),
+            checkpoint: parking_lot::Mutex::new(kept),
             flush_failure: parking_lot::Mutex::new(None),
+            store_failure: parking_lot::Mutex::new(None),
             flush_lock: parking_lot::Mutex::new(()),
             turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             flush_wake: Default::default(),
@@ -399,14 +424,14 @@ impl Engine {
         self.shards.iter().map(|s| s.dirty_bytes()).sum()
     }
 
-    /// Why writes are refused now, if they are: the log takes none, or the dirty budget is used up and flushes fail, so
-    /// that a writer would wait for ever.
+    /// Why writes are refused now, if they are: the log takes none; the dirty budget is used up and flushes fail, so
+    /// that a writer would wait for ever; or so many runs wait for compaction that reads would degrade (rule 13).
     pub fn refusal(&self) -> Option<Arc<str>> {
         let stuck = || {
             let full = self.write_delay_us.load(Ordering::Relaxed) >= MOST_DELAY_US;
             self.flush_failure.lock().clone().filter(|_| full)
         };
-        self.log.health().or_else(stuck)
+        self.log.health().or_else(stuck).or_else(|| self.runs_refusal())
     }
 
     /// Has the log write what was appended, for commits that no connection waits for.
@@ -456,7 +481,7 @@ impl Engine {
                 Err(error) => tracing::error!(%error, "last flush failed; the log holds everything"),
             }
         }
-        match self.log.close() {
+        match self.log.close().and_then(|()| self.note_end()) {
             Err(error) if flushed => {
                 tracing::warn!(%error, "the log could not be closed; the store holds everything");
                 Ok(())
@@ -464,6 +489,42 @@ impl Engine {
             closed => closed,
         }
     }
+}
+
+/// Opens log and store and makes sure that they belong together. Nothing is made that an existing directory must have.
+fn open_parts(
+    io: &Arc<dyn Io>,
+    options: &EngineOptions,
+    store: StoreOptions,
+) -> Result<(Arc<Store>, Log, log::Replay, Kept), OpenError> {
+    let dir = &options.dir;
+    let data = DataDir::open(dir, options.shards)?;
+    let (owner, shards) = (data.superblock().id(), data.superblock().shards);
+    let noted = Checkpoint::load(&**io, dir, owner, shards)?;
+    let log_options = log::Options {
+        origin: noted.as_ref().map_or(log::Origin { owner, needed_from: 0 }, Checkpoint::origin),
+        ..log::Options::new(dir.join(crate::store::LOG_FOLDER), options.fsync)
+    };
+    let (log, replay) = Log::open(io.clone(), &log_options)?;
+    let no_checkpoint = || lost(dir, format!("{} is missing", crate::store::CHECKPOINT_FILE));
+    let create = match &noted {
+        // As a process leaves it that ends during the first start, or this is not all there was.
+        None if !replay.is_blank(&**io)? => return Err(no_checkpoint()),
+        None => Create::Store,
+        Some(noted) if noted.trust == Trust::Accepted => Create::Partitions,
+        Some(_) => Create::Nothing,
+    };
+    let store = Store::open_in(data, store, create).map_err(|error| match error {
+        StoreError::NoStore { .. } | StoreError::NoPartition { .. } => lost(dir, error.to_string()),
+        error => error.into(),
+    })?;
+    let stored = checkpoint::stored(&store, dir)?;
+    match &noted {
+        None if stored.iter().any(|&lsn| lsn > 0) => return Err(no_checkpoint()),
+        None => {}
+        Some(noted) => noted.missing(replay.bounds(), &stored).map_or(Ok(()), |what| Err(lost(dir, what)))?,
+    }
+    Ok((Arc::new(store), log, replay, Kept::new(dir, noted, owner, shards)))
 }
 
 /// Bytes of all tables of the store.
@@ -500,6 +561,7 @@ fn open_core(
         raw: Default::default(),
         counts: Default::default(),
         dirty_counts: Default::default(),
+        miscounted: false,
         dirty: Vec::new(),
         in_flight: Vec::new(),
         order: None,

@@ -307,10 +307,17 @@ impl Gather {
             self.flight.records.push(&self.key, Some(&codec::key::count_value(core.count(ns))));
             self.flight.counts.push(ns);
         }
-        if !self.flight.is_empty() {
+        if self.flight.is_empty() {
+            // The partition does not reach it.
+            self.flight.highest = 0;
+        } else {
+            // It never goes back: after a start without records in the log, nothing gathered need have an LSN.
+            self.flight.highest = self.flight.highest.max(core.stored_lsn);
             self.key.clear();
             codec::key::flushed_key(&mut self.key);
-            self.flight.records.push(&self.key, Some(&codec::key::count_value(self.flight.highest)));
+            self.flight
+                .records
+                .push(&self.key, Some(&codec::key::flushed_value(self.flight.highest, core.partition.owner())));
         }
         self.flight
     }

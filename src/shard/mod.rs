@@ -14,6 +14,8 @@
 //! | [`names`] | namespaces |
 //! | [`flush`] | changed records on their way to fjall |
 //! | [`replay`] | the log's records on their way back |
+//! | [`checkpoint`] | what log and store must hold, and what to do if they do not |
+//! | [`recount`] | counting keys anew |
 //! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
 //! | [`walk`], [`order`], [`cursor`] | the key space in steps |
 //! | [`draw`] | a key at random |
@@ -24,6 +26,7 @@ pub mod ahead;
 pub mod build;
 #[cfg(test)]
 mod check;
+pub mod checkpoint;
 pub mod cold;
 pub mod core;
 pub mod cursor;
@@ -38,6 +41,7 @@ pub mod object;
 pub mod order;
 pub mod overlay;
 pub mod rank;
+pub mod recount;
 pub mod replay;
 pub mod table;
 pub mod timer;

@@ -34,13 +34,13 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
         if let DiskKey::Count { ns } = codec::key::decode_key(&key).map_err(bad)?
             && core.names.is_live(ns)
         {
-            core.counts.insert(ns, codec::key::decode_count(&value).map_err(bad)?);
+            core.counts.insert(ns, stored_count(codec::key::decode_count(&value).map_err(bad)?));
         }
     }
     let mut key = Vec::new();
     codec::key::flushed_key(&mut key);
     if let Some(value) = partition.get(&key)? {
-        core.stored_lsn = codec::key::decode_count(&value).map_err(bad)?;
+        core.stored_lsn = codec::key::decode_flushed(&value).map_err(bad)?.0;
     }
     let range = codec::key::tag_range(codec::key::tag::GARBAGE);
     for item in partition.range(&range.lower, &range.upper)? {
@@ -57,6 +57,14 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
     }
     Ok(())
 }
+
+/// A count as it was stored; of one that no shard can have, damage left it, the sign is no use.
+fn stored_count(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(0)
+}
+
+/// No value is patched behind this, the longest that a client can make.
+const MOST_OFFSET: u64 = 1 << 32;
 
 /// Records between two looks at the dirty budget.
 const MOST_RECORDS: usize = if cfg!(test) { 4 } else { usize::MAX };
@@ -75,6 +83,7 @@ pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
             break;
         }
         if over_budget(engine) {
+            engine.open_end().map_err(bad)?;
             // Nothing may be deleted meanwhile: what follows in the log still needs its place.
             engine.store_tables().map_err(bad)?;
         }
@@ -82,7 +91,7 @@ pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     for shard in &engine.shards {
         bury_pending(&mut shard.core())?;
     }
-    engine.log.start(replay)?;
+    engine.start_log(replay)?;
     complete_names(engine)
 }
 
@@ -203,6 +212,9 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool
         run(&mut core, hash).map_err(|e| e.to_string())
     };
     match *op {
+        Op::Patch { offset, .. } | Op::ElemPatch { offset, .. } if offset > MOST_OFFSET => {
+            Err(format!("record {lsn} patches a value at offset {offset}"))
+        }
         Op::Put { ns, key, header, value } => {
             let mut meta = Meta::decode(header).map_err(|e| e.to_string())?.0;
             meta.resolve_version(lsn);
@@ -245,7 +257,7 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool
         }),
         Op::Count { shard, ns, count } => with_shard(engine, shard, lsn, mine, |core| {
             if core.names.is_live(ns) {
-                core.set_count(ns, count);
+                core.set_count(ns, stored_count(count));
             }
         }),
         Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, mine, |core| raw(core, key, value)),

@@ -7,6 +7,7 @@
 //! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
 //! | garbage: elements of dropped bodies get tombstones | 1,024 elements a turn |
 //! | the order index grows, or is freed when nobody asks for it | 256 keys per hold of the lock, 20 ms a turn |
+//! | after a count was found to be wrong: the shard's keys are counted | 8,192 keys a turn |
 //! | dead namespaces: their objects leave the table, then fjall compacts | 1,024 places a turn |
 //!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is
@@ -25,6 +26,7 @@ use super::engine::Engine;
 use super::fields::FieldSweep;
 use super::garbage::{self, DeadStage, Stage};
 use super::object::{Kind, state};
+use super::recount::Recount;
 use super::table::table_hash;
 use super::txn::{Mark, Txn, WriteSet};
 
@@ -66,17 +68,21 @@ pub struct Timer<'a> {
     set: WriteSet,
     /// The hash whose fields are being swept.
     fields: Option<FieldSweep>,
+    /// A count of the shard's keys under way.
+    recount: Option<Recount>,
 }
 
 impl<'a> Timer<'a> {
     /// A timer for a shard.
     pub fn new(engine: &'a Engine, id: ShardId) -> Self {
-        Timer { engine, id, set: WriteSet::default(), fields: None }
+        Timer { engine, id, set: WriteSet::default(), fields: None, recount: None }
     }
 
     /// One turn at this time.
     pub fn turn(&mut self, now_ms: u64) {
         if self.engine.log.health().is_some() {
+            // It keeps the store from being reopened, which may be what is needed.
+            self.recount = None;
             return;
         }
         let turns = [
@@ -88,6 +94,7 @@ impl<'a> Timer<'a> {
             Self::expire_fields,
             Self::collect_garbage,
             Self::reap_namespaces,
+            Self::count_anew,
         ];
         for turn in turns {
             if let Err(error) = turn(self, now_ms) {
@@ -161,6 +168,27 @@ impl<'a> Timer<'a> {
         drop(txn);
         self.engine.write_out(need);
         result
+    }
+
+    /// Counts the next of the shard's keys, if a count was found to be wrong.
+    fn count_anew(&mut self, now_ms: u64) -> Result {
+        let mut recount = match self.recount.take() {
+            Some(recount) if self.engine.store.health().is_ok() => recount,
+            _ => match self.with_core(|core| core.miscounted.then(|| Recount::begin(core))) {
+                Some(recount) => recount?,
+                None => return Ok(()),
+            },
+        };
+        if recount.step()? {
+            self.recount = Some(recount);
+            return Ok(());
+        }
+        self.transact(now_ms, |txn| {
+            recount.end(txn, 0);
+            Ok(())
+        })?;
+        tracing::info!(shard = self.id, "keys counted anew");
+        Ok(())
     }
 
     fn active(&self) -> bool {

@@ -241,11 +241,24 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     fn add_count(&mut self, at: u16, ns: NsId, delta: i64) {
         let core = &mut self.lease[at as usize];
-        let count = core.count(ns);
-        let new = count.checked_add_signed(delta);
-        assert!(new.is_some(), "a namespace never holds fewer than zero keys");
-        core.set_count(ns, new.unwrap_or(0));
-        self.set.undo.push(Undo::Count { at, ns, count });
+        let count = core.counts.get(&ns).copied().unwrap_or(0) + delta;
+        if count < 0 && !core.miscounted {
+            tracing::error!(
+                shard = core.shard,
+                namespace = ns,
+                "fewer keys were counted than there are: counts them anew"
+            );
+            core.miscounted = true;
+        }
+        self.correct_count(at, ns, count);
+    }
+
+    /// Sets the number of keys of a namespace; below zero only if it was wrong before.
+    pub(super) fn correct_count(&mut self, at: u16, ns: NsId, count: i64) {
+        let core = &mut self.lease[at as usize];
+        let before = core.counts.get(&ns).copied().unwrap_or(0);
+        core.set_count(ns, count);
+        self.set.undo.push(Undo::Count { at, ns, count: before });
         if !self.set.counts.contains(&(at, ns)) {
             self.set.counts.push((at, ns));
         }
@@ -475,7 +488,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     pub fn commit(&mut self, log: &Log) -> Lsn {
         self.count_look_ups();
         self.log_pending();
-        if self.set.redo.is_empty() {
+        if self.set.redo.is_empty() && self.set.counts.is_empty() {
             debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
             self.set.give_back();
             return self.need;

@@ -68,8 +68,14 @@ pub enum StoreError {
         /// The data directory.
         dir: PathBuf,
     },
+    /// The directory has lost its store.
+    #[error("{folder} is missing or empty: the store is lost")]
+    NoStore {
+        /// The store's folder.
+        folder: PathBuf,
+    },
     /// The database has lost a partition.
-    #[error("partition of shard {shard} is gone from the database")]
+    #[error("partition of shard {shard} is gone from the store")]
     NoPartition {
         /// Its shard.
         shard: u16,

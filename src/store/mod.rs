@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `LOCK` | the lock file |
 //! | `SUPERBLOCK` | see [`superblock`] |
+//! | `CHECKPOINT` | what log and store must hold; nor is that this module's |
 //! | `store/` | one fjall database, a partition a shard, named by its number |
 //! | `log/` | the redo log, which is not this module's |
 //!
@@ -43,7 +44,6 @@ pub use fjall::{UserKey, UserValue};
 use filter::DeadFilterFactory;
 use fjall::{Database, Keyspace, PersistMode};
 use parking_lot::RwLock;
-use partition::Slot;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,8 +60,48 @@ const NEW_STORE_FOLDER: &str = "store.new";
 /// Folder of the redo log in the data directory.
 pub const LOG_FOLDER: &str = "log";
 
+/// File in the data directory that says what log and store must hold.
+pub const CHECKPOINT_FILE: &str = "CHECKPOINT";
+
 /// How often a reopening tries to get the database while ranges of it are still being read.
 const REOPEN_TRIES: usize = 10;
+
+/// What may be made where it is not there. An existing directory that lacks a part has lost it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Create {
+    /// Nothing.
+    Nothing,
+    /// The store as a whole.
+    Store,
+    /// Also single partitions, empty.
+    Partitions,
+}
+
+/// A data directory that belongs to this process.
+pub struct DataDir {
+    path: PathBuf,
+    superblock: Superblock,
+    lock: DirLock,
+}
+
+impl DataDir {
+    /// Takes the directory `path`; makes it, and its superblock, if it is not there.
+    ///
+    /// # Errors
+    /// Refuses a directory that another server has, one of an unknown format, one with another number of shards than
+    /// `shards` names, and one with data but no superblock.
+    pub fn open(path: &Path, shards: Option<u16>) -> Result<DataDir> {
+        make_dir(path)?;
+        let lock = DirLock::acquire(path)?;
+        let superblock = Superblock::open(path, shards, default_shards())?;
+        Ok(DataDir { path: path.to_owned(), superblock, lock })
+    }
+
+    /// What its superblock says.
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+}
 
 /// The open store of a data directory.
 pub struct Store {
@@ -76,22 +116,31 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the data directory `dir`, or makes it.
+    /// Opens the data directory `dir`, or makes it; for who has no log beside it.
     ///
     /// # Errors
-    /// Refuses a directory that another server has, one of an unknown format, one with another number of shards than
-    /// `options` name, and one with data but no superblock.
+    /// See [`DataDir::open`] and [`Store::open_in`].
     pub fn open(dir: &Path, options: StoreOptions) -> Result<Store> {
-        make_dir(dir)?;
-        let lock = DirLock::acquire(dir)?;
-        let superblock = Superblock::open(dir, options.shards, default_shards())?;
-        let partitions = (0..superblock.shards).map(|_| Arc::new(Partition::new(Arc::new(Slot::default())))).collect();
+        Store::open_in(DataDir::open(dir, options.shards)?, options, Create::Store)
+    }
+
+    /// Opens the store of a data directory.
+    ///
+    /// # Errors
+    /// Refuses a store of which something is missing that must not be made.
+    pub fn open_in(dir: DataDir, options: StoreOptions, create: Create) -> Result<Store> {
+        let DataDir { path: dir, superblock, lock } = dir;
+        let partitions =
+            (0..superblock.shards).map(|_| Arc::new(Partition::new(Arc::default(), superblock.id()))).collect();
         let folder = dir.join(STORE_FOLDER);
-        if !folder.exists() {
-            create_database(dir, superblock.shards, &options)?;
+        if is_empty(&folder)? {
+            if create == Create::Nothing {
+                return Err(StoreError::NoStore { folder });
+            }
+            create_database(&dir, superblock.shards, &options)?;
         }
         let store = Store { superblock, folder, options, db: RwLock::new(None), partitions, _lock: lock };
-        store.reopen()?;
+        store.open_again(create)?;
         Ok(store)
     }
 
@@ -133,11 +182,15 @@ impl Store {
     /// # Errors
     /// What opening answers. The store is closed then, and the next call tries again.
     pub fn reopen(&self) -> Result {
+        self.open_again(Create::Nothing)
+    }
+
+    fn open_again(&self, create: Create) -> Result {
         let mut db = self.db.write();
         let mut slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
         // Ends fjall's workers. A filter that runs in one finds its slot closed, and keeps everything.
         *db = None;
-        let (database, keyspaces) = self.open_database()?;
+        let (database, keyspaces) = self.open_database(create)?;
         for (slot, keyspace) in slots.iter_mut().zip(keyspaces) {
             **slot = Some(keyspace);
         }
@@ -159,9 +212,9 @@ impl Store {
         self.db.try_read().and_then(|db| db.as_ref().map(Database::active_compactions)).unwrap_or_default()
     }
 
-    fn open_database(&self) -> Result<(Database, Vec<Keyspace>)> {
+    fn open_database(&self, create: Create) -> Result<(Database, Vec<Keyspace>)> {
         for _ in 0..REOPEN_TRIES {
-            match priority::at_nice(self.options.nice, || self.try_open_database())? {
+            match priority::at_nice(self.options.nice, || self.try_open_database(create))? {
                 Err(StoreError::Fjall { source: fjall::Error::Locked, .. }) => {
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -171,7 +224,7 @@ impl Store {
         Err(StoreError::Busy)
     }
 
-    fn try_open_database(&self) -> Result<(Database, Vec<Keyspace>)> {
+    fn try_open_database(&self, create: Create) -> Result<(Database, Vec<Keyspace>)> {
         let slots: Vec<_> = self.partitions.iter().map(|partition| Arc::clone(partition.slot())).collect();
         let assign = move |name: &str| {
             let slot = slots.get(name.parse::<usize>().ok()?)?;
@@ -189,7 +242,7 @@ impl Store {
         for shard in 0..self.superblock.shards {
             let name = shard.to_string();
             // fjall would make it anew, and empty.
-            if !db.keyspace_exists(&name) {
+            if !db.keyspace_exists(&name) && create != Create::Partitions {
                 return Err(StoreError::NoPartition { shard });
             }
             let keyspace = db.keyspace(&name, || options::partition_options(self.options.compression));
@@ -222,6 +275,15 @@ impl Drop for Store {
         let mut db = self.db.write();
         let _slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
         *db = None;
+    }
+}
+
+/// Whether a folder is not there, or holds nothing.
+fn is_empty(folder: &Path) -> Result<bool> {
+    match std::fs::read_dir(folder) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(StoreError::io("read", folder)(error)),
     }
 }
 

@@ -53,13 +53,26 @@ pub struct Partition {
     slot: Arc<Slot>,
     disk_bytes: AtomicU64,
     failed: AtomicBool,
+    /// Id of the data directory.
+    owner: u64,
     /// One ingestion at a time: a flush and a big result may want to at once.
     ingesting: parking_lot::Mutex<()>,
 }
 
 impl Partition {
-    pub(super) fn new(slot: Arc<Slot>) -> Partition {
-        Partition { slot, disk_bytes: AtomicU64::new(0), failed: AtomicBool::new(false), ingesting: Default::default() }
+    pub(super) fn new(slot: Arc<Slot>, owner: u64) -> Partition {
+        Partition {
+            slot,
+            disk_bytes: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            owner,
+            ingesting: Default::default(),
+        }
+    }
+
+    /// Id of the data directory that it belongs to.
+    pub const fn owner(&self) -> u64 {
+        self.owner
     }
 
     pub(super) const fn slot(&self) -> &Arc<Slot> {

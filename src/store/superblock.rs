@@ -18,7 +18,7 @@
 //! therefore damaged, and is refused: a new hash key would lose every key in it.
 
 use super::error::{Result, StoreError};
-use super::{MAX_SHARDS, STORE_FOLDER};
+use super::{CHECKPOINT_FILE, LOG_FOLDER, MAX_SHARDS, STORE_FOLDER};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -29,7 +29,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const FILE_NAME: &str = "SUPERBLOCK";
 
 /// Version of everything on disk: keys, values, log records.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const TEMP_NAME: &str = "SUPERBLOCK.new";
 const MAGIC: [u8; 8] = *b"TARNDATA";
@@ -53,7 +53,7 @@ impl Superblock {
         let mut file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let has_data = dir.join(STORE_FOLDER).exists() || dir.join(super::LOG_FOLDER).exists();
+                let has_data = [STORE_FOLDER, LOG_FOLDER, CHECKPOINT_FILE].iter().any(|name| dir.join(name).exists());
                 return if has_data { Err(StoreError::NoSuperblock { dir: dir.to_owned() }) } else { Ok(None) };
             }
             Err(error) => return Err(StoreError::io("open", &path)(error)),
@@ -94,6 +94,12 @@ impl Superblock {
             }
             _ => Ok(superblock),
         }
+    }
+
+    /// What tells this data directory from every other: stands in its log, its store and its checkpoint.
+    pub fn id(&self) -> u64 {
+        let bytes = self.encode();
+        xxh3_64(&bytes[..LEN - 8])
     }
 
     fn encode(&self) -> [u8; LEN] {
@@ -166,9 +172,10 @@ mod tests {
     fn superblock_bytes_are_pinned() {
         let block = Superblock { shards: 258, hash_key: [1, 2], created_ms: 3 };
         let bytes = block.encode();
-        assert_eq!(bytes[..16], *b"TARNDATA\x01\0\0\0\x02\x01\0\0");
+        assert_eq!(bytes[..16], *b"TARNDATA\x02\0\0\0\x02\x01\0\0");
         assert_eq!(bytes[16..40], *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0");
         assert_eq!(bytes[40..], xxh3_64(&bytes[..40]).to_le_bytes());
+        assert_eq!(bytes[40..], block.id().to_le_bytes());
     }
 
     #[test]
@@ -215,19 +222,21 @@ mod tests {
     fn a_newer_format_is_named() {
         let mut bytes = Superblock { shards: 4, hash_key: [1, 2], created_ms: 3 }.encode().to_vec();
         bytes.truncate(LEN - 8);
-        bytes[8] = 2;
+        bytes[8] = 3;
         bytes.extend_from_slice(b"something new");
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
         let error = decode(&bytes, Path::new("dir/SUPERBLOCK")).unwrap_err().to_string();
-        assert_eq!(error, "dir/SUPERBLOCK has format version 2, this server knows version 1");
+        assert_eq!(error, "dir/SUPERBLOCK has format version 3, this server knows version 2");
     }
 
     #[test]
     fn data_without_a_superblock_are_refused() {
-        let dir = tempdir().unwrap();
-        std::fs::create_dir(dir.path().join(STORE_FOLDER)).unwrap();
-        let error = Superblock::open(dir.path(), None, 16).unwrap_err();
-        assert!(matches!(error, StoreError::NoSuperblock { .. }), "{error}");
+        for part in [STORE_FOLDER, LOG_FOLDER, CHECKPOINT_FILE] {
+            let dir = tempdir().unwrap();
+            std::fs::create_dir(dir.path().join(part)).unwrap();
+            let error = Superblock::open(dir.path(), None, 16).unwrap_err();
+            assert!(matches!(error, StoreError::NoSuperblock { .. }), "{error}");
+        }
     }
 
     #[test]

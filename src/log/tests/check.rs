@@ -3,11 +3,20 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::log::format::SEGMENT_HEADER;
 use crate::log::sim::segment_of;
-use crate::log::{Io, repair, scan};
+use crate::log::{Io, Origin, Repair, Report};
 
 fn io(sim: &SimIo) -> Arc<dyn Io> {
     Arc::new(sim.clone())
+}
+
+fn scan(io: &Arc<dyn Io>, dir: &Path) -> Result<Report, OpenError> {
+    crate::log::scan(io, dir, Origin::default())
+}
+
+fn repair(io: &Arc<dyn Io>, dir: &Path) -> Result<Option<Repair>, OpenError> {
+    crate::log::repair(io, dir, Origin::default())
 }
 
 /// Three segments with two records each, all proven by a clean close.
@@ -29,7 +38,7 @@ fn a_whole_log_is_described() {
     assert_eq!((report.last, report.synced, &report.damage), (6, 6, &None));
     let counts: Vec<_> = report.segments.iter().map(|s| (s.first, s.frames, s.records)).collect();
     assert_eq!(counts, [(1, 2, 2), (3, 2, 2), (5, 3, 2)]);
-    assert!(report.segments.iter().all(|s| s.size_bytes > 32));
+    assert!(report.segments.iter().all(|s| s.size_bytes > SEGMENT_HEADER as u64));
     assert!(repair(&io(&closed()), dir()).unwrap().is_none());
 }
 
@@ -38,16 +47,19 @@ fn a_damaged_middle_is_described_and_cut_on_demand() {
     let sim = closed();
     let mut bytes = sim.contents(&path(3)).unwrap();
     let size_bytes = bytes.len() as u64;
-    bytes[32 + 48 + 5] ^= 1;
+    bytes[SEGMENT_HEADER + 48 + 5] ^= 1;
     sim.put(&path(3), &bytes);
-    let last_segment_bytes = sim.contents(&path(5)).unwrap().len() as u64 - 32;
+    let last_segment_bytes = sim.contents(&path(5)).unwrap().len() as u64 - SEGMENT_HEADER as u64;
 
     let operations = sim.operations();
     let damage = scan(&io(&sim), dir()).unwrap().damage.unwrap();
     assert_eq!(sim.operations(), operations, "a scan changes nothing");
-    assert_eq!((damage.path.clone(), damage.offset, damage.lsn, damage.proven), (path(3), 32, 3, true));
+    assert_eq!(
+        (damage.path.clone(), damage.offset, damage.lsn, damage.proven),
+        (path(3), SEGMENT_HEADER as u64, 3, true)
+    );
     assert_eq!((damage.lost.segments, damage.lost.records, damage.lost.last), (1, 3, 6));
-    assert_eq!(damage.lost.size_bytes, size_bytes - 32 + last_segment_bytes);
+    assert_eq!(damage.lost.size_bytes, size_bytes - SEGMENT_HEADER as u64 + last_segment_bytes);
     assert!(reopen(&sim, Fsync::No).is_err());
 
     assert_eq!(repair(&io(&sim), dir()).unwrap().unwrap().damage, damage);
@@ -149,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_bytes_are_read_without_panic(at in 32_usize..600, byte: u8, len in 0_usize..60) {
+    fn changed_bytes_are_read_without_panic(at in SEGMENT_HEADER..600, byte: u8, len in 0_usize..60) {
         let sim = SimIo::new();
         with_records(&sim, Fsync::No, 6);
         let mut bytes = sim.contents(&path(1)).unwrap();

@@ -87,7 +87,9 @@ fn big_batches_become_frames_of_bounded_size() {
         log.append(|lsn, out| out.resize(out.len() + size_bytes, lsn as u8));
     }
     log.commit(40, waiter);
-    let report = crate::log::scan(&(Arc::new(sim.clone()) as Arc<dyn crate::log::Io>), dir()).unwrap();
+    let report =
+        crate::log::scan(&(Arc::new(sim.clone()) as Arc<dyn crate::log::Io>), dir(), crate::log::Origin::default())
+            .unwrap();
     assert!((4..=6).contains(&report.segments[0].frames), "{report:?}");
     let (_, records) = reopen(&sim, Fsync::No).unwrap();
     assert_eq!(records.iter().map(|(_, bytes)| bytes.len()).collect::<Vec<_>>(), sizes);

@@ -185,7 +185,7 @@ fn rule_4_a_damaged_segment_header_is_refused() {
     let sim = SimIo::new();
     with_records(&sim, Fsync::No, 2);
     let bytes = sim.contents(&path(1)).unwrap();
-    for end in [0, 7, 31] {
+    for end in [0, 7, 39] {
         assert_eq!(damaged(reopen(&disk(&bytes[..end]), Fsync::No)).offset, 0);
     }
     for at in 0..SEGMENT_HEADER {
@@ -197,12 +197,12 @@ fn rule_4_a_damaged_segment_header_is_refused() {
 
 #[test]
 fn rule_4_another_format_version_is_named() {
-    let mut header = encode_segment_header(1);
-    header[8] = 2;
-    let check = xxhash_rust::xxh3::xxh3_64(&header[..24]);
-    header[24..].copy_from_slice(&check.to_le_bytes());
+    let mut header = encode_segment_header(0, 1);
+    header[8] = 3;
+    let check = xxhash_rust::xxh3::xxh3_64(&header[..32]);
+    header[32..].copy_from_slice(&check.to_le_bytes());
     let error = reopen(&disk(&header), Fsync::No).err().unwrap().to_string();
-    assert_eq!(error, "log: log/0000000000000001.log has format version 2, this binary knows 1");
+    assert_eq!(error, "log: log/0000000000000001.log has format version 3, this binary knows 2");
 }
 
 #[test]

@@ -205,7 +205,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let flushes = engine.stats.flushes.load(Ordering::Relaxed);
     let flush_s = engine.stats.flush_us.load(Ordering::Relaxed).checked_div(flushes * 1_000_000);
     let flush_s = flush_s.map_or(-1, |seconds| seconds as i64);
-    let flush_ok = engine.store.health().is_ok() && !engine.flush_fails();
+    let flush_ok = engine.store_failure().is_none() && !engine.flush_fails();
     text.line("loading", u8::from(loading));
     text.line("async_loading", 0);
     if loading {
@@ -436,6 +436,10 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_store_reads", facts.shards.stats.stored_reads);
     text.line("tarn_store_bytes", store_bytes);
     text.line("tarn_compactions_running", engine.store.active_compactions());
+    text.line("tarn_compactions_ok", u8::from(engine.store_failure().is_none()));
+    text.line("tarn_level0_runs", load(&stats.level0_runs));
+    text.line("tarn_level0_runs_max", load(&stats.level0_runs_max));
+    text.line("tarn_store_reopens", load(&stats.store_reopens));
     text.line("tarn_garbage_queue", facts.shards.garbage);
     text.line("tarn_log_bytes", log.size_bytes);
     text.line("tarn_log_limit", load(&engine.log_limit));

@@ -2,8 +2,8 @@
 //!
 //! | thread | does |
 //! |---|---|
-//! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long |
-//! | `watch` | writers' delay by what is dirty; tables over their limit shrink; free memory goes back to the system |
+//! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long; looks after the store, opens it again where a compaction failed |
+//! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; tables over their limit shrink; free memory goes back to the system |
 //! | `free` | frees big overlays that commands have thrown away |
 //!
 //! What a flush does stands in [`super::steps`].
@@ -39,6 +39,20 @@ const SHRINK_SLICE: usize = 256;
 /// Slices a look.
 const SHRINK_SLICES: usize = 16;
 
+/// Time between two looks at the store's health.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest pause between two attempts to open the store again.
+const TEND_PAUSE: Duration = Duration::from_secs(64);
+
+/// Runs of one partition that wait for compaction, from which on writers are slowed; at [`RUNS_SLOWEST`] as much as by
+/// a full dirty budget.
+const RUNS_FREE: u64 = 24;
+const RUNS_SLOWEST: u64 = 64;
+
+/// The same, at which writes are refused: every read of the partition looks into each of them.
+pub const RUNS_REFUSED: u64 = 128;
+
 /// Time between two looks at the allocator's free memory.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
@@ -71,8 +85,9 @@ impl Engine {
     }
 
     fn flush_thread(&self) {
-        let mut last_flush = Instant::now();
+        let (mut last_flush, mut tend) = (Instant::now(), Tend::new());
         while !self.stopping.load(Ordering::Relaxed) {
+            tend.turn(self);
             let asked = {
                 let mut asked = self.flush_wake.0.lock();
                 if !*asked {
@@ -180,12 +195,84 @@ impl Engine {
         let free = budget / 4 * 3;
         let over = dirty.saturating_sub(free);
         let delay = MOST_DELAY_US * over.min(budget - free) / (budget - free).max(1);
+        let runs = self.stats.level0_runs_max.load(Ordering::Relaxed).clamp(RUNS_FREE, RUNS_SLOWEST) - RUNS_FREE;
+        let delay = delay.max(MOST_DELAY_US * runs / (RUNS_SLOWEST - RUNS_FREE));
         self.write_delay_us.store(delay, Ordering::Relaxed);
         if (self.gate.load(Ordering::Relaxed) & gate::SLOWED != 0) != (delay > 0) {
             self.set_gate(gate::SLOWED, delay > 0);
         }
         if (self.gate.load(Ordering::Relaxed) & gate::REFUSED != 0) != self.refusal().is_some() {
             self.set_gate(gate::REFUSED, self.refusal().is_some());
+        }
+    }
+
+    /// Counts the runs that wait for compaction: debt, as fjall takes in any number of them.
+    pub(super) fn count_runs(&self) {
+        let runs = || self.store.partitions().iter().map(|partition| partition.l0_runs() as u64);
+        self.stats.level0_runs.store(runs().sum(), Ordering::Relaxed);
+        self.stats.level0_runs_max.store(runs().max().unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Why the store's compactions have ended, if they have.
+    pub fn store_failure(&self) -> Option<Arc<str>> {
+        self.store_failure.lock().clone()
+    }
+
+    /// Why writes are refused on account of the runs that wait for compaction, if they are.
+    pub(super) fn runs_refusal(&self) -> Option<Arc<str>> {
+        let runs = self.stats.level0_runs_max.load(Ordering::Relaxed);
+        (runs >= RUNS_REFUSED).then(|| match self.store_failure() {
+            Some(why) => format!("{why}: {runs} runs of records wait for it").into(),
+            None => format!("compaction has fallen behind: {runs} runs of records wait for it").into(),
+        })
+    }
+
+    /// Looks at the store: false, and it was tried to open it again, where a worker of it has ended. Nothing else would
+    /// tell before reads slow down: ingestions go on well.
+    pub(in crate::shard) fn tend_store(&self) -> bool {
+        self.count_runs();
+        let Err(error) = self.store.health() else { return true };
+        let why: Arc<str> = error.to_string().into();
+        if self.store_failure.lock().replace(why).is_none() {
+            tracing::error!(%error, "the store's compactions have ended, opens it again");
+        }
+        self.stats.store_reopens.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.store.reopen() {
+            tracing::error!(%error, "cannot reopen the store");
+        }
+        self.count_runs();
+        false
+    }
+}
+
+/// Looks after the store from time to time.
+struct Tend {
+    next: Instant,
+    /// Time to the next attempt if it is still ill; doubled by each.
+    pause: Duration,
+    /// When it was last found ill.
+    ill: Instant,
+}
+
+impl Tend {
+    fn new() -> Self {
+        let now = Instant::now();
+        Tend { next: now + TEND_EVERY, pause: TEND_EVERY, ill: now }
+    }
+
+    fn turn(&mut self, engine: &Engine) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + TEND_EVERY;
+        if !engine.tend_store() {
+            (self.ill, self.next) = (now, now + self.pause);
+            self.pause = (self.pause * 2).min(TEND_PAUSE);
+        } else if now > self.ill + 2 * self.pause && engine.store_failure.lock().take().is_some() {
+            // Not at once: what has ended the worker may come up again when it gets that far.
+            tracing::info!("the store's compactions go on");
+            self.pause = TEND_EVERY;
         }
     }
 }

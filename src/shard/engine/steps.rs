@@ -47,7 +47,7 @@ impl Flush {
     pub(in crate::shard) fn begin(engine: &Engine) -> Result<Flush, FlushError> {
         let began = Instant::now();
         engine.io.step("flush.begin")?;
-        let boundary = engine.log.rotate()?;
+        let boundary = engine.rotate()?;
         engine.io.step("flush.rotated")?;
         Ok(Flush { boundary: Some(boundary), began, shard: 0, at: At::Begin })
     }
@@ -71,6 +71,7 @@ impl Flush {
             }
             At::Ingest(mut flight) => {
                 let result = engine.ingest_aside(engine.store.partition(self.shard), &mut flight);
+                engine.count_runs();
                 if result.is_ok() {
                     engine.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
                 }
@@ -146,6 +147,7 @@ impl Engine {
 
     /// Deletes the segments before a boundary, when all that they hold is in fjall.
     fn delete_before(&self, boundary: log::SegmentBoundary) -> std::io::Result<()> {
+        self.note_complete(boundary)?;
         self.log.delete_before(boundary)?;
         self.log_from.fetch_max(boundary.first_lsn(), Ordering::SeqCst);
         Ok(())

@@ -8,6 +8,7 @@
 //! | `model` | random rounds; failures found stay as seeds |
 //! | `fields` | the sweep of fields of hashes |
 //! | `flusher` | what has the flusher's thread flush |
+//! | `store` | the store under the engine: failing compactions, runs, counts |
 //! | `rules` | the rules of log, table and flush, one by one |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `sizes` | memory follows budgets that change |
@@ -21,4 +22,5 @@ mod model;
 mod rules;
 mod sizes;
 mod step;
+mod store;
 mod world;

@@ -86,10 +86,8 @@ impl Txn<'_, '_> {
     /// Counts elements that came or went.
     pub fn add_size(&mut self, at: Found, delta: i64) {
         if delta != 0 {
-            self.change_body(at, |body| {
-                debug_assert!(body.size.checked_add_signed(delta).is_some(), "a size never falls below zero");
-                body.size = body.size.saturating_add_signed(delta);
-            });
+            // Below zero only if a part of the data was lost and the rest is not of one time.
+            self.change_body(at, |body| body.size = body.size.saturating_add_signed(delta));
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) enum Undo {
     /// The key was not in the table.
     Created { at: Found },
     /// Keys of a namespace before.
-    Count { at: u16, ns: NsId, count: u64 },
+    Count { at: u16, ns: NsId, count: i64 },
     /// A raw record before.
     Raw { at: u16, key: Vec<u8>, old: Option<Option<Vec<u8>>> },
     /// A garbage entry was queued.
@@ -55,7 +55,7 @@ pub(super) enum Undo {
 /// What a change of names did to a core.
 pub(super) struct NamesBefore {
     pub(super) names: Arc<Names>,
-    pub(super) counts: Vec<(NsId, u64)>,
+    pub(super) counts: Vec<(NsId, i64)>,
     pub(super) died: Vec<NsId>,
     pub(super) reap_from: Option<Index>,
 }

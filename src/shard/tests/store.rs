@@ -1,0 +1,131 @@
+//! The store under the engine: compactions that fail, runs that nobody merges, counts that are wrong.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use crate::shard::engine::RUNS_REFUSED;
+use crate::shard::engine::gate;
+use crate::shard::recount;
+use crate::shard::timer::Timer;
+use crate::shard::walk::tests::engine;
+
+/// The table files of shard 0.
+fn tables(dir: &Path) -> Vec<PathBuf> {
+    let folder = dir.join("store/keyspaces/1/tables");
+    let mut tables: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    tables.sort();
+    tables
+}
+
+/// Flips the bits of a file's beginning, where its first records are.
+fn flip(path: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut bytes = [0; 64];
+    let read = file.read_at(&mut bytes, 0).unwrap();
+    bytes.iter_mut().for_each(|byte| *byte ^= 0xff);
+    file.write_at(&bytes[..read], 0).unwrap();
+}
+
+#[test]
+fn rule_13_a_compaction_that_has_died_is_noticed_and_goes_on_when_its_cause_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = engine(dir.path(), 1);
+    let put = |n: u32| {
+        for key in [b"a", b"z"] {
+            engine.transact(&[0], 1, |txn| txn.put_string(0, key, &n.to_le_bytes(), 0)).unwrap();
+        }
+        engine.flush().unwrap();
+    };
+    put(0);
+    assert!(engine.tend_store() && engine.store_failure().is_none());
+    let damaged = tables(dir.path()).remove(0);
+    flip(&damaged);
+    // Ingestions go on well, and nothing merges what they bring.
+    let mut flushes = 0;
+    while engine.store.health().is_ok() {
+        if flushes < 8 {
+            put(flushes);
+            flushes += 1;
+        }
+        std::thread::yield_now();
+    }
+    assert!(!engine.tend_store());
+    assert!(engine.store_failure().is_some());
+    assert_eq!(engine.stats.store_reopens.load(Ordering::Relaxed), 1);
+    flip(&damaged);
+    while !engine.tend_store() {
+        std::thread::yield_now();
+    }
+    while engine.store.partition(0).l0_runs() >= 4 {
+        put(9);
+        std::thread::yield_now();
+    }
+    assert!(engine.tend_store());
+    assert!(engine.transact(&[0], 1, |txn| Ok(txn.find(0, b"a")?.is_some())).unwrap());
+}
+
+#[test]
+fn rule_13_runs_that_wait_for_compaction_slow_writers_and_at_last_refuse_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = engine(dir.path(), 1);
+    let with = |runs: u64| {
+        engine.stats.level0_runs_max.store(runs, Ordering::Relaxed);
+        engine.set_gates();
+        (engine.write_delay_us.load(Ordering::Relaxed), engine.refusal())
+    };
+    assert_eq!(with(20), (0, None));
+    let (some, more) = (with(30).0, with(50).0);
+    assert!(0 < some && some < more);
+    assert_eq!(with(RUNS_REFUSED - 1).1, None);
+    let why = with(RUNS_REFUSED).1.unwrap();
+    assert_eq!(&*why, "compaction has fallen behind: 128 runs of records wait for it");
+    assert_ne!(engine.gate.load(Ordering::Relaxed) & gate::REFUSED, 0);
+    assert_eq!(with(3), (0, None));
+    assert_eq!(engine.gate.load(Ordering::Relaxed) & (gate::REFUSED | gate::SLOWED), 0);
+}
+
+#[test]
+fn a_count_below_zero_is_counted_anew_while_commands_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = engine(dir.path(), 1);
+    let put = |n: usize| {
+        let key = format!("key:{n}").into_bytes();
+        engine.transact(&[0], 1, |txn| txn.put_string(0, &key, b"v", 0)).unwrap();
+    };
+    let delete = |n: usize| {
+        let key = format!("key:{n}").into_bytes();
+        assert!(engine.transact(&[0], 1, |txn| txn.delete(0, &key)).unwrap());
+    };
+    let count = || engine.shards[0].core().count(0);
+    let keys = 20 * recount::SLICE;
+    (0..keys).for_each(put);
+    engine.flush().unwrap();
+    (keys..keys + 5).for_each(put);
+    // As an older count comes back when fjall is ahead of the log.
+    engine.shards[0].core().set_count(0, 2);
+    (0..4).for_each(delete);
+    assert_eq!(count(), 0);
+    assert!(engine.shards[0].core().miscounted);
+    let mut timer = Timer::new(&engine, 0);
+    let (mut turns, mut there) = (0, keys + 1);
+    while engine.shards[0].core().miscounted {
+        timer.turn(1);
+        // On both sides of where the count stands, and some not flushed.
+        put(keys + 10 + turns);
+        delete(10 + turns);
+        put(1_000_000 + turns);
+        there += 1;
+        if turns % 7 == 3 {
+            engine.flush().unwrap();
+        }
+        turns += 1;
+    }
+    assert!(turns > 10, "it goes in slices");
+    assert_eq!(count(), there as u64);
+    drop(timer);
+    let log = engine.log.clone();
+    log.sync_to(log.last()).unwrap();
+    drop((log, engine));
+    assert_eq!(self::engine(dir.path(), 1).shards[0].core().count(0), there as u64, "and it is in the log");
+}
