@@ -403,7 +403,9 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_store_reads", facts.shards.stats.stored_reads);
     text.line("tarn_store_bytes", store_bytes);
     text.line("tarn_compactions_running", engine.store.active_compactions());
+    text.line("tarn_compactions_of_dead", load(&stats.compactions));
     text.line("tarn_garbage_queue", facts.shards.garbage);
+    text.line("tarn_dead_namespaces", facts.shards.dead_namespaces);
     text.line("tarn_log_bytes", log.size_bytes);
     text.line("tarn_log_limit", load(&engine.log_limit));
     text.line("tarn_log_segments", log.segments);

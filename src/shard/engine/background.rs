@@ -5,6 +5,7 @@
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long |
 //! | `watch` | sets the writers' delay by what is dirty, gives free memory back to the system |
 //! | `free` | frees big overlays that commands have thrown away |
+//! | `compact` | rewrites partitions of which much is dead |
 //! | `ingest` | one flight's ingestion, at the lower priority of background work |
 
 use std::sync::Arc;
@@ -15,14 +16,17 @@ use std::time::{Duration, Instant};
 use super::{Engine, MOST_DELAY_US, gate, spawn, store_bytes};
 use crate::log;
 use crate::shard::actor::Shard;
+use crate::shard::core::ShardId;
 use crate::shard::flush::{Flight, Gather};
 use crate::store::Partition;
 use crate::util::alloc::Trimmer;
 use crate::util::pace::Pace;
 
-/// However little is dirty, it is flushed after this time: replays stay short, and what waits for a flush (garbage, dead
-/// namespaces) is not forgotten on an idle server.
+/// However little is dirty, it is flushed after this time: replays stay short.
 const FLUSH_EVERY: Duration = Duration::from_secs(300);
+
+/// The same if garbage or a dead namespace waits for it.
+const RECLAIM_EVERY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(10) };
 
 /// Time between two flushes that only make room.
 const CROWDED_EVERY: Duration = Duration::from_secs(1);
@@ -32,6 +36,9 @@ const WATCH_EVERY: Duration = Duration::from_millis(10);
 
 /// Time between two looks at what is to be freed.
 const FREE_EVERY: Duration = Duration::from_millis(20);
+
+/// Time between two looks at whether the engine stops, without compactions.
+const COMPACT_LOOK: Duration = Duration::from_millis(100);
 
 /// Time between two looks at the allocator's free memory.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
@@ -55,12 +62,13 @@ impl Engine {
     }
 
     /// Starts the threads that serve no shard.
-    pub(super) fn start_background(self: &Arc<Self>) -> [JoinHandle<()>; 3] {
-        let (flush, watch, free) = (self.clone(), self.clone(), self.clone());
+    pub(super) fn start_background(self: &Arc<Self>) -> [JoinHandle<()>; 4] {
+        let (flush, watch, free, compact) = (self.clone(), self.clone(), self.clone(), self.clone());
         [
             spawn("flush".to_owned(), 0, move || flush.flush_thread()),
             spawn("watch".to_owned(), 0, move || watch.watch_thread()),
             spawn("free".to_owned(), self.options.nice, move || free.free_thread()),
+            spawn("compact".to_owned(), self.options.nice, move || compact.compact_thread()),
         ]
     }
 
@@ -90,12 +98,18 @@ impl Engine {
         }
     }
 
-    fn needs_flush(&self, last_flush: Instant) -> bool {
+    /// Garbage or a dead namespace waits for a flush.
+    pub(in crate::shard) fn want_reclaim(&self) {
+        self.reclaim.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a flush is to begin.
+    pub(in crate::shard) fn needs_flush(&self, last_flush: Instant) -> bool {
         let poisoned = self.log.needs_flush();
         let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
         let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
         let dirty_for = |time| self.dirty_bytes() > 0 && last_flush.elapsed() > time;
-        let old = dirty_for(FLUSH_EVERY);
+        let old = dirty_for(FLUSH_EVERY) || self.reclaim.load(Ordering::Relaxed) && dirty_for(RECLAIM_EVERY);
         // What is dirty by one element stays whole: little dirt can keep much from leaving.
         let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
         let crowded = tables > self.options.table_budget / 8 * 9 && dirty_for(CROWDED_EVERY);
@@ -125,6 +139,35 @@ impl Engine {
             }
             std::thread::sleep(FREE_EVERY);
         }
+    }
+
+    /// Has a partition of which much is dead rewritten. The core is marked as `compacting`.
+    pub(in crate::shard) fn compact(&self, id: ShardId) {
+        if !self.options.background {
+            self.compact_now(id);
+        } else if self.compactions.0.send(id).is_err() {
+            unreachable!("the engine holds both ends");
+        }
+    }
+
+    /// Compacts for what is dead. Not on the shards' threads: it may take long, and others wait for those.
+    fn compact_thread(&self) {
+        while !self.stopping.load(Ordering::Relaxed) {
+            if let Ok(id) = self.compactions.1.recv_timeout(COMPACT_LOOK) {
+                self.compact_now(id);
+            }
+        }
+    }
+
+    fn compact_now(&self, id: ShardId) {
+        let shard = &self.shards[id as usize];
+        let partition = shard.core().partition.clone();
+        match partition.major_compact() {
+            Ok(()) => _ = self.stats.compactions.fetch_add(1, Ordering::Relaxed),
+            Err(error) => tracing::error!(shard = id, %error, "cannot compact what is dead"),
+        }
+        let mut core = shard.core();
+        (core.dead_bytes, core.compacting) = (0, false);
     }
 
     /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.
@@ -164,6 +207,8 @@ impl Engine {
         let boundary = self.log.rotate()?;
         self.io.step("flush.rotated")?;
         self.store_tables()?;
+        // What has come meanwhile, the next turns of the timers will note again.
+        self.reclaim.store(false, Ordering::Relaxed);
         self.io.step("flush.stored")?;
         self.delete_before(boundary)?;
         self.io.step("flush.deleted")?;
@@ -175,14 +220,7 @@ impl Engine {
 
     /// Deletes the segments before a boundary, when all that they hold is in fjall.
     pub(in crate::shard) fn delete_before(&self, boundary: log::SegmentBoundary) -> std::io::Result<()> {
-        self.log.delete_before(boundary)?;
-        self.log_from.fetch_max(boundary.first_lsn(), Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// The log holds no record below this LSN any more; 0 as long as that is not known.
-    pub fn log_from(&self) -> log::Lsn {
-        self.log_from.load(Ordering::SeqCst)
+        self.log.delete_before(boundary)
     }
 
     /// Brings everything dirty to fjall. During replay this is the whole flush: the log must stay as it is.

@@ -7,11 +7,13 @@
 //! | `audit` | what fjall may hold when nothing is left to be done |
 //! | `model` | random rounds; failures found stay as seeds |
 //! | `fields` | the sweep of fields of hashes |
+//! | `garbage` | what is dead leaves fjall, without writes too |
 //! | `rules` | the rules of log, table and flush, one by one |
 
 mod audit;
 mod big;
 mod fields;
+mod garbage;
 mod model;
 mod rules;
 mod step;
