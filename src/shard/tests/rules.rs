@@ -532,6 +532,22 @@ fn rule_13_replay_flushes_as_it_goes() {
     world.audit();
 }
 
+/// A flush has its price in each partition: a small dirty budget must not make a start slow.
+#[test]
+fn rule_13_a_replay_flushes_for_memory_and_not_for_the_dirty_budget() {
+    let mut world = World::new(3, Fsync::No);
+    world.options.dirty_budget = 4 << 10;
+    for n in 0..200 {
+        world.put(DB, format!("{n}").as_bytes(), &[b'x'; 200], 0);
+    }
+    world.crash(None);
+    let engine = world.engine().clone();
+    assert!(engine.dirty_bytes() > 40_000 && engine.dirty_bytes() < world.options.table_budget / 2);
+    assert!(engine.shards.iter().all(|shard| shard.core().gathers == 0));
+    drop(engine);
+    world.audit();
+}
+
 #[test]
 fn a_rollback_brings_an_empty_value_back() {
     let mut world = world(Fsync::No);
