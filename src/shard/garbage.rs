@@ -35,6 +35,8 @@ use crate::util::pace::Pace;
 
 /// Memory of the keys of a batch.
 const BATCH_BYTES: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
+/// Records of the queue in a batch: each costs a look at what it stands for, even if that is nothing.
+const BATCH_RECORDS: u64 = 1024;
 
 /// Records that are counted at a start; however many more there are, they are met one after the other.
 const COUNTED: usize = 1024;
@@ -164,6 +166,7 @@ impl Batch {
             let successor = codec::key::successor(&record);
             batch.records += 1;
             batch.push(record, 0);
+            pace.step();
             if batch.is_full() {
                 batch.next = Some(Cursor { record: successor, within: Vec::new() });
                 break;
@@ -215,7 +218,7 @@ impl Batch {
     }
 
     const fn is_full(&self) -> bool {
-        self.size_bytes >= BATCH_BYTES
+        self.size_bytes >= BATCH_BYTES || self.records >= BATCH_RECORDS
     }
 
     /// Tombstones in the order of their keys.

@@ -109,7 +109,8 @@ impl Engine {
         let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
         let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
         let dirty_for = |time| self.dirty_bytes() > 0 && last_flush.elapsed() > time;
-        let old = dirty_for(FLUSH_EVERY) || self.reclaim.load(Ordering::Relaxed) && dirty_for(RECLAIM_EVERY);
+        let reclaim = self.reclaim.load(Ordering::Relaxed) && last_flush.elapsed() > RECLAIM_EVERY;
+        let old = dirty_for(FLUSH_EVERY) || reclaim;
         // What is dirty by one element stays whole: little dirt can keep much from leaving.
         let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
         let crowded = tables > self.options.table_budget / 8 * 9 && dirty_for(CROWDED_EVERY);
