@@ -76,6 +76,7 @@ struct Shards {
     cold_bytes: u64,
     cold_entries: u64,
     garbage: u64,
+    dead_namespaces: u64,
     timed: Timed,
     /// Hashes of which fields have a time.
     timed_fields: Timed,
@@ -123,7 +124,8 @@ impl Shards {
         self.table_objects += core.table.len() as u64;
         self.cold_bytes += core.cold.bytes();
         self.cold_entries += core.cold.len();
-        self.garbage += core.garbage.len() as u64;
+        self.garbage += core.garbage.len();
+        self.dead_namespaces = self.dead_namespaces.max(core.dead_names.len());
         self.timed.add(core, core.expiry.iter().map(|&(_, index)| index));
         self.timed_fields.add(core, core.fields.iter());
         for &ns in core.counts.keys() {

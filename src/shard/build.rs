@@ -26,7 +26,6 @@ use crate::store::{Partition, StoreError};
 use crate::util::scale::Scaled;
 
 use super::core::storage;
-use super::garbage::Dead;
 use super::object::{Body, Kind};
 use super::rank;
 use super::txn::{Found, Txn};
@@ -202,11 +201,9 @@ impl Txn<'_, '_> {
     pub fn collect_staged(&mut self) {
         let staged = std::mem::take(&mut *self.lease[0].staged.lock());
         for entry in staged {
-            let dead = Dead::new(entry.key.0, &entry.key.1, entry.version);
             self.put_raw(0, entry.record_key(), None);
-            self.put_raw(0, dead.record_key(), Some(Vec::new()));
-            let core = &mut *self.lease[0];
-            core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
+            let record = super::garbage::record_key(entry.key.0, &entry.key.1, entry.version);
+            self.put_raw(0, record, Some(Vec::new()));
         }
     }
 }

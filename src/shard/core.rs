@@ -24,6 +24,7 @@ use crate::store::Partition;
 use crate::util::scale::Scaled;
 
 use super::cold::{Cold, ColdCache};
+use super::garbage::Queue;
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::order::Order;
@@ -97,8 +98,6 @@ pub struct Core {
     pub flight_bytes: usize,
     /// Number of the last gather that took the raw records along.
     pub gathers: u64,
-    /// Number of the last gather whose records are in fjall.
-    pub settled: u64,
     /// What the numbers of flights are added to, so that none is given twice, not even after a restart.
     pub generation: u64,
     /// Generation of the flight that is gathered whole and not yet settled.
@@ -108,11 +107,15 @@ pub struct Core {
     /// Earliest time that fjall's expiry index may list; the sweep starts there.
     pub sweep_from_ms: u64,
     /// Dead namespaces whose records fjall may still hold.
-    pub dead_names: BTreeMap<NsId, super::garbage::DeadStage>,
+    pub dead_names: Queue,
     /// Objects of dead namespaces may be in the table from this index on.
     pub reap_from: Option<Index>,
     /// Bodies of which elements in fjall wait to be removed.
-    pub garbage: super::garbage::Queue,
+    pub garbage: Queue,
+    /// Bytes of the records that got tombstones since the partition was last compacted as a whole.
+    pub dead_bytes: u64,
+    /// The partition is being compacted for what is dead in it, or is about to.
+    pub compacting: bool,
     /// The keys that fjall may hold.
     pub membership: super::membership::Membership,
     /// Versions built without metadata since the timer last looked.
@@ -388,7 +391,26 @@ impl Core {
     /// place of another. Answers what the flush was to do before.
     pub fn put_raw(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Option<Vec<u8>>> {
         self.dirty_bytes += raw_bytes(&key, value.as_deref());
-        self.raw.insert(key, value)
+        self.replace_raw(key, Some(value))
+    }
+
+    /// What the next flush is to do with a record without an object; `None` for nothing. Answers what it was to do before.
+    pub fn replace_raw(&mut self, key: Vec<u8>, new: Option<Option<Vec<u8>>>) -> Option<Option<Vec<u8>>> {
+        let tag = key.first().copied().unwrap_or_default();
+        let puts = |change: &Option<Option<Vec<u8>>>| matches!(change, Some(Some(_)));
+        let now = puts(&new);
+        let old = match new {
+            Some(value) => self.raw.insert(key, value),
+            None => self.raw.remove(&key),
+        };
+        if now != puts(&old) {
+            match tag {
+                codec::key::tag::GARBAGE => self.garbage.note(now),
+                codec::key::tag::DEAD_NS => self.dead_names.note(now),
+                _ => {}
+            }
+        }
+        old
     }
 
     /// So many bytes are dirty no longer. The shares of bodies are estimated, and of what changes while a flush runs some was

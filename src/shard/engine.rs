@@ -3,7 +3,7 @@
 //! | thread | does |
 //! |---|---|
 //! | `shard-N` | work that may wait, and every 100 ms the shard's timer: expiry sweep, garbage, dead namespaces |
-//! | `flush`, `watch`, `free` | see [`background`] |
+//! | `flush`, `watch`, `free`, `compact` | see [`background`] |
 //! | `log` | see [`crate::log`] |
 //!
 //! Opening: superblock and lock file, checkpoint, log, store, namespaces, counts; then [`Engine::replay`] brings the log's records into
@@ -33,6 +33,7 @@ use super::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use super::checkpoint::{self, Checkpoint, Kept, Trust, lost};
 use super::cold::ColdCache;
 use super::core::{Core, ShardId};
+use super::garbage::Queue;
 use super::names::Names;
 use super::object::Body;
 use super::txn::{Mark, Txn, WriteSet};
@@ -158,6 +159,8 @@ pub struct EngineStats {
     pub flushed_records: AtomicU64,
     pub flush_errors: AtomicU64,
     pub flush_us: AtomicU64,
+    /// Of partitions, for what is dead in them.
+    pub compactions: AtomicU64,
     pub replayed_records: AtomicU64,
     pub last_flush_ms: AtomicU64,
     pub level0_runs: AtomicU64,
@@ -200,9 +203,12 @@ pub struct Engine {
     pub active_expire: AtomicBool,
     /// Threads stop.
     pub stopping: AtomicBool,
-    log_from: AtomicU64,
     /// What is noted on disk of log and store.
     pub(super) checkpoint: parking_lot::Mutex<Kept>,
+    /// Shards whose partitions are to be compacted for what is dead in them, each once.
+    compactions: (crossbeam_channel::Sender<ShardId>, crossbeam_channel::Receiver<ShardId>),
+    /// Garbage or a dead namespace waits for a flush.
+    reclaim: AtomicBool,
     /// Why the last flush failed, if it did.
     flush_failure: parking_lot::Mutex<Option<Arc<str>>>,
     /// Why the store's compactions have ended, until they have gone on for a while.
@@ -298,8 +304,9 @@ impl Engine {
             write_delay_us: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             stopping: AtomicBool::new(false),
-            log_from: AtomicU64::new(0),
             checkpoint: parking_lot::Mutex::new(kept),
+            compactions: crossbeam_channel::unbounded(),
+            reclaim: AtomicBool::new(false),
             flush_failure: parking_lot::Mutex::new(None),
             store_failure: parking_lot::Mutex::new(None),
             flush_lock: parking_lot::Mutex::new(()),
@@ -574,16 +581,17 @@ fn open_core(
         dirty_bytes: 0,
         flight_bytes: 0,
         gathers: 0,
-        settled: 0,
         generation: crate::util::time::now_ns(),
         flying: None,
         stored_lsn: 0,
         staged: Default::default(),
         log: log.clone(),
         sweep_from_ms: 0,
-        dead_names: Default::default(),
+        dead_names: Queue::new(codec::key::tag::DEAD_NS),
         reap_from: None,
-        garbage: Default::default(),
+        garbage: Queue::new(codec::key::tag::GARBAGE),
+        dead_bytes: 0,
+        compacting: false,
         trash,
         membership: super::membership::Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
         cold: ColdCache::new(options.cold_budget / shards as usize),

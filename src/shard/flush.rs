@@ -89,7 +89,6 @@ pub struct Flight {
     /// Collections whose counted index follows.
     counted: Vec<Counted>,
     counts: Vec<codec::NsId>,
-    number: u64,
     /// Stands in the root of each counted index that the flight changes.
     generation: u64,
     /// Where the records without an object begin.
@@ -292,11 +291,12 @@ impl Gather {
     /// Takes the records without an object along.
     pub fn end(mut self, core: &mut Core) -> Flight {
         core.gathers += 1;
-        self.flight.number = core.gathers;
         self.flight.generation = core.generation + core.gathers;
         core.flying = Some(self.flight.generation);
         self.flight.highest = self.flight.highest.max(core.last_lsn);
         self.flight.raw_from = self.flight.records.size_bytes();
+        core.garbage.gathered();
+        core.dead_names.gathered();
         for (key, value) in std::mem::take(&mut core.raw) {
             self.flight.records.push(&key, value.as_deref());
             self.flight.raw.push((key, value));
@@ -407,8 +407,9 @@ impl Flight {
         core.flying = None;
         core.flight_bytes = 0;
         core.dirty_bytes = core.dirty_bytes.max(core.queue_bytes());
+        core.garbage.settled(ok);
+        core.dead_names.settled(ok);
         if ok {
-            core.settled = self.number;
             core.stored_lsn = core.stored_lsn.max(self.highest);
             return;
         }

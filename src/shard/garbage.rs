@@ -1,100 +1,250 @@
-//! The garbage queue: elements of dropped collections and big strings that fjall still holds.
+//! What is dead in fjall: elements of dropped collections and big strings, records of dead namespaces.
 //!
-//! | step | state |
+//! The records that say so, garbage records and dead-namespace records, are themselves the queue. Memory knows how many
+//! there are, and how far the work has got; it holds one batch of keys at a time.
+//!
+//! | step | where the record stands |
 //! |---|---|
-//! | the commit that drops the body puts a garbage record | `Queued` |
-//! | the record is flushed | `Scanning`: the shard's thread reads the dead range in bounded steps and puts tombstones |
-//! | the range is empty and its tombstones are flushed | `Removed`, then `Kept`: the record stays while the log holds anything from before |
-//! | the log begins behind all that | the garbage record is removed |
+//! | the commit that drops a body, or the names of a namespace, puts it | among the raw records, within the dirty budget |
+//! | a flush brings it; one is made for it if nothing else asks for one | in fjall: the death is certain, and nothing comes after it |
+//! | the shard's thread reads what it stands for and ingests tombstones, batch by batch; the last takes the record itself along | nowhere |
 //!
-//! A crash at any point finds the garbage record and begins again; tombstones are harmless twice. The record outlives
-//! the log's records of what died, because a replay that flushes midway brings elements back, which then only the
-//! garbage record leads to.
+//! Where much has died, a compaction follows, whose filter drops what is left without tombstones.
 //!
-//! Dead namespaces go the same way: the record is flushed, a compaction drops what the filter finds dead, what is left
-//! gets tombstones, and the record goes once the log has forgotten the namespace.
+//! # Why this is sound
+//! **The death is certain.** The log was synced up to it before fjall showed the record (rule 1).
+//!
+//! **Nothing comes after it.** Flights of a shard follow each other, and the one that brings the record is the last that
+//! carries anything of what is dead: that was gathered before the death, and the record after it. Neither a version nor
+//! the id of a namespace is given twice. So tombstones may be ingested at any time, beside a flush too, and what is read
+//! is all there is.
+//!
+//! **A crash** finds the record if it finds anything: the last tombstones and the record's own come in one ingestion.
+//! After a failed one nothing has changed.
+//!
+//! **A replay** applies what the log holds from before the death once more and, if it flushes midway, brings it back to
+//! fjall. It then comes to the death, which is in the log behind it, and that puts the record once more: the log's record
+//! of the death has it along, or, where nothing had been flushed when the body died, `replay::bury` finds the elements.
+//! The record's end is therefore not in the log, and nothing has to wait until the log is cut.
+//!
+//! **A rollback** takes the record from the raw records under the lease under which it came: no flight has seen it.
 
-use std::collections::VecDeque;
+use crate::codec::{self, DiskKey, ExpiryKind, KeyRange, Meta, NsId};
+use crate::store::{Partition, StoreError};
+use crate::util::pace::Pace;
 
-use crate::codec::{self, KeyRange, NsId};
-use crate::log::Lsn;
+/// Memory of the keys of a batch.
+const BATCH_BYTES: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
+/// Records of the queue in a batch: each costs a look at what it stands for, even if that is nothing.
+const BATCH_RECORDS: u64 = 1024;
 
-/// One dead version of one key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dead {
-    /// Namespace.
-    pub ns: NsId,
-    /// What the keys of all its elements begin with.
-    pub owner: Vec<u8>,
+/// Records that are counted at a start; however many more there are, they are met one after the other.
+const COUNTED: usize = 1024;
+
+/// The key of the garbage record of a version.
+pub fn record_key(ns: NsId, key: &[u8], version: u64) -> Vec<u8> {
+    let mut record = Vec::new();
+    codec::key::garbage_key(ns, key, version, &mut record);
+    record
 }
 
-impl Dead {
-    /// A version of a user's key.
-    pub fn new(ns: NsId, key: &[u8], version: u64) -> Self {
-        let mut owner = Vec::new();
-        codec::key::element_prefix(ns, key, version, &mut owner);
-        Dead { ns, owner }
+/// The records of one tag, as far as they must be known: those that stand for garbage, or those for dead namespaces.
+#[derive(Debug)]
+pub struct Queue {
+    tag: u8,
+    /// Records among the raw ones, for the next flush.
+    unflushed: u64,
+    /// Records in a running flush.
+    flying: u64,
+    /// Records that fjall has got since the pass under way began.
+    arrived: u64,
+    /// Records that the pass under way has to come by, about: after a start no more than [`COUNTED`] are known.
+    left: u64,
+    /// The pass under way.
+    pass: Option<Cursor>,
+}
+
+/// Where a pass over the records goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor {
+    record: Vec<u8>,
+    /// What the record stands for is dealt with below this key.
+    within: Vec<u8>,
+}
+
+impl Queue {
+    /// A queue of records of this tag, none of which is known.
+    pub const fn new(tag: u8) -> Queue {
+        Queue { tag, unflushed: 0, flying: 0, arrived: 0, left: 0, pass: None }
     }
 
-    /// From the key of a garbage record.
-    pub fn from_record(ns: NsId, record_key: &[u8]) -> Self {
-        let mut owner = record_key.to_vec();
-        if let Some(tag) = owner.first_mut() {
-            *tag = codec::key::tag::ELEMENT;
+    /// Looks for what an earlier run has left in fjall.
+    pub fn load(&mut self, partition: &Partition) -> Result<(), StoreError> {
+        let range = codec::key::tag_range(self.tag);
+        for item in partition.range(&range.lower, &range.upper)?.take(COUNTED) {
+            item?;
+            self.arrived += 1;
         }
-        Dead { ns, owner }
+        Ok(())
     }
 
-    /// The key of its garbage record.
-    pub fn record_key(&self) -> Vec<u8> {
-        let mut key = Vec::new();
-        codec::key::garbage_of_owner(&self.owner, &mut key);
-        key
+    /// Records that are still to be worked off, about.
+    pub const fn len(&self) -> u64 {
+        self.unflushed + self.flying + self.arrived + self.left
     }
 
-    /// Where its elements are.
-    pub fn range(&self) -> KeyRange {
-        KeyRange::of_prefix(self.owner.clone())
+    /// Whether there is nothing to be worked off.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0 && self.pass.is_none()
+    }
+
+    /// Whether a flush would bring the work on.
+    pub const fn waits_for_flush(&self) -> bool {
+        self.unflushed > 0
+    }
+
+    /// A record has come to the raw ones, or has left them.
+    pub(super) const fn note(&mut self, put: bool) {
+        self.unflushed = if put { self.unflushed + 1 } else { self.unflushed.saturating_sub(1) };
+    }
+
+    /// A flush takes the raw records along.
+    pub(super) const fn gathered(&mut self) {
+        self.flying = std::mem::replace(&mut self.unflushed, 0);
+    }
+
+    /// Its ingestion has ended; after a failed one the records come to the raw ones again.
+    pub(super) const fn settled(&mut self, ok: bool) {
+        let landed = std::mem::replace(&mut self.flying, 0);
+        self.arrived += if ok { landed } else { 0 };
+    }
+
+    /// Where to go on: in the pass under way, or in a new one over what has arrived.
+    pub fn cursor(&mut self) -> Option<Cursor> {
+        if self.pass.is_none() && self.arrived > 0 {
+            self.left = std::mem::replace(&mut self.arrived, 0);
+            self.pass = Some(Cursor { record: codec::key::tag_range(self.tag).lower, within: Vec::new() });
+        }
+        self.pass.clone()
+    }
+
+    /// A batch is worked off.
+    pub fn worked_off(&mut self, batch: Batch) {
+        self.left = if batch.next.is_some() { self.left.saturating_sub(batch.records) } else { 0 };
+        self.pass = batch.next;
     }
 }
 
-/// Where the work on an entry stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
-    /// The garbage record waits for its flush, which is the one with this number or an earlier one.
-    Queued(u64),
-    /// Elements from this disk key on are still to be removed.
-    Scanning(Vec<u8>),
-    /// All tombstones are out with the flush of this number or an earlier one.
-    Removed(u64),
-    /// fjall holds no element; the log may, up to this LSN.
-    Kept(Lsn),
+/// Keys that are to get tombstones.
+#[derive(Debug, Default)]
+pub struct Batch {
+    keys: Vec<Vec<u8>>,
+    /// Memory of the keys.
+    size_bytes: usize,
+    /// Records of the queue among them.
+    records: u64,
+    /// Bytes of the records that die.
+    pub dead_bytes: u64,
+    /// Where the next batch begins; `None` at the end of the pass.
+    next: Option<Cursor>,
 }
 
-/// Where the work on a dead namespace stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeadStage {
-    /// Its record waits for its flush, which is the one with this number or an earlier one.
-    Queued(u64),
-    /// A compaction has dropped what it met; tombstones for the rest are out with the flush of this number.
-    Sweeping(u64),
-    /// fjall holds none of its records; the log may, up to this LSN.
-    Kept(Lsn),
+impl Batch {
+    /// Reads the next batch of a pass. May wait for the disk: not under the shard's lock.
+    pub fn read(partition: &Partition, from: &Cursor) -> Result<Batch, StoreError> {
+        let mut batch = Batch::default();
+        let upper = codec::key::tag_range(from.record[0]).upper;
+        let mut pace = Pace::new();
+        for item in partition.range(&from.record, &upper)? {
+            let record = item?.0.to_vec();
+            let within = if record == from.record { &from.within[..] } else { &[] };
+            let rest = batch.read_one(partition, &record, within, &mut pace)?;
+            if let Some(within) = rest {
+                batch.next = Some(Cursor { record, within });
+                break;
+            }
+            let successor = codec::key::successor(&record);
+            batch.records += 1;
+            batch.push(record, 0);
+            pace.step();
+            if batch.is_full() {
+                batch.next = Some(Cursor { record: successor, within: Vec::new() });
+                break;
+            }
+        }
+        batch.keys.sort_unstable();
+        Ok(batch)
+    }
+
+    /// Reads what a record of the queue stands for, from a key on. Answers the first key that has no room.
+    fn read_one(
+        &mut self,
+        partition: &Partition,
+        record: &[u8],
+        within: &[u8],
+        pace: &mut Pace,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        for range in ranges(record)? {
+            for item in partition.range(within.max(&range.lower), &range.upper)? {
+                let (key, value) = item?;
+                if self.is_full() {
+                    return Ok(Some(key.to_vec()));
+                }
+                self.push_times(&key, &value)?;
+                self.push(key.to_vec(), value.len());
+                pace.step();
+            }
+        }
+        Ok(None)
+    }
+
+    fn push(&mut self, key: Vec<u8>, value_len: usize) {
+        self.dead_bytes += (key.len() + value_len) as u64;
+        self.size_bytes += size_of::<Vec<u8>>() + key.len();
+        self.keys.push(key);
+    }
+
+    /// The expiry records of a key whose metadata dies: they are in another order.
+    fn push_times(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        let DiskKey::Meta { ns, key } = codec::key::decode_key(key)? else { return Ok(()) };
+        let (meta, long_key, _) = Meta::decode(value)?;
+        let times = [(meta.expire_ms, ExpiryKind::Key), (meta.extra.fields_due_ms(), ExpiryKind::Field)];
+        for (at_ms, kind) in times.into_iter().filter(|&(at_ms, _)| at_ms != 0) {
+            let mut record = Vec::new();
+            codec::key::expiry_key(at_ms, kind, ns, long_key.unwrap_or(key), &mut record);
+            self.push(record, 0);
+        }
+        Ok(())
+    }
+
+    const fn is_full(&self) -> bool {
+        self.size_bytes >= BATCH_BYTES || self.records >= BATCH_RECORDS
+    }
+
+    /// Tombstones in the order of their keys.
+    pub fn tombstones(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        self.keys.iter().map(|key| (&key[..], None))
+    }
 }
 
-/// Record groups of which a dead namespace leaves records, by its id. The sweep looks after expiry records.
-pub const GROUPS: [u8; 5] = [
-    codec::key::tag::META,
-    codec::key::tag::ELEMENT,
+/// Record groups of which a namespace has records that begin with its id, in order. Expiry records begin with a time.
+const GROUPS: [u8; 5] = [
     codec::key::tag::COUNT,
+    codec::key::tag::ELEMENT,
     codec::key::tag::GARBAGE,
+    codec::key::tag::META,
     codec::key::tag::PENDING,
 ];
 
-/// The records of one group of a namespace.
-pub fn group_of(tag: u8, ns: NsId) -> KeyRange {
-    KeyRange::of_prefix([&[tag], &ns.to_be_bytes()[..]].concat())
+/// Where that is of which a record says that it is dead, in order.
+fn ranges(record: &[u8]) -> Result<Vec<KeyRange>, StoreError> {
+    Ok(match codec::key::decode_key(record)? {
+        DiskKey::Garbage { .. } => {
+            let mut owner = record.to_vec();
+            owner[0] = codec::key::tag::ELEMENT;
+            vec![KeyRange::of_prefix(owner)]
+        }
+        DiskKey::DeadNs { ns } => GROUPS.map(|tag| codec::key::ns_range(tag, ns)).into(),
+        _ => Vec::new(),
+    })
 }
-
-/// Entries in the order in which they died.
-pub type Queue = VecDeque<(Dead, Stage)>;

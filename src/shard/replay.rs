@@ -15,7 +15,7 @@ use crate::log::{Lsn, Replay};
 
 use super::core::{Core, ShardId, storage};
 use super::engine::{Engine, OpenError};
-use super::garbage::{Dead, DeadStage, Stage};
+use super::garbage;
 use super::names::Names;
 use super::object::{Kind, state};
 use super::overlay::{self, Entry};
@@ -25,7 +25,7 @@ fn bad(what: impl std::fmt::Display) -> OpenError {
     OpenError::Record(what.to_string())
 }
 
-/// Reads counts, garbage queue and dead namespaces from a shard's partition.
+/// Reads counts from a shard's partition, and whether there is garbage.
 pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
     let partition = core.partition.clone();
     let range = codec::key::tag_range(codec::key::tag::COUNT);
@@ -42,19 +42,8 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
     if let Some(value) = partition.get(&key)? {
         core.stored_lsn = codec::key::decode_flushed(&value).map_err(bad)?.0;
     }
-    let range = codec::key::tag_range(codec::key::tag::GARBAGE);
-    for item in partition.range(&range.lower, &range.upper)? {
-        let (key, _) = item?;
-        if let DiskKey::Garbage { ns, .. } = codec::key::decode_key(&key).map_err(bad)? {
-            core.garbage.push_back((Dead::from_record(ns, &key), Stage::Queued(0)));
-        }
-    }
-    let range = codec::key::tag_range(codec::key::tag::DEAD_NS);
-    for item in partition.range(&range.lower, &range.upper)? {
-        if let DiskKey::DeadNs { ns } = codec::key::decode_key(&item?.0).map_err(bad)? {
-            core.dead_names.insert(ns, DeadStage::Queued(0));
-        }
-    }
+    core.garbage.load(&partition)?;
+    core.dead_names.load(&partition)?;
     Ok(())
 }
 
@@ -108,7 +97,7 @@ fn bury_pending(core: &mut Core) -> Result<(), OpenError> {
         };
     }
     for key in pending {
-        raw(core, &super::build::garbage_of_pending(&key), Some(b""));
+        core.put_raw(super::build::garbage_of_pending(&key), Some(Vec::new()));
         core.put_raw(key, None);
     }
     Ok(())
@@ -191,9 +180,13 @@ impl Batch {
     }
 }
 
+/// Whether what was applied has to go to fjall before more is. Nothing else wants the tables' memory yet, and a flush costs
+/// every partition some syncs, however little it gets, but cuts no log: the dirty budget, which keeps flushes in step with
+/// writers, would have a start do many small ones in vain.
 fn over_budget(engine: &Engine) -> bool {
     let dirty: usize = engine.shards.iter().map(|s| s.core().dirty_bytes).sum();
-    dirty as u64 > engine.dirty_budget.load(Ordering::Relaxed)
+    let most = engine.dirty_budget.load(Ordering::Relaxed).max(engine.options.table_budget as u64 / 2);
+    dirty as u64 > most
 }
 
 fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool) -> Result<(), String> {
@@ -260,7 +253,9 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool
                 core.set_count(ns, stored_count(count));
             }
         }),
-        Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, mine, |core| raw(core, key, value)),
+        Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, mine, |core| {
+            core.put_raw(key.to_vec(), value.map(<[u8]>::to_vec));
+        }),
         Op::Names(map) => {
             let map = NamespaceMap::decode(map).map_err(|e| e.to_string())?;
             let names = Arc::new(Names::from_map(map));
@@ -303,23 +298,6 @@ fn rename(core: &mut Core, names: Arc<Names>) {
     core.names = names;
 }
 
-fn raw(core: &mut Core, key: &[u8], value: Option<&[u8]>) {
-    core.put_raw(key.to_vec(), value.map(<[u8]>::to_vec));
-    if let Ok(DiskKey::DeadNs { ns }) = codec::key::decode_key(key) {
-        match value {
-            Some(_) => core.dead_names.insert(ns, DeadStage::Queued(core.gathers + 1)),
-            None => core.dead_names.remove(&ns),
-        };
-    }
-    if let Ok(DiskKey::Garbage { ns, .. }) = codec::key::decode_key(key) {
-        let dead = Dead::from_record(ns, key);
-        core.garbage.retain(|(d, _)| *d != dead);
-        if value.is_some() {
-            core.garbage.push_back((dead, Stage::Queued(core.gathers + 1)));
-        }
-    }
-}
-
 /// The object of a key, without its body, whether fjall holds it or not; a new one counts as possibly stored (rule 3).
 fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: Option<u64>) -> Result<Index> {
     let mut found = core.table.find(super::table::table_hash(hash, ns), ns, key);
@@ -351,12 +329,11 @@ fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: O
 /// Queues what fjall holds of a version that has ended. The log names garbage only if elements had been flushed when
 /// the version ended; a replay that flushes midway is ahead of that.
 fn bury(core: &mut Core, ns: NsId, key: &[u8], version: u64) -> Result {
-    let dead = Dead::new(ns, key, version);
-    let range = dead.range();
+    let range = codec::key::element_range(ns, key, version);
     let stored = core.partition.range(&range.lower, &range.upper).map_err(|e| storage(key, e))?.next();
     if let Some(record) = stored {
         record.map_err(|e| storage(key, e))?;
-        raw(core, &dead.record_key(), Some(b""));
+        core.put_raw(garbage::record_key(ns, key, version), Some(Vec::new()));
     }
     Ok(())
 }
@@ -364,10 +341,7 @@ fn bury(core: &mut Core, ns: NsId, key: &[u8], version: u64) -> Result {
 /// A version that is given its metadata lives. What [`bury`] says of it comes from fjall being ahead: a big result is
 /// older than the record that names it, and what else that record did to the key came before.
 fn unbury(core: &mut Core, ns: NsId, key: &[u8], version: u64) {
-    let dead = Dead::new(ns, key, version);
-    if core.raw.remove(&dead.record_key()).is_some() {
-        core.garbage.retain(|(other, _)| *other != dead);
-    }
+    core.replace_raw(garbage::record_key(ns, key, version), None);
 }
 
 fn stamp(core: &mut Core, index: Index, lsn: Lsn) {

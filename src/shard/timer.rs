@@ -5,10 +5,10 @@
 //! | after a start, and when it is outgrown: a filter of keys is filled from fjall | 8,192 keys a turn, a turn every 5 ms |
 //! | expiry: keys of the table whose time is past, then fjall's expiry index | 128 keys per hold of the lock |
 //! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
-//! | garbage: elements of dropped bodies get tombstones | 1,024 elements a turn |
 //! | the order index grows, or is freed when nobody asks for it | 256 keys per hold of the lock, 20 ms a turn |
 //! | after a count was found to be wrong: the shard's keys are counted | 8,192 keys a turn |
-//! | dead namespaces: their objects leave the table, then fjall compacts | 1,024 places a turn |
+//! | garbage: elements of dropped bodies get tombstones | a batch of keys a turn, see [`super::garbage`] |
+//! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places per hold of the lock, a batch a turn |
 //!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is
 //! deleted only if its metadata holds the very time the index names.
@@ -24,7 +24,7 @@ use super::actor::{Job, Lease, ShardSet};
 use super::core::{Core, ShardId, unreadable};
 use super::engine::Engine;
 use super::fields::FieldSweep;
-use super::garbage::{self, DeadStage, Stage};
+use super::garbage::{Batch, Queue};
 use super::object::{Kind, state};
 use super::recount::Recount;
 use super::table::table_hash;
@@ -40,7 +40,9 @@ const SWEEP_SLICE: usize = 128;
 const FIELDS_TURN: Duration = Duration::from_millis(50);
 /// Hashes whose fields are swept per hold of the lock at most.
 const FIELDS_HASHES: usize = 32;
-const GARBAGE_SLICE: usize = 1024;
+/// Bytes of dead records from which on a partition is compacted for their sake, if they are also such a share of it.
+const COMPACT_FROM: u64 = if cfg!(test) { 64 << 10 } else { 1 << 20 };
+const COMPACT_SHARE: u64 = 4;
 /// Time that a turn spends on the order index at most.
 const ORDER_TURN: Duration = Duration::from_millis(20);
 
@@ -290,100 +292,40 @@ impl<'a> Timer<'a> {
         Ok(())
     }
 
-    fn collect_garbage(&mut self, now_ms: u64) -> Result {
-        while self.collect_first(now_ms)? {}
-        Ok(())
+    /// Elements of dropped bodies leave fjall.
+    fn collect_garbage(&mut self, _now_ms: u64) -> Result {
+        self.work_off(|core| &mut core.garbage)
     }
 
-    /// A step on the queue's first entry; false if it waits for a flush or has had its share of this turn.
-    fn collect_first(&mut self, now_ms: u64) -> Result<bool> {
-        let log_from = self.engine.log_from();
-        let first = self.with_core(|core| {
-            let (settled, last_lsn) = (core.settled, core.last_lsn);
-            let (dead, stage) = core.garbage.front_mut()?;
-            match *stage {
-                Stage::Queued(flush) if flush <= settled => *stage = Stage::Scanning(dead.range().lower),
-                Stage::Removed(flush) if flush <= settled => *stage = Stage::Kept(last_lsn),
-                _ => {}
-            }
-            let first = (dead.clone(), stage.clone());
-            if core.names.is_live(first.0.ns) {
-                return Some((first, core.partition.clone()));
-            }
-            // Its elements go with the namespace; its record may have come after the namespace was swept.
-            core.garbage.pop_front();
-            bury(core, vec![first.0.record_key()]);
-            Some(((first.0, Stage::Queued(0)), core.partition.clone()))
-        });
-        let Some(((dead, stage), partition)) = first else { return Ok(false) };
-        match stage {
-            Stage::Queued(0) => Ok(true),
-            Stage::Kept(lsn) if lsn < log_from => {
-                self.transact(now_ms, |txn| {
-                    txn.put_raw(0, dead.record_key(), None);
-                    txn.lease[0].garbage.pop_front();
-                    Ok(())
-                })?;
-                Ok(true)
-            }
-            Stage::Scanning(from) => {
-                let keys = first_keys(&partition, &from, &dead.range().upper, GARBAGE_SLICE)?;
-                self.with_core(|core| {
-                    let next = match keys.last() {
-                        Some(last) if keys.len() == GARBAGE_SLICE => Stage::Scanning(codec::key::successor(last)),
-                        _ => Stage::Removed(core.gathers + 1),
-                    };
-                    bury(core, keys);
-                    if let Some(front) = core.garbage.front_mut() {
-                        front.1 = next;
-                    }
-                });
-                Ok(false)
-            }
-            Stage::Queued(_) | Stage::Removed(_) | Stage::Kept(_) => Ok(false),
-        }
-    }
-
-    /// Objects of dead namespaces leave the table, then their records fjall.
-    fn reap_namespaces(&mut self, now_ms: u64) -> Result {
+    /// Objects of dead namespaces leave the table, and their records fjall.
+    fn reap_namespaces(&mut self, _now_ms: u64) -> Result {
         while self.with_core(reap_slice) {}
-        let (partition, settled, queue, reaped) =
-            self.with_core(|c| (c.partition.clone(), c.settled, c.dead_names.clone(), c.reap_from.is_none()));
-        let flushed = |stage: &DeadStage| matches!(stage, DeadStage::Queued(flush) if *flush <= settled);
-        if reaped && queue.values().any(flushed) {
-            partition.major_compact().map_err(unreadable)?;
-            self.with_core(|core| {
-                for stage in core.dead_names.values_mut().filter(|stage| flushed(stage)) {
-                    *stage = DeadStage::Sweeping(settled);
-                }
-            });
-        }
-        let log_from = self.engine.log_from();
-        for (ns, stage) in queue {
-            match stage {
-                DeadStage::Sweeping(flush) if flush <= settled => {
-                    let mut keys = Vec::new();
-                    for tag in garbage::GROUPS {
-                        let range = garbage::group_of(tag, ns);
-                        keys.extend(first_keys(&partition, &range.lower, &range.upper, GARBAGE_SLICE)?);
-                    }
-                    self.with_core(|core| {
-                        let none = keys.is_empty();
-                        bury(core, keys);
-                        let next =
-                            if none { DeadStage::Kept(core.last_lsn) } else { DeadStage::Sweeping(core.gathers + 1) };
-                        core.dead_names.insert(ns, next);
-                    });
-                }
-                DeadStage::Kept(lsn) if lsn < log_from => self.transact(now_ms, |txn| {
-                    let mut key = Vec::new();
-                    codec::key::dead_ns_key(ns, &mut key);
-                    txn.put_raw(0, key, None);
-                    txn.lease[0].dead_names.remove(&ns);
-                    Ok(())
-                })?,
-                DeadStage::Queued(_) | DeadStage::Sweeping(_) | DeadStage::Kept(_) => {}
+        self.work_off(|core| &mut core.dead_names)
+    }
+
+    /// Deals with the next batch of a queue, and sees to it that what waits for a flush gets one.
+    fn work_off(&mut self, queue: impl Fn(&mut Core) -> &mut Queue) -> Result {
+        let next = self.with_core(|core| {
+            if queue(core).waits_for_flush() {
+                self.engine.want_reclaim();
             }
+            // What the compaction's filter meets needs no tombstones.
+            let cursor = if core.compacting { None } else { queue(core).cursor() };
+            cursor.map(|cursor| (cursor, core.partition.clone()))
+        });
+        let Some((cursor, partition)) = next.filter(|_| self.engine.store.health().is_ok()) else { return Ok(()) };
+        let batch = Batch::read(&partition, &cursor).map_err(unreadable)?;
+        let mut pace = Pace::new();
+        partition.ingest(batch.tombstones().inspect(|_| pace.step()))?;
+        let compact = self.with_core(|core| {
+            core.dead_bytes += batch.dead_bytes;
+            queue(core).worked_off(batch);
+            let much = COMPACT_FROM.max(partition.disk_bytes() / COMPACT_SHARE);
+            core.compacting |= core.dead_bytes >= much;
+            core.compacting
+        });
+        if compact {
+            self.engine.compact(self.id);
         }
         Ok(())
     }
@@ -398,19 +340,6 @@ fn next_stored(partition: &Partition, now_ms: u64) -> Result<u64> {
     match codec::key::decode_key(&first.map_err(unreadable)?.0) {
         Ok(DiskKey::Expiry { expire_ms, .. }) => Ok(expire_ms),
         _ => Ok(now_ms + 1),
-    }
-}
-
-/// The first keys of a range.
-fn first_keys(partition: &Partition, lower: &[u8], upper: &[u8], most: usize) -> Result<Vec<Vec<u8>>> {
-    let range = partition.range(lower, upper).map_err(unreadable)?;
-    range.take(most).map(|item| Ok(item.map_err(unreadable)?.0.to_vec())).collect()
-}
-
-/// Tombstones for records that nobody will write again.
-fn bury(core: &mut Core, keys: Vec<Vec<u8>>) {
-    for key in keys {
-        core.put_raw(key, None);
     }
 }
 

@@ -33,7 +33,6 @@ use undo::{NamesBefore, Undo};
 use super::actor::Lease;
 use super::core::{Core, ShardId};
 use super::engine::Router;
-use super::garbage::DeadStage;
 use super::names::Names;
 use super::object::{Body, Kind, Object, state};
 use super::table::Index;
@@ -304,11 +303,8 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     fn queue_garbage(&mut self, at: Found, version: u64) {
         let object = self.object(at);
-        let dead = super::garbage::Dead::new(object.ns, object.key(), version);
-        self.put_raw(at.at, dead.record_key(), Some(Vec::new()));
-        let core = &mut *self.lease[at.at as usize];
-        core.garbage.push_back((dead, super::garbage::Stage::Queued(core.gathers + 1)));
-        self.set.undo.push(Undo::Garbage { at: at.at });
+        let record = super::garbage::record_key(object.ns, object.key(), version);
+        self.put_raw(at.at, record, Some(Vec::new()));
     }
 
     /// Puts or removes a record that belongs to no key.
@@ -438,14 +434,12 @@ impl<'a, 'e> Txn<'a, 'e> {
             }
             let counts = dead.iter().filter_map(|ns| Some((*ns, core.counts.remove(ns)?))).collect();
             let (before, reap_from) = (std::mem::replace(&mut core.names, names.clone()), core.reap_from);
-            let before = NamesBefore { names: before, counts, died: dead.to_vec(), reap_from };
+            let before = NamesBefore { names: before, counts, reap_from };
             self.set.undo.push(Undo::Names { at, before: Box::new(before) });
             if !dead.is_empty() {
                 core.reap_from = Some(0);
                 core.drop_order();
                 core.dirty_counts.retain(|ns| !dead.contains(ns));
-                let flush = core.gathers + 1;
-                core.dead_names.extend(dead.iter().map(|&ns| (ns, DeadStage::Queued(flush))));
             }
         }
     }

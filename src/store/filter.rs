@@ -20,7 +20,7 @@
 //! copy of it, from a deeper level, shows again: nothing that lives leads a reader there, and the next
 //! compaction that meets the copy drops it as well, as long as the garbage or dead-namespace record stands. Who
 //! works that record off reads the range as it is then, writes tombstones for all that shows, which hide every deeper copy
-//! until the last level, and removes the record after those are flushed: nothing is left behind.
+//! until the last level, and removes the record with the last of those: nothing is left behind.
 //!
 //! **Metadata of a dead namespace** goes by the same argument: no name leads to the id, so no reader can see whether
 //! the newest or an older copy is left. In a living namespace it would be wrong: the copy below would be a key that

@@ -15,6 +15,10 @@ use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long to wait for everybody to be out. Who wants in meanwhile does not wait.
+const ALONE_WAIT: Duration = Duration::from_millis(200);
 
 /// fjall's own limit.
 const MAX_KEY: usize = u16::MAX as usize;
@@ -38,6 +42,11 @@ impl Slot {
     /// The same, but `None` instead of waiting for whoever opens or closes: closing waits for the filter's thread.
     pub(super) fn try_with<R>(&self, read: impl FnOnce(&Keyspace) -> R) -> Option<R> {
         self.0.try_read_recursive()?.as_ref().map(read)
+    }
+
+    /// Runs `work` on the handle while nobody else uses it. `None`, soon, if somebody goes on doing so.
+    fn alone<R>(&self, work: impl FnOnce(&Keyspace) -> R) -> Option<R> {
+        self.0.try_write_for(ALONE_WAIT)?.as_ref().map(work)
     }
 
     /// Keeps everybody out until the guard is dropped.
@@ -174,7 +183,20 @@ impl Partition {
     pub fn major_compact(&self) -> Result {
         self.slot.with(|keyspace| keyspace.major_compact().map_err(StoreError::fjall("compact")))?;
         self.refresh_disk_bytes();
-        Ok(())
+        self.drop_replaced()
+    }
+
+    /// Deletes the files that compactions have replaced. fjall keeps the versions that name them for readers that have
+    /// chosen a sequence number and not yet a version, and forgets them when it rotates a memtable, which never happens
+    /// here (rule 15), or at a compaction some ten thousand reads later. With the handle to ourselves there are no such
+    /// readers; a range under way holds its version.
+    fn drop_replaced(&self) -> Result {
+        let forget = |keyspace: &Keyspace| {
+            let mut versions = keyspace.tree.get_version_history_lock();
+            versions.maintenance(keyspace.path(), u64::MAX).map_err(fjall::Error::from)
+        };
+        let dropped = self.slot.alone(forget).unwrap_or(Ok(()));
+        dropped.map_err(StoreError::fjall("delete what a compaction replaced"))
     }
 }
 

@@ -440,7 +440,9 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_level0_runs", load(&stats.level0_runs));
     text.line("tarn_level0_runs_max", load(&stats.level0_runs_max));
     text.line("tarn_store_reopens", load(&stats.store_reopens));
+    text.line("tarn_compactions_of_dead", load(&stats.compactions));
     text.line("tarn_garbage_queue", facts.shards.garbage);
+    text.line("tarn_dead_namespaces", facts.shards.dead_namespaces);
     text.line("tarn_log_bytes", log.size_bytes);
     text.line("tarn_log_limit", load(&engine.log_limit));
     text.line("tarn_log_segments", log.segments);

@@ -5,6 +5,7 @@
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long; looks after the store, opens it again where a compaction failed |
 //! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; tables over their limit shrink; free memory goes back to the system |
 //! | `free` | frees big overlays that commands have thrown away |
+//! | `compact` | rewrites partitions of which much is dead |
 //!
 //! What a flush does stands in [`super::steps`].
 
@@ -14,12 +15,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Engine, MOST_DELAY_US, gate, spawn};
+use crate::shard::core::ShardId;
 use crate::util::alloc::Trimmer;
 use crate::util::pace::Pace;
 
-/// However little is dirty, it is flushed after this time: replays stay short, and what waits for a flush (garbage, dead
-/// namespaces) is not forgotten on an idle server.
+/// However little is dirty, it is flushed after this time: replays stay short.
 const FLUSH_EVERY: Duration = Duration::from_secs(300);
+
+/// The same if garbage or a dead namespace waits for it.
+const RECLAIM_EVERY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(10) };
 
 /// Time between two flushes that only make room.
 const CROWDED_EVERY: Duration = Duration::from_secs(1);
@@ -53,6 +57,9 @@ const RUNS_SLOWEST: u64 = 64;
 /// The same, at which writes are refused: every read of the partition looks into each of them.
 pub const RUNS_REFUSED: u64 = 128;
 
+/// Time between two looks at whether the engine stops, without compactions.
+const COMPACT_LOOK: Duration = Duration::from_millis(100);
+
 /// Time between two looks at the allocator's free memory.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
@@ -75,12 +82,13 @@ impl Engine {
     }
 
     /// Starts the threads that serve no shard.
-    pub(super) fn start_background(self: &Arc<Self>) -> [JoinHandle<()>; 3] {
-        let (flush, watch, free) = (self.clone(), self.clone(), self.clone());
+    pub(super) fn start_background(self: &Arc<Self>) -> [JoinHandle<()>; 4] {
+        let (flush, watch, free, compact) = (self.clone(), self.clone(), self.clone(), self.clone());
         [
             spawn("flush".to_owned(), 0, move || flush.flush_thread()),
             spawn("watch".to_owned(), 0, move || watch.watch_thread()),
             spawn("free".to_owned(), self.options.nice, move || free.free_thread()),
+            spawn("compact".to_owned(), self.options.nice, move || compact.compact_thread()),
         ]
     }
 
@@ -107,12 +115,19 @@ impl Engine {
         }
     }
 
-    fn needs_flush(&self, last_flush: Instant) -> bool {
+    /// Garbage or a dead namespace waits for a flush.
+    pub(in crate::shard) fn want_reclaim(&self) {
+        self.reclaim.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a flush is to begin.
+    pub(in crate::shard) fn needs_flush(&self, last_flush: Instant) -> bool {
         let poisoned = self.log.needs_flush();
         let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
         let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
         let dirty_for = |time| self.dirty_bytes() > 0 && last_flush.elapsed() > time;
-        let old = dirty_for(FLUSH_EVERY);
+        let reclaim = self.reclaim.load(Ordering::Relaxed) && last_flush.elapsed() > RECLAIM_EVERY;
+        let old = dirty_for(FLUSH_EVERY) || reclaim;
         // What is dirty by one element stays whole: little dirt can keep much from leaving.
         let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
         let crowded = tables as u64 > self.table_budget.load(Ordering::Relaxed) / 8 * 9 && dirty_for(CROWDED_EVERY);
@@ -186,6 +201,35 @@ impl Engine {
             }
             std::thread::sleep(FREE_EVERY);
         }
+    }
+
+    /// Has a partition of which much is dead rewritten. The core is marked as `compacting`.
+    pub(in crate::shard) fn compact(&self, id: ShardId) {
+        if !self.options.background {
+            self.compact_now(id);
+        } else if self.compactions.0.send(id).is_err() {
+            unreachable!("the engine holds both ends");
+        }
+    }
+
+    /// Compacts for what is dead. Not on the shards' threads: it may take long, and others wait for those.
+    fn compact_thread(&self) {
+        while !self.stopping.load(Ordering::Relaxed) {
+            if let Ok(id) = self.compactions.1.recv_timeout(COMPACT_LOOK) {
+                self.compact_now(id);
+            }
+        }
+    }
+
+    fn compact_now(&self, id: ShardId) {
+        let shard = &self.shards[id as usize];
+        let partition = shard.core().partition.clone();
+        match partition.major_compact() {
+            Ok(()) => _ = self.stats.compactions.fetch_add(1, Ordering::Relaxed),
+            Err(error) => tracing::error!(shard = id, %error, "cannot compact what is dead"),
+        }
+        let mut core = shard.core();
+        (core.dead_bytes, core.compacting) = (0, false);
     }
 
     /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.

@@ -105,6 +105,8 @@ impl Flush {
 
     fn end(&self, engine: &Engine) -> Result<(), FlushError> {
         let Some(boundary) = self.boundary else { return Ok(()) };
+        // What has come meanwhile, the next turns of the timers will note again.
+        engine.reclaim.store(false, Ordering::Relaxed);
         engine.io.step("flush.stored")?;
         engine.delete_before(boundary)?;
         engine.io.step("flush.deleted")?;
@@ -148,14 +150,7 @@ impl Engine {
     /// Deletes the segments before a boundary, when all that they hold is in fjall.
     fn delete_before(&self, boundary: log::SegmentBoundary) -> std::io::Result<()> {
         self.note_complete(boundary)?;
-        self.log.delete_before(boundary)?;
-        self.log_from.fetch_max(boundary.first_lsn(), Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// The log holds no record below this LSN any more; 0 as long as that is not known.
-    pub fn log_from(&self) -> log::Lsn {
-        self.log_from.load(Ordering::SeqCst)
+        self.log.delete_before(boundary)
     }
 
     /// Runs the ingestion on a thread of its own, `ingest`, at the lower priority of background work. The flusher itself must

@@ -101,7 +101,7 @@ fn rule_10_what_a_failed_command_leaves_is_garbage() {
 fn rule_10_a_replay_over_a_store_that_is_ahead_keeps_the_result() {
     let mut world = World::new(1, Fsync::EverySec);
     // Replay flushes after a few records, and so looks at what the store holds.
-    world.options.dirty_budget = 1;
+    (world.options.dirty_budget, world.options.table_budget) = (1, 1);
     for n in 0..10 {
         world.put(DB, format!("other {n}").as_bytes(), b"value", 0);
     }

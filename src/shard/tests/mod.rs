@@ -9,6 +9,7 @@
 //! | `fields` | the sweep of fields of hashes |
 //! | `flusher` | what has the flusher's thread flush |
 //! | `store` | the store under the engine: failing compactions, runs, counts |
+//! | `garbage` | what is dead leaves fjall, without writes too |
 //! | `rules` | the rules of log, table and flush, one by one |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `sizes` | memory follows budgets that change |
@@ -18,6 +19,7 @@ mod audit;
 mod big;
 mod fields;
 mod flusher;
+mod garbage;
 mod model;
 mod rules;
 mod sizes;

@@ -44,8 +44,6 @@ pub(super) enum Undo {
     Count { at: u16, ns: NsId, count: i64 },
     /// A raw record before.
     Raw { at: u16, key: Vec<u8>, old: Option<Option<Vec<u8>>> },
-    /// A garbage entry was queued.
-    Garbage { at: u16 },
     /// A big result was given its metadata.
     Staged { at: u16, staged: Staged },
     /// A core's names, and the counts of those that died.
@@ -56,7 +54,6 @@ pub(super) enum Undo {
 pub(super) struct NamesBefore {
     pub(super) names: Arc<Names>,
     pub(super) counts: Vec<(NsId, i64)>,
-    pub(super) died: Vec<NsId>,
     pub(super) reap_from: Option<Index>,
 }
 
@@ -113,13 +110,7 @@ impl Txn<'_, '_> {
                 let core = &mut self.lease[at as usize];
                 let bytes = core.raw.get(&key).map_or(0, |value| raw_bytes(&key, value.as_deref()));
                 core.dirty_bytes = core.dirty_bytes.saturating_sub(bytes);
-                match old {
-                    Some(value) => core.raw.insert(key, value),
-                    None => core.raw.remove(&key),
-                };
-            }
-            Undo::Garbage { at } => {
-                self.lease[at as usize].garbage.pop_back();
+                core.replace_raw(key, old);
             }
             Undo::Staged { at, staged } => self.lease[at as usize].staged.lock().push(staged),
             Undo::Names { at, before } => {
@@ -129,7 +120,6 @@ impl Txn<'_, '_> {
                 core.dirty_counts.extend(before.counts.iter().map(|&(ns, _)| ns));
                 core.counts.extend(before.counts);
                 core.drop_order();
-                core.dead_names.retain(|ns, _| !before.died.contains(ns));
             }
             undo @ (Undo::Element { .. } | Undo::NoElement { .. } | Undo::ElementSplice { .. }) => {
                 self.undo_element(undo)

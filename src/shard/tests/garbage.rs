@@ -1,0 +1,308 @@
+//! What is dead leaves fjall: by batches, after one flush, whether anybody writes or not, and leaves nothing in memory.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::rules::wait_for;
+use super::world::{NAMES, Value, World};
+use crate::Error;
+use crate::codec::key::tag;
+use crate::log::Fsync;
+use crate::shard::core::Core;
+use crate::shard::object::Kind;
+use crate::shard::txn::{BIG_STRING, CHUNK};
+
+const DB: &[u8] = NAMES[0];
+
+impl World {
+    /// So many hashes, brought to fjall.
+    fn stored_hashes(&mut self, count: usize, fields: usize) {
+        let ns = self.ns(DB);
+        let fields: Vec<Vec<u8>> = (0..fields).map(|n| format!("\u{1}field {n}").into_bytes()).collect();
+        for n in 0..count {
+            let key = format!("hash {n}").into_bytes();
+            let made = self.transact(&[&key], |txn| {
+                let at = txn.create(ns, &key, Kind::Hash, 0)?;
+                for field in &fields {
+                    txn.put_element(at, field, b"value")?;
+                }
+                txn.add_size(at, fields.len() as i64);
+                Ok(())
+            });
+            self.engine().write_out(made.1);
+            let elements = fields.iter().map(|field| (field.clone(), b"value".to_vec())).collect();
+            self.model.get_mut(DB).unwrap().insert(key, Value::collection(Kind::Hash, elements, 0));
+        }
+        self.note();
+        self.flush();
+    }
+
+    fn delete_all(&mut self) {
+        for key in self.model[DB].keys().cloned().collect::<Vec<_>>() {
+            self.delete(DB, &key);
+        }
+    }
+
+    /// Records in fjall that stand for what is dead, of both kinds.
+    fn queued(&self) -> usize {
+        self.stored_with(tag::GARBAGE) + self.stored_with(tag::DEAD_NS)
+    }
+
+    /// Entries of the queues as the cores know them.
+    fn known(&self) -> u64 {
+        let of = |core: &Core| core.garbage.len() + core.dead_names.len();
+        self.engine().shards.iter().map(|shard| of(&shard.core())).sum()
+    }
+
+    /// Everything dirty is brought to fjall, but the log stays as it is.
+    fn store_and_keep_the_log(&mut self) {
+        let engine = self.engine().clone();
+        let mut flush = self.begin_flush(None);
+        let settled = |shard: &crate::shard::actor::Shard| {
+            let core = shard.core();
+            core.dirty_bytes + core.flight_bytes == 0 && core.in_flight.is_empty() && core.flying.is_none()
+        };
+        while !engine.shards.iter().all(|shard| settled(shard)) {
+            assert!(flush.step(&engine));
+        }
+    }
+}
+
+fn big(byte: u8) -> Vec<u8> {
+    vec![byte; BIG_STRING + 2 * CHUNK]
+}
+
+/// Keys of a test's batch take about 4 KB.
+const TURNS: usize = 40;
+
+#[test]
+fn many_dead_collections_leave_after_one_flush() {
+    let mut world = World::new(3, Fsync::No);
+    world.stored_hashes(300, 3);
+    world.delete_all();
+    world.flush();
+    assert_eq!((world.stored_with(tag::GARBAGE), world.known()), (300, 300));
+    assert_eq!(world.engine().dirty_bytes(), 0, "nothing of what is dead stands in memory");
+    let flushes = world.engine().stats.flushes.load(Ordering::Relaxed);
+    for _ in 0..TURNS {
+        world.turns(1);
+        assert_eq!(world.engine().dirty_bytes(), 0, "tombstones do not gather in memory");
+    }
+    assert_eq!((world.stored_with(tag::ELEMENT), world.queued(), world.known()), (0, 0, 0));
+    assert_eq!(world.engine().stats.flushes.load(Ordering::Relaxed), flushes);
+    world.audit();
+}
+
+#[test]
+fn what_dies_during_a_pass_is_found_by_the_next() {
+    let mut world = World::new(1, Fsync::No);
+    world.stored_hashes(200, 3);
+    for key in world.model[DB].keys().skip(100).cloned().collect::<Vec<_>>() {
+        world.delete(DB, &key);
+    }
+    world.flush();
+    world.turns(2);
+    assert!(world.queued() > 0, "a pass is under way");
+    // In front of where it stands.
+    world.delete_all();
+    world.flush();
+    world.turns(TURNS);
+    assert_eq!((world.stored_with(tag::ELEMENT), world.queued(), world.known()), (0, 0, 0));
+    world.audit();
+}
+
+#[test]
+fn a_key_made_again_survives_its_garbage() {
+    let mut world = World::new(2, Fsync::No);
+    world.stored_hashes(100, 3);
+    world.delete_all();
+    world.stored_hashes(100, 3);
+    world.turns(TURNS);
+    assert_eq!((world.stored_with(tag::ELEMENT), world.queued()), (300, 0));
+    world.verify();
+    world.audit();
+}
+
+/// Nobody writes: the flusher runs for what is dead, and then no more.
+#[test]
+fn an_idle_server_reclaims_and_comes_to_rest() {
+    let mut world = World::new(2, Fsync::No);
+    world.stored_hashes(100, 3);
+    world.options.background = true;
+    world.reopen(true);
+    let engine = world.engine().clone();
+    world.delete_all();
+    world.flush_names(&[NAMES[1]]);
+    wait_for(&|| world.known() == 0 && world.queued() == 0 && engine.dirty_bytes() == 0);
+    assert_eq!(world.stored_with(tag::ELEMENT), 0);
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(600)).unwrap();
+    wait_for(&|| !engine.is_flushing());
+    assert!(!engine.needs_flush(long_ago), "there is nothing left to be flushed for");
+    engine.close(false).unwrap();
+}
+
+/// A queue's memory is a few numbers, whatever a replay finds.
+#[test]
+fn a_replay_counts_each_record_once() {
+    let mut world = World::new(2, Fsync::No);
+    world.stored_hashes(50, 3);
+    world.delete_all();
+    world.store_and_keep_the_log();
+    world.crash(None);
+    // Once in fjall, and once more in the log.
+    assert_eq!(world.known(), 100);
+    world.flush();
+    world.turns(TURNS);
+    assert_eq!((world.queued(), world.known()), (0, 0));
+    world.audit();
+}
+
+#[test]
+fn a_crash_between_two_batches_leaves_the_record() {
+    for turns in 1..4 {
+        let mut world = World::new(1, Fsync::No);
+        world.stored_hashes(1, 400);
+        world.delete_all();
+        world.flush();
+        world.turns(turns);
+        assert_eq!((world.queued(), world.stored_with(tag::ELEMENT) > 0), (1, true));
+        world.crash(Some(turns as u64));
+        world.turns(TURNS);
+        assert_eq!((world.queued(), world.stored_with(tag::ELEMENT)), (0, 0));
+        world.audit();
+    }
+}
+
+/// The record is gone while the log still holds what died: a replay that flushes midway brings both back.
+#[test]
+fn rule_8_a_replay_brings_garbage_back_with_its_record() {
+    for names in [false, true] {
+        let mut world = World::new(1, Fsync::No);
+        world.put(DB, b"a", &big(1), world.now_ms + 70_000);
+        for n in 0..6 {
+            world.put(DB, format!("other {n}").as_bytes(), b"1", 0);
+        }
+        world.store_and_keep_the_log();
+        if names {
+            world.flush_names(&[DB]);
+        } else {
+            world.delete(DB, b"a");
+        }
+        world.store_and_keep_the_log();
+        world.turns(TURNS);
+        assert_eq!((world.stored_with(tag::ELEMENT), world.queued(), world.known()), (0, 0, 0));
+        world.engine().log.sync_to(world.engine().log.last()).unwrap();
+        (world.options.dirty_budget, world.options.table_budget) = (1, 1);
+        world.crash(Some(3));
+        assert!(world.engine().shards[0].core().gathers > 1);
+        world.verify();
+        world.audit();
+    }
+}
+
+#[test]
+fn a_rollback_leaves_nothing_queued() {
+    let mut world = World::new(1, Fsync::No);
+    world.stored_hashes(3, 3);
+    let ns = world.ns(DB);
+    let undone = world.transact(&[], |txn| {
+        txn.delete(ns, b"hash 0")?;
+        let (names, dead) = txn.lease[0].names.renewed(&[DB]).unwrap();
+        txn.replace_names(names, &dead);
+        Err::<(), _>(Error::Cold)
+    });
+    assert!(undone.0.is_err());
+    assert_eq!(world.known(), 0);
+    world.audit();
+}
+
+#[test]
+fn a_failed_flush_keeps_the_queue() {
+    let mut world = World::new(1, Fsync::No);
+    world.stored_hashes(5, 3);
+    world.delete_all();
+    let mut flush = world.begin_flush(Some(0));
+    world.finish(&mut flush);
+    world.turns(3);
+    assert_eq!((world.queued(), world.known()), (0, 5));
+    assert!(world.engine().shards[0].core().garbage.waits_for_flush());
+    world.flush();
+    world.turns(TURNS);
+    assert_eq!((world.stored_with(tag::ELEMENT), world.known()), (0, 0));
+    world.audit();
+}
+
+#[test]
+fn a_store_that_takes_nothing_is_left_alone() {
+    let mut world = World::new(1, Fsync::No);
+    world.stored_hashes(5, 3);
+    world.delete_all();
+    world.flush();
+    let given_up = || Err(std::io::Error::other("given up by the test"));
+    world.engine().store.partition(0).ingest_with([(b"E", Some(b""))], given_up).unwrap_err();
+    world.turns(3);
+    assert_eq!((world.queued(), world.known()), (5, 5));
+    world.engine().store.reopen().unwrap();
+    world.turns(TURNS);
+    assert_eq!((world.queued(), world.known()), (0, 0));
+    world.audit();
+}
+
+/// A small namespace goes by tombstones, its expiry records too; one that had nothing costs nothing.
+#[test]
+fn rule_9_a_stream_of_flushalls_piles_nothing_up() {
+    let mut world = World::new(2, Fsync::No);
+    let long_key = [b'l'; 1100];
+    for round in 0..40u64 {
+        for key in [b"a", &b"b"[..], &long_key] {
+            world.put(DB, key, b"1", world.now_ms + 1_000_000 + round);
+        }
+        world.flush();
+        world.flush_names(&NAMES[..2]);
+    }
+    world.flush();
+    world.turns(TURNS);
+    assert_eq!((world.queued(), world.known()), (0, 0));
+    assert_eq!(
+        (world.stored_with(tag::META), world.stored_with(tag::EXPIRY), world.stored_with(tag::COUNT)),
+        (0, 0, 0)
+    );
+    assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 0);
+    world.audit();
+}
+
+/// Bytes of the tables in a folder and those below it.
+fn size_bytes(folder: &std::path::Path) -> u64 {
+    let tables = folder.ends_with("tables");
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(data) if data.is_dir() => size_bytes(&entry.path()),
+        Ok(data) if tables => data.len(),
+        _ => 0,
+    });
+    bytes.sum()
+}
+
+/// Where much is dead, the disk is given back at once.
+#[test]
+fn much_that_is_dead_is_compacted_once() {
+    let mut world = World::new(1, Fsync::No);
+    for n in 0..20u8 {
+        world.put(DB, &[n], &big(n), 0);
+    }
+    world.put(DB, b"stays", &big(7), 0);
+    world.flush();
+    let files = world.options.dir.join(crate::store::STORE_FOLDER);
+    let before = size_bytes(&files);
+    world.flush_names(&[NAMES[1]]);
+    for n in 0..20u8 {
+        world.delete(DB, &[n]);
+    }
+    world.flush();
+    world.turns(TURNS);
+    assert_eq!((world.queued(), world.known()), (0, 0));
+    assert!(world.engine().stats.compactions.load(Ordering::Relaxed) <= 2);
+    let after = size_bytes(&files);
+    assert!(after < before / 4, "{after} of {before} bytes are left");
+    world.audit();
+}
