@@ -32,6 +32,7 @@ use crate::command::run::{self, Call, Finished, Outcome};
 use crate::command::{self, Id};
 use crate::error::Error;
 use crate::handler::effects::{Effect, carry_out};
+use crate::handler::limits::request_limits;
 use crate::handler::server::bump;
 use crate::handler::session::bits::{CLOSING, UNIX};
 use crate::handler::session::{Client, ReplyMode};
@@ -169,7 +170,7 @@ impl Connection {
         let state = State {
             socket,
             parser: Parser::default(),
-            limits: Limits { max_bulk: settings.proto_max_bulk_len, ..Limits::default() },
+            limits: request_limits(&settings),
             input: Vec::new(),
             out: Reply::new(2),
             effects: Vec::new(),

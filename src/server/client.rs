@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use super::{help, unknown_subcommand};
 use crate::handler::session::{Client, ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Session, flags};
+use crate::meter;
 use crate::shard::engine::gate;
 use crate::util::num::parse_i64;
 use filter::Filter;
@@ -98,14 +99,20 @@ fn info(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let filter = Filter::parse(args.cursor(2), filter::Use::List, ctx.server)?;
     let mut text = Vec::new();
-    for client in ctx.server.clients.lock().values() {
-        if filter.admits(client, ctx.session().id, ctx.now_ms) {
-            describe(client, ctx.now_ms, &mut text);
+    // Described without the registry's lock, which connections that come and go wait for.
+    let clients: Vec<Arc<Client>> = ctx.server.clients.lock().values().cloned().collect();
+    for client in clients {
+        meter::step(STEPS_OF_A_CLIENT)?;
+        if filter.admits(&client, ctx.session().id, ctx.now_ms) {
+            describe(&client, ctx.now_ms, &mut text);
         }
     }
     out.verbatim(&text, "txt");
     Ok(())
 }
+
+/// What describing a connection takes, beside a visit of an element.
+const STEPS_OF_A_CLIENT: usize = 16;
 
 fn kill(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let old_form = args.len() == 3;

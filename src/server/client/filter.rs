@@ -98,7 +98,7 @@ impl Test {
     fn holds(&self, client: &Client, now_ms: u64) -> bool {
         let passed_s = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
         match self {
-            Test::Ids(ids) => ids.contains(&client.id),
+            Test::Ids(ids) => ids.binary_search(&client.id).is_ok(),
             Test::Normal(normal) => *normal,
             Test::User => true,
             Test::Addr(addr) => client.addr.as_bytes() == addr,
@@ -143,6 +143,8 @@ fn ids(args: &mut Cursor<'_>, of: Use) -> Result<Vec<u64>> {
             args.next();
         }
     }
+    // There may be a million of them, and as many clients to compare with.
+    ids.sort_unstable();
     Ok(ids)
 }
 
@@ -154,6 +156,7 @@ fn not_ids(args: &mut Cursor<'_>) -> Result<Vec<u64>> {
         args.next();
         ids.push(u64::try_from(id).ok().filter(|id| *id > 0).ok_or(Error::err(NO_ID))?);
     }
+    ids.sort_unstable();
     Ok(ids)
 }
 
