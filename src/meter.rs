@@ -293,7 +293,7 @@ pub(crate) mod tests {
     }
 
     /// The pool is the process's: tests that fill it take turns.
-    static ONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+    pub(crate) static ONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
     #[test]
     fn without_an_allowance_there_is_no_bound() {
