@@ -550,7 +550,7 @@ const LONG: &[(&[&str], &[&str])] = &[
     (&["PFADD", "pmany"], &["e:#"]),
     (&["PFCOUNT", "hll"], &["none:#"]),
     (&["PFMERGE", "pdest", "hll"], &["none:#"]),
-    (&["SUNION"], &["set"]),
+    (&["SUNION", "set"], &["none:#"]),
     (&["SUNIONSTORE", "sdest"], &["small:#"]),
     (&["SINTER", "set"], &["none:#"]),
     (&["SDIFF", "set"], &["none:#"]),

@@ -607,7 +607,7 @@ mod tests {
         assert_eq!(world.call(&sadd(&from)), format!(":{MEMBERS} "));
         assert_eq!(world.call(&sadd(&to)), format!(":{MEMBERS} "));
         let server = world.runner.server.clone();
-        let held = server.engine.shards[1].try_core().unwrap();
+        let held = server.engine.shards[1].core();
         let both: OwnedArgs = ["SINTERCARD", "2", &from, &to].into_iter().map(str::as_bytes).collect();
         let before = meter::tests::taken();
         let begun = world.begin(&both);
