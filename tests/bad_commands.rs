@@ -3,7 +3,7 @@
 //!
 //! | variable | says | default |
 //! |---|---|---|
-//! | `TARN_BAD_SIZE` | elements of the collections, arguments of the long commands | 20,000; 1,000,000 for a long run |
+//! | `TARN_BAD_SIZE` | elements of the collections, arguments of the long commands | 8,000; 1,000,000 for a long run |
 //! | `TARN_BAD_ROUNDS` | draws of arguments for each command | 2 |
 //! | `TARN_BAD_SEED` | the seed of these | 1 |
 //! | `TARN_BAD_ONLY` | only hand-written commands whose label contains this | |
@@ -589,7 +589,7 @@ fn pipeline(begin: &[&str], repeated: &[&str], count: usize, end: &[&str]) -> Ve
 
 #[test]
 fn the_worst_known_commands_keep_memory_and_others_within_bounds() {
-    let size = usize::try_from(number("TARN_BAD_SIZE", 20_000)).unwrap_or(usize::MAX);
+    let size = usize::try_from(number("TARN_BAD_SIZE", 8_000)).unwrap_or(usize::MAX);
     let only = std::env::var("TARN_BAD_ONLY").unwrap_or_default();
     let stock = Stock { size };
     let mut watch = Watch::new(server());
@@ -796,7 +796,7 @@ fn drawn(row: &Row, rng: &mut Rng) -> Vec<String> {
 
 #[test]
 fn every_command_with_extremes_among_its_arguments_keeps_within_bounds() {
-    let size = usize::try_from(number("TARN_BAD_SIZE", 20_000)).unwrap_or(usize::MAX);
+    let size = usize::try_from(number("TARN_BAD_SIZE", 8_000)).unwrap_or(usize::MAX);
     let (seed, rounds) = (number("TARN_BAD_SEED", 1), number("TARN_BAD_ROUNDS", 2));
     notice(&format!("TARN_BAD_SEED={seed} TARN_BAD_ROUNDS={rounds}"));
     let stock = Stock { size };
