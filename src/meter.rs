@@ -32,6 +32,9 @@ pub const STEPS_A_LOOK: usize = if cfg!(test) { 16 } else { 4 << 10 };
 /// Bytes that may be gone through in a step.
 pub const STEP_BYTES: usize = 64;
 
+/// Bytes that a small allocation takes beside what was asked for.
+pub const ALLOCATION: usize = 16;
+
 /// Bytes that a command may hold without asking the pool, and by which it asks for more.
 const GRAIN: usize = 1 << 20;
 
@@ -153,7 +156,12 @@ pub fn step(steps: usize) -> Result {
         state.left.set(left);
         left
     });
-    if left < 0 { look() } else { Ok(()) }
+    if left < 0 {
+        return look();
+    }
+    #[cfg(test)]
+    tests::TAKEN.with(|taken| taken.set(taken.get().saturating_add(steps)));
+    Ok(())
 }
 
 /// Charges a step, and those of going through so many bytes.
@@ -270,13 +278,23 @@ pub fn is_over() -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
+    thread_local! {
+        /// Steps that this thread has taken, whatever its allowance.
+        pub(super) static TAKEN: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Steps that this thread has taken, for tests of what runs where.
+    pub(crate) fn taken() -> usize {
+        TAKEN.get()
+    }
+
     /// The pool is the process's: tests that fill it take turns.
-    static ONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+    pub(crate) static ONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
     #[test]
     fn without_an_allowance_there_is_no_bound() {

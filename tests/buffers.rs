@@ -128,7 +128,7 @@ fn a_request_that_cannot_fit_is_refused() {
     let server = Server::tarn(&["--maxmemory-clients", "4mb"]);
     let mut client = server.client();
     assert!(client.send_raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5000000\r\n").is_ok());
-    let refused = "ERR request exceeds the memory for clients (maxmemory-clients)";
+    let refused = "OOM command needs more memory than 'maxmemory' or 'client-output-buffer-limit' leaves for one";
     assert_eq!(client.read().map(|value| value.text()).ok(), Some(refused.to_owned()));
     assert!(matches!(client.read(), Err(Gone::Closed)));
     assert_eq!(server.client().try_call(&["SET", "k", &"v".repeat(3_000_000)]).ok(), Some(Value::Simple(b"OK".into())));

@@ -17,9 +17,9 @@ use crate::error::{Error, quotation};
 use crate::handler::buffers::Coming;
 use crate::handler::ctx::Mark;
 use crate::handler::effects::carry_out;
-use crate::handler::limits::command_bytes;
+use crate::handler::limits::{command_bytes, request_bytes};
 use crate::handler::server::{ThreadStats, bump};
-use crate::handler::session::bits;
+use crate::handler::session::{Multi, bits};
 use crate::handler::{Args, Command, Ctx, Effect, Effects, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::log::Lsn;
 use crate::meter::{self, Allowance, Ended};
@@ -64,26 +64,30 @@ pub struct Runner {
     pub set: WriteSet,
     /// The command's effects, until they leave with its reply.
     pub effects: Effects,
-    /// Bytes that a command may hold, and the generation of the directives that say so.
-    bounds: (u64, usize),
+    /// Bytes that a command may hold, those of what it is given, and the generation of the directives that say so.
+    bounds: (u64, usize, usize),
 }
 
 impl Runner {
     /// For one network thread.
     pub fn new(server: Arc<Server>, stats: Arc<ThreadStats>) -> Self {
-        let bounds = (server.config.generation(), command_bytes(&server.config.settings()));
+        let bounds = bounds(&server);
         Runner { server, stats, set: WriteSet::default(), effects: Effects::default(), bounds }
     }
 
-    /// Bytes that a command may hold.
+    /// Bytes that a command may hold, and those that it may be given.
     #[inline]
-    fn command_bytes(&mut self) -> usize {
-        let generation = self.server.config.generation();
-        if self.bounds.0 != generation {
-            self.bounds = (generation, command_bytes(&self.server.config.settings()));
+    fn bounds(&mut self) -> (usize, usize) {
+        if self.bounds.0 != self.server.config.generation() {
+            self.bounds = bounds(&self.server);
         }
-        self.bounds.1
+        (self.bounds.1, self.bounds.2)
     }
+}
+
+fn bounds(server: &Server) -> (u64, usize, usize) {
+    let (generation, settings) = (server.config.generation(), server.config.settings());
+    (generation, command_bytes(&settings), request_bytes(&settings))
 }
 
 /// One call as it was parsed.
@@ -136,7 +140,7 @@ pub fn start(
         }
     }
     if session.multi.is_some() && !command.has(flags::UNQUEUED) {
-        enqueue(session, command, call.args, out);
+        enqueue(session, command, call.args, runner.bounds().1, out);
         return Outcome::Done;
     }
     bump(&runner.stats.commands, 1);
@@ -224,9 +228,16 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
     Ok(true)
 }
 
-fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, out: &mut Reply) {
+/// Keeps a command for EXEC. A queue that takes more than `most_bytes` is given up: it could not run.
+fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, most_bytes: usize, out: &mut Reply) {
     if let Some(multi) = &mut session.multi {
         multi.push(command, OwnedArgs::from(args));
+        if multi.memory_bytes() > most_bytes {
+            *multi = Multi::default();
+            multi.aborted = true;
+            session.client.multi.store(0, Ordering::Relaxed);
+            return out.error(&Error::TooMuch);
+        }
         session.client.multi.store(multi.queue.len() as i64, Ordering::Relaxed);
     }
     out.status("QUEUED");
@@ -273,10 +284,12 @@ fn run_here(
     out: &mut Reply,
     need: &mut Lsn,
 ) -> Outcome {
-    let most_bytes = runner.command_bytes();
+    let (most_bytes, _) = runner.bounds();
     let Runner { server, stats, set, effects, .. } = runner;
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     set.hints.clear();
+    let queued = session.multi.as_ref().map_or(0, |multi| multi.queue.len());
+    let long = call.args.len().max(queued) > MOST_ARGS.get();
     let shards = match command.route {
         Route::One(at) if call.args.len() > at => {
             let key = &call.args[at];
@@ -286,13 +299,15 @@ fn run_here(
             one
         }
         Route::None => ShardSet::new(),
+        // To hash so many keys would itself take long; there will be some of each shard.
+        Route::Keys | Route::By(_) if long => server.engine.all_shards(),
         _ => {
             shards_of(server, session, command, call.args, &mut set.hints).unwrap_or_else(|| server.engine.all_shards())
         }
     };
     let begin = out.len();
     if !command.has(flags::THREAD)
-        && call.args.len() <= MOST_ARGS.get()
+        && !long
         && let Some(lease) = server.engine.try_lease(&shards)
     {
         let running = meter::begin(Allowance::here(most_bytes));
@@ -310,12 +325,15 @@ fn run_here(
         }
     }
     let Some(session) = slot.take() else { return Outcome::Closed };
-    let blocking = command.has(flags::THREAD) || call.args.len() > MOST_ARGS.get();
+    let blocking = command.has(flags::THREAD) || long;
     Outcome::Posted(post(server, session, command, call, shards, out.proto(), blocking))
 }
 
-/// With more arguments a command is not even begun on a network thread.
+/// With more arguments, or commands queued, a command is not even begun on a network thread.
 const MOST_ARGS: Scaled<usize> = Scaled::new(8 << 10);
+
+/// What commands gather of each of their arguments: where it stands, what it was read as.
+const BYTES_OF_AN_ARG: usize = 24;
 
 /// The function must be run again where it may wait for the disk and take its time; it left nothing behind.
 struct Cold;
@@ -425,6 +443,8 @@ impl Request {
             true => Allowance::elsewhere(most_bytes, self.ended()),
             false => Allowance::here(most_bytes),
         });
+        // The copy of the request counts, too. A refusal ends the command at its first step.
+        _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
         let mut reply = Reply::new(self.proto);
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
@@ -472,7 +492,7 @@ impl Request {
     }
 }
 
-impl crate::handler::session::Multi {
+impl Multi {
     /// Whether anything queued writes.
     pub fn writes(&self) -> bool {
         self.queue.iter().any(|(command, _)| command.has(flags::WRITE))
@@ -493,4 +513,165 @@ pub fn unknown_command(args: Args<'_>) -> Error {
         text.extend_from_slice(b"' ");
     }
     Error::Quoted(text.into())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::session::Client;
+    use crate::log::{Fsync, RealIo};
+    use crate::shard::Engine;
+    use crate::shard::engine::EngineOptions;
+
+    /// A server of two shards with their threads; the test's own thread is its network thread.
+    struct World {
+        runner: Runner,
+        session: Option<Box<Session>>,
+        _dir: tempfile::TempDir,
+        /// What these commands hold comes out of the pool that other tests count.
+        _pool: parking_lot::MutexGuard<'static, ()>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let (dir, pool) = (tempfile::tempdir().unwrap(), meter::tests::ONE.lock());
+            let options = EngineOptions {
+                dir: dir.path().to_owned(),
+                shards: Some(2),
+                databases: 1,
+                fsync: Fsync::No,
+                table_budget: 256 << 20,
+                dirty_budget: 128 << 20,
+                cold_budget: 1 << 20,
+                block_cache: 1 << 20,
+                log_limit: 256 << 20,
+                nice: 0,
+                background: true,
+            };
+            let engine = Engine::open(Arc::new(RealIo), options).unwrap();
+            engine.replay().unwrap();
+            let session = Session::new(Arc::new(Client::default()), engine.first_names(), true);
+            let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap()));
+            let stats = Arc::new(ThreadStats::new(table().slots()));
+            World { runner: Runner::new(server, stats), session: Some(Box::new(session)), _dir: dir, _pool: pool }
+        }
+
+        fn engine(&self) -> &Engine {
+            &self.runner.server.engine
+        }
+
+        /// Names of keys of the two shards.
+        fn keys(&self) -> [String; 2] {
+            [0, 1].map(|shard| {
+                let mut names = (0..).map(|i| format!("key:{i}"));
+                names.find(|name| self.engine().router.shard_of(name.as_bytes()) == shard).unwrap()
+            })
+        }
+
+        /// Begins a command; its reply, or what will bring it.
+        fn begin(&mut self, args: &OwnedArgs) -> Result<Reply, oneshot::Receiver<Finished>> {
+            let args = args.as_args();
+            let command = table().find(&args[0]).unwrap();
+            let hash = args.get(1).map_or(0, |key| self.engine().router.hash(key));
+            let (mut out, mut need) = (Reply::new(2), 0);
+            let call = Call { command, args, hash, now_ms: 1 };
+            match start(&mut self.runner, &mut self.session, call, &mut out, &mut need) {
+                Outcome::Done => Ok(out),
+                Outcome::Posted(finished) => Err(finished),
+                Outcome::Closed => panic!("no gate is closed"),
+            }
+        }
+
+        fn end(&mut self, begun: Result<Reply, oneshot::Receiver<Finished>>) -> String {
+            let reply = begun.unwrap_or_else(|finished| {
+                let finished = finished.blocking_recv().unwrap();
+                self.session = Some(finished.session);
+                finished.reply
+            });
+            String::from_utf8_lossy(reply.as_slice()).replace("\r\n", " ")
+        }
+
+        fn call(&mut self, line: &str) -> String {
+            let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
+            let begun = self.begin(&args);
+            self.end(begun)
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            self.engine().close(false).unwrap();
+        }
+    }
+
+    const MEMBERS: usize = 40_000;
+
+    fn sadd(key: &str) -> String {
+        let members = (0..MEMBERS).map(|i| format!(" m{i}"));
+        format!("SADD {key}") + &members.collect::<String>()
+    }
+
+    /// Whoever gives a core back runs what waits at the crossing, on a network thread too: what is long goes on elsewhere.
+    #[test]
+    fn what_is_long_is_not_run_by_the_network_thread_that_frees_the_crossing() {
+        let mut world = World::new();
+        let [from, to] = world.keys();
+        assert_eq!(world.call(&sadd(&from)), format!(":{MEMBERS} "));
+        assert_eq!(world.call(&sadd(&to)), format!(":{MEMBERS} "));
+        let server = world.runner.server.clone();
+        let held = server.engine.shards[1].core();
+        let both: OwnedArgs = ["SINTERCARD", "2", &from, &to].into_iter().map(str::as_bytes).collect();
+        let before = meter::tests::taken();
+        let begun = world.begin(&both);
+        assert!(begun.is_err(), "a shard is taken");
+        drop(held);
+        assert_eq!(world.end(begun), format!(":{MEMBERS} "));
+        let taken = meter::tests::taken() - before;
+        assert!(taken <= meter::STEPS_HERE.get(), "{taken} steps on a network thread");
+    }
+
+    #[test]
+    fn a_command_that_is_run_again_counts_its_look_ups_once() {
+        let mut world = World::new();
+        let [from, to] = world.keys();
+        assert_eq!(world.call(&sadd(&from)), format!(":{MEMBERS} "));
+        let counted = |world: &World| -> u64 {
+            let cores = world.engine().lease(&[0, 1]);
+            cores.iter().map(|core| core.stats.keyspace_hits).sum()
+        };
+        let before = counted(&world);
+        // Goes on elsewhere after some thousand look-ups here.
+        assert_eq!(world.call(&format!("SINTERCARD 2 {from} {from}")), format!(":{MEMBERS} "));
+        assert_eq!(counted(&world) - before, 2);
+        assert_eq!(world.call(&format!("EXISTS {from} {to}")), ":1 ");
+        assert_eq!(counted(&world) - before, 3);
+    }
+
+    /// To find and hash the keys of such a command would take long by itself.
+    #[test]
+    fn a_command_of_very_many_keys_is_begun_elsewhere() {
+        let mut world = World::new();
+        let keys = |count: usize| (0..count).map(|i| format!(" k{i}")).collect::<String>();
+        let few: OwnedArgs = format!("EXISTS{}", keys(10)).split(' ').map(str::as_bytes).collect();
+        assert!(world.begin(&few).is_ok());
+        let before = meter::tests::taken();
+        assert_eq!(world.call(&format!("EXISTS{}", keys(MOST_ARGS.get()))), ":0 ");
+        assert_eq!(meter::tests::taken() - before, 0);
+    }
+
+    #[test]
+    fn a_queue_that_no_command_could_hold_is_given_up() {
+        let mut world = World::new();
+        let server = world.runner.server.clone();
+        server.config.set(&[("maxmemory", "32mb")]).unwrap();
+        assert_eq!(world.call("MULTI"), "+OK ");
+        let big = format!("SET k {}", "v".repeat(3 << 20));
+        assert_eq!(world.call(&big), "+QUEUED ");
+        assert!(world.call(&big).starts_with("-OOM command needs more memory"));
+        let aborted = "-EXECABORT Transaction discarded because of previous errors. ";
+        assert_eq!(world.call("EXEC"), aborted);
+        assert_eq!(world.call("EXISTS k"), ":0 ");
+    }
 }

@@ -6,6 +6,7 @@
 //! | block cache | `block-cache-size` | 25 % |
 //! | metadata cache | `metadata-cache-size` | 10 % |
 //! | buffers of clients | `maxmemory-clients` | 10 %, at least 16 MB |
+//! | what running commands hold, all together | | 12.5 %, at least 4 MB: [`crate::handler::limits`] |
 //! | shard tables, hot and dirty | | the rest, 55 % |
 //! | dirty objects, within the tables | `dirty-budget` | 25 %, at most 1 GB |
 //! | log before a flush | `log-max-size` | twice the dirty part, 256 MB to 2 GB |
@@ -14,6 +15,10 @@
 //!
 //! The budget is divided anew when one of its directives changes ([`Budget::anew`]). The block cache then keeps the size it was
 //! opened with, as fjall cannot change it; the rest is divided.
+//!
+//! Commands come on top: the whole is what a server at rest has, full as it may be; measured, it has some 85 % of it with
+//! tables and caches full. A command holds what it does for moments only, twice over at most: on its way into the log, and
+//! as what it was asked in. So `maxmemory` is passed by an eighth and the process's own 64 MB at most.
 //!
 //! Invariants: the parts never exceed the whole; caches given too big are cut in proportion, so that the tables keep a
 //! fifth of the whole; dirty objects never fill more than half of the tables, as pinned objects cannot leave them.

@@ -148,7 +148,8 @@ impl Ctx<'_, '_> {
         }
         let len = self.txn.string_len(found);
         meter::hold(len)?;
-        let mut value = Vec::new();
+        meter::foresee((len / meter::STEP_BYTES) as u64)?;
+        let mut value = Vec::with_capacity(len);
         self.txn.string_range(found, 0, len, &mut value)?;
         Ok(std::borrow::Cow::Owned(value))
     }
@@ -172,15 +173,19 @@ impl Ctx<'_, '_> {
     }
 }
 
+/// What a command takes that touches nothing, beside a visit of an element.
+const STEPS_OF_A_COMMAND: usize = 8;
+
 impl Ctx<'_, '_> {
     /// Runs another command within this transaction, as EXEC and scripts do. What it wrote is taken back if it fails,
     /// and its error becomes its reply; `Err` only where the whole transaction must be run again.
     pub fn run(&mut self, command: &super::Command, args: super::Args<'_>, out: &mut super::Reply) -> Result {
+        meter::step(STEPS_OF_A_COMMAND)?;
         let (mark, begin) = (self.mark(), out.len());
         self.txn.count_hits = command.has(super::flags::READONLY);
         let result = (command.run)(self, args, out);
         match result.and_then(|()| if meter::is_over() { Err(Error::TooMuch) } else { Ok(()) }) {
-            Ok(()) => Ok(()),
+            Ok(()) => meter::step_through(out.len() - begin),
             Err(error @ (Error::Cold | Error::Ended)) => Err(error),
             Err(error) => {
                 self.rollback_to(mark);

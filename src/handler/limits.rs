@@ -3,6 +3,7 @@
 //! | bound | from |
 //! |---|---|
 //! | bytes that a command holds: its reply, its log record, what it gathers on the way | an eighth of the budget, and the hard limit of `client-output-buffer-limit normal` |
+//! | bytes of a request, and of what MULTI has queued | an eighth of the budget |
 //! | bytes of one string | `proto-max-bulk-len` |
 //! | steps on a network thread | [`meter::STEPS_HERE`] |
 //!
@@ -15,6 +16,7 @@ use super::{Ctx, Error, Result};
 use crate::config::Settings;
 use crate::config::budget::{Budget, Machine};
 use crate::meter;
+use crate::resp::Limits;
 
 /// Share of the whole budget that commands may hold, each and all of them together.
 const SHARE: u64 = 8;
@@ -23,14 +25,22 @@ const LEAST_BYTES: u64 = 4 << 20;
 
 /// Bytes that a command may hold, its reply among them.
 pub fn command_bytes(settings: &Settings) -> usize {
+    match settings.client_output_buffer_limit.normal.hard_bytes {
+        0 => request_bytes(settings),
+        hard => request_bytes(settings).min(usize::try_from(hard).unwrap_or(usize::MAX)),
+    }
+}
+
+/// Bytes of a request that a command may be given, and of a transaction's queue.
+pub fn request_bytes(settings: &Settings) -> usize {
     static MACHINE: OnceLock<Machine> = OnceLock::new();
     let total = Budget::new(settings, MACHINE.get_or_init(Machine::read)).total_bytes;
-    let share = (total / SHARE).max(LEAST_BYTES);
-    let bytes = match settings.client_output_buffer_limit.normal.hard_bytes {
-        0 => share,
-        hard => share.min(hard),
-    };
-    usize::try_from(bytes).unwrap_or(usize::MAX)
+    usize::try_from((total / SHARE).max(LEAST_BYTES)).unwrap_or(usize::MAX)
+}
+
+/// What requests may contain: one that no command could hold is refused before it has arrived.
+pub fn request_limits(settings: &Settings) -> Limits {
+    Limits { max_bulk: settings.proto_max_bulk_len, max_request: request_bytes(settings), ..Limits::default() }
 }
 
 /// Asks for the shard's own thread where a command is to touch many elements.

@@ -25,6 +25,8 @@ use crate::shard::table::table_hash;
 pub(super) const AHEAD: usize = 32;
 /// Keys prefetched at once: what the first-level cache holds of their lines.
 const MOST_TARGETS: usize = 192;
+/// Arguments of a command whose keys are looked for: of a million, finding them would take longer than it spares.
+const MOST_ARGS: usize = 1024;
 /// Spans kept room for: a request of a million arguments must not pin its memory to the thread.
 const KEPT_SPANS: usize = 16 << 10;
 
@@ -141,7 +143,7 @@ impl Ahead {
                     call.hash = hash;
                     looks.extend(look.and_then(|look| Some((target, look, *spans.get(look.arg)?))));
                 }
-                Some((_, command @ Command { route: Route::Keys, .. })) => {
+                Some((_, command @ Command { route: Route::Keys, .. })) if spans.len() <= MOST_ARGS => {
                     for (at, _) in
                         keys_of(command, Args::new(input, spans)).unwrap_or_default().iter().take(MOST_TARGETS)
                     {

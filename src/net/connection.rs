@@ -44,8 +44,6 @@ use crate::util::time::now_ms;
 
 /// Output above which no more requests are run until the peer has read.
 const OUTPUT_HIGH: usize = 1 << 20;
-/// What a client is told whose request will not fit into `maxmemory-clients`.
-const REQUEST_TOO_BIG: &[u8] = b"ERR request exceeds the memory for clients (maxmemory-clients)";
 /// A buffer larger than this is given back once it is empty.
 const KEEP: usize = 16 << 10;
 
@@ -306,7 +304,7 @@ impl Connection {
         }
         if (state.request_bytes() + state.parser.missing()) as u64 > self.worker.server.buffers.limit() {
             tracing::warn!(client = self.client.id, "closing client whose request exceeds maxmemory-clients");
-            state.out.error_text(REQUEST_TOO_BIG);
+            state.out.error(&Error::TooMuch);
             state.replies += 1;
             state.closing = true;
             state.input = Vec::new();
@@ -329,8 +327,7 @@ impl Connection {
             // A stranger's request decides how the next one is read.
             let stranger = state.session.as_ref().is_some_and(|session| !session.authenticated)
                 && self.worker.server.password_required.load(Ordering::Relaxed);
-            state.limits.unauthenticated = stranger;
-            state.limits.max_bulk = self.worker.setting(|settings| settings.proto_max_bulk_len);
+            state.limits = Limits { unauthenticated: stranger, ..self.worker.request_limits() };
             let most = if stranger { 1 } else { AHEAD };
             let parsed = state.parse_ahead(ahead, input, done, most);
             if let [_, _, ..] | [Parsed { command: Some((_, Command { route: Route::Keys, .. })), .. }] =

@@ -17,9 +17,11 @@ use super::connection::Connection;
 use super::socket::Socket;
 use crate::command::run::Runner;
 use crate::config::Settings;
+use crate::handler::limits::request_limits;
 use crate::handler::server::{Server, ThreadStats};
 use crate::handler::session::bits;
 use crate::log::WaiterId;
+use crate::resp::Limits;
 use crate::shard::engine::gate;
 
 /// What the connections of a thread share.
@@ -38,6 +40,8 @@ pub struct Worker {
     waiter: WaiterId,
     /// The directives, and the generation they are of.
     settings: RefCell<(u64, Arc<Settings>)>,
+    /// What requests may contain, by the directives of this generation.
+    limits: Cell<(u64, Limits)>,
     /// Something arrived since the spinner last looked.
     busy: Cell<bool>,
     spin: Notify,
@@ -86,6 +90,7 @@ impl Worker {
         let wake = tick.clone();
         let waiter = server.engine.log.register(Box::new(move || wake.notify_one()));
         let settings = RefCell::new((server.config.generation(), server.config.settings()));
+        let limits = Cell::new((server.config.generation(), request_limits(&server.config.settings())));
         let runner = Runner::new(server.clone(), stats);
         Rc::new(Worker {
             server,
@@ -96,6 +101,7 @@ impl Worker {
             tick,
             waiter,
             settings,
+            limits,
             busy: Cell::new(false),
             spin: Notify::new(),
         })
@@ -110,6 +116,18 @@ impl Worker {
             *cached = (generation, self.server.config.settings());
         }
         read(&cached.1)
+    }
+
+    /// What requests may contain.
+    #[inline]
+    pub fn request_limits(&self) -> Limits {
+        let (generation, limits) = self.limits.get();
+        let now = self.server.config.generation();
+        if generation == now {
+            return limits;
+        }
+        self.limits.set((now, self.setting(request_limits)));
+        self.limits.get().1
     }
 
     async fn accept(self: Rc<Self>, mut sockets: mpsc::UnboundedReceiver<Accepted>) {

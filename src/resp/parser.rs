@@ -31,6 +31,7 @@ use std::ops::Range;
 
 use memchr::memchr;
 
+use crate::error::Error;
 use crate::util::num::parse_i64;
 use crate::util::words::split_in_place;
 
@@ -53,13 +54,15 @@ pub struct Limits {
     pub max_bulk: usize,
     /// Arguments of one request.
     pub max_args: usize,
+    /// Bytes of one request in all.
+    pub max_request: usize,
     /// Whether the client must still authenticate and is trusted with little.
     pub unauthenticated: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_bulk: 512 << 20, max_args: 1 << 20, unauthenticated: false }
+        Limits { max_bulk: 512 << 20, max_args: 1 << 20, max_request: usize::MAX, unauthenticated: false }
     }
 }
 
@@ -76,6 +79,8 @@ pub enum ProtocolError {
     BulkLength,
     /// The length is too high for a client that has not authenticated.
     UnauthenticatedBulkLength,
+    /// The request is larger than what any command may hold.
+    TooMuch,
     /// The line with the count has no end.
     CountTooLong,
     /// The line with a length has no end.
@@ -90,6 +95,7 @@ impl ProtocolError {
     /// The text of the error reply, code word included. Bytes, since it may quote one the client has sent.
     pub fn text(self) -> Vec<u8> {
         let what: &[u8] = match self {
+            ProtocolError::TooMuch => return Error::TooMuch.text().into_owned().into_bytes(),
             ProtocolError::MultibulkLength => b"invalid multibulk length",
             ProtocolError::UnauthenticatedMultibulkLength => b"unauthenticated multibulk length",
             ProtocolError::ExpectedBulk(got) => &[b"expected '$', got '", &[got][..], b"'"].concat(),
@@ -262,6 +268,9 @@ impl Parser {
             // The second bound holds whatever the caller allows, since spans could not name the argument.
             if length > limits.max_bulk || end > u32::MAX as usize - 2 {
                 return Err(ProtocolError::BulkLength);
+            }
+            if end - at > limits.max_request {
+                return Err(ProtocolError::TooMuch);
             }
             if limits.unauthenticated && length > UNAUTHENTICATED_BULK_MAX {
                 return Err(ProtocolError::UnauthenticatedBulkLength);

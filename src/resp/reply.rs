@@ -227,13 +227,13 @@ impl Reply {
     /// The absence of a value.
     #[inline]
     pub fn nil(&mut self) {
-        self.buf.extend_from_slice(if self.proto == 2 { b"$-1\r\n" } else { b"_\r\n" });
+        self.raw(if self.proto == 2 { b"$-1\r\n" } else { b"_\r\n" });
     }
 
     /// The absence of a list of values.
     #[inline]
     pub fn nil_array(&mut self) {
-        self.buf.extend_from_slice(if self.proto == 2 { b"*-1\r\n" } else { b"_\r\n" });
+        self.raw(if self.proto == 2 { b"*-1\r\n" } else { b"_\r\n" });
     }
 
     /// The header of an array; `count` elements must follow.
@@ -278,8 +278,8 @@ impl Reply {
     pub fn boolean(&mut self, value: bool) {
         match (self.proto, value) {
             (2, value) => self.int(value.into()),
-            (_, true) => self.buf.extend_from_slice(b"#t\r\n"),
-            (_, false) => self.buf.extend_from_slice(b"#f\r\n"),
+            (_, true) => self.raw(b"#t\r\n"),
+            (_, false) => self.raw(b"#f\r\n"),
         }
     }
 
@@ -373,6 +373,11 @@ impl Reply {
     }
 
     fn decimal(&mut self, kind: u8, value: impl itoa::Integer) {
+        /// Of what most numbers of so many digits take.
+        const BYTES: usize = 16;
+        if meter::hold(BYTES).is_err() {
+            return;
+        }
         let mut digits = itoa::Buffer::new();
         self.buf.push(kind);
         self.buf.extend_from_slice(digits.format(value).as_bytes());
@@ -425,6 +430,20 @@ mod tests {
         check(|r| r.boolean(false), ":0\r\n", "#f\r\n");
         check(|r| r.big_number("123"), "$3\r\n123\r\n", "(123\r\n");
         check(|r| r.verbatim(b"hello", "txt"), "$5\r\nhello\r\n", "=9\r\ntxt:hello\r\n");
+    }
+
+    /// Each is short, and a command may reply with any number of them.
+    #[test]
+    fn what_is_short_is_charged_too() {
+        const MANY: usize = 1 << 17;
+        let write: [fn(&mut Reply); 5] =
+            [Reply::nil, Reply::nil_array, |r| r.boolean(true), |r| r.int(-1), |r| r.int(i64::MAX)];
+        for (write, proto) in write.into_iter().flat_map(|write| [(write, 2), (write, 3)]) {
+            let _running = meter::begin(meter::Allowance::here(1 << 18));
+            let mut reply = Reply::new(proto);
+            (0..MANY).for_each(|_| write(&mut reply));
+            assert!(meter::is_over() && reply.len() < 1 << 20, "{} bytes", reply.len());
+        }
     }
 
     #[test]

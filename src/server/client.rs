@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use super::{help, unknown_subcommand};
 use crate::handler::session::{Client, ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, flags};
+use crate::meter;
 use crate::util::num::parse_i64;
 use filter::Filter;
 
@@ -127,6 +128,7 @@ fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let filter = Filter::parse(args.cursor(2), filter::Use::List, ctx.server)?;
     let mut text = Vec::new();
     for client in ctx.server.every_client() {
+        meter::step(STEPS_OF_A_CLIENT)?;
         if filter.admits(&client, ctx.session().id, ctx.now_ms) {
             describe(&client, ctx.now_ms, &mut text);
         }
@@ -134,6 +136,9 @@ fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     out.verbatim(&text, "txt");
     Ok(())
 }
+
+/// What describing a connection takes, beside a visit of an element.
+const STEPS_OF_A_CLIENT: usize = 16;
 
 fn kill(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let old_form = args.len() == 3;

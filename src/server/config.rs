@@ -12,6 +12,7 @@ use crate::config::settings::{AppendFsync, LogLevel};
 use crate::config::{Refusal, Settings};
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, flags};
 use crate::log::Fsync;
+use crate::meter;
 use crate::shard::engine::Sizes;
 use crate::util::sys;
 
@@ -95,8 +96,13 @@ fn divide_anew(server: &Server, settings: &Settings) {
     server.engine.resize(Sizes { tables, dirty, cold, log });
 }
 
+/// What comparing a pattern with all directives takes, beside a visit of an element.
+const STEPS_OF_A_PATTERN: usize = 64;
+
 fn get(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let patterns: Vec<&[u8]> = args.slice(2).iter().collect();
+    // Each is compared with every directive: more than a screenful is a mistake, and takes seconds.
+    meter::foresee((patterns.len() * STEPS_OF_A_PATTERN) as u64)?;
     let found = ctx.server.config.get(&patterns);
     out.map(found.len());
     for (name, value) in found {

@@ -17,6 +17,7 @@ use super::{help, unknown_subcommand};
 use crate::command::{self, keys, resolve};
 use crate::handler::row::key;
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, flags};
+use crate::meter;
 use crate::util::glob;
 use describe::{key_flags, write_info};
 
@@ -83,6 +84,7 @@ fn info(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     out.array(args.len() - 2);
     for name in args.iter().skip(2) {
+        meter::step(STEPS_OF_A_ROW)?;
         match Entry::find(name) {
             Some(entry) => write_info(entry, out),
             None => out.nil(),
@@ -92,16 +94,24 @@ fn info(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn docs(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let entries: Vec<Entry> = match args.len() {
-        2 => commands().collect(),
-        _ => args.iter().skip(2).filter_map(Entry::find).collect(),
-    };
-    out.map(entries.len());
-    for entry in entries {
+    let mark = out.defer_map();
+    let mut count = 0;
+    let mut show = |entry: Entry| {
+        meter::step(STEPS_OF_A_ROW)?;
         docs::write(entry, out);
+        count += 1;
+        Ok::<_, Error>(())
+    };
+    match args.len() {
+        2 => commands().try_for_each(&mut show)?,
+        _ => args.iter().skip(2).filter_map(Entry::find).try_for_each(&mut show)?,
     }
+    out.set_len(mark, count);
     Ok(())
 }
+
+/// What describing a command takes, beside a visit of an element.
+const STEPS_OF_A_ROW: usize = 64;
 
 fn list(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let names: Vec<String> = if args.len() == 2 {
@@ -142,6 +152,7 @@ fn keys_of_call(args: Args<'_>) -> Result<Vec<(usize, u16)>> {
     if !row.accepts(args.len()) {
         return Err(Error::err("ERR Invalid number of arguments specified for command"));
     }
+    meter::hold(2 * args.len() * size_of::<(usize, u16)>())?;
     let found = keys::keys_of(row, args);
     let mut found = found.ok_or(Error::err("ERR Invalid arguments specified for command"))?;
     for (_, flags) in &mut found {

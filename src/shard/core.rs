@@ -51,6 +51,8 @@ const FREE_AT_ONCE: Scaled<usize> = Scaled::new(64);
 
 /// Bytes from which on a body's elements may leave one by one.
 const TRIM_FROM: Scaled<usize> = Scaled::new(1 << 10);
+/// For how many admitted ones room is made at a time on a network thread.
+const MOST_LEAVING: usize = 64;
 /// Leaves of an overlay that a step of the clock looks at.
 const TRIM_LEAVES: usize = 8;
 
@@ -204,6 +206,8 @@ impl Core {
         if meta.version != 0 {
             object.body = Some(Box::new(Body::stored(&meta)));
         }
+        // It cannot leave before the command has ended.
+        _ = crate::meter::hold(object.mem_bytes());
         self.table_bytes += object.mem_bytes();
         let index = self.table.insert(object);
         if meta.expire_ms != 0 {
@@ -311,10 +315,15 @@ impl Core {
     /// as a table full of dirty objects must not be walked.
     #[inline]
     pub fn make_room(&mut self) {
-        let admitted = std::mem::take(&mut self.admitted);
-        if self.table_bytes > self.table_limit {
-            self.evict_some(16 * (admitted + 1));
+        if self.table_bytes <= self.table_limit {
+            self.admitted = 0;
+            return;
         }
+        // What one command has brought in leaves over several where others wait.
+        let most = if crate::meter::is_here() { MOST_LEAVING } else { usize::MAX };
+        let leaving = self.admitted.min(most);
+        self.admitted -= leaving;
+        self.evict_some(16 * (leaving + 1));
     }
 
     /// Takes other limits. A second-level cache of another size is a new one; the old one is the caller's to free.

@@ -31,7 +31,7 @@ impl<T, F: Fn(&T, &T) -> Ordering> Front<T, F> {
     /// # Errors
     /// `TooMuch`.
     pub fn push(&mut self, item: T, bytes: usize) -> Result {
-        let bytes = size_of::<(T, usize)>() + bytes;
+        let bytes = size_of::<(T, usize)>() + meter::ALLOCATION + bytes;
         meter::hold(bytes)?;
         self.held += bytes;
         self.items.push((item, self.seen));

@@ -8,6 +8,7 @@ use std::collections::BinaryHeap;
 use smallvec::SmallVec;
 
 use crate::handler::Result;
+use crate::meter;
 use crate::shard::txn::elements::{Elements, Piece};
 
 /// How collections become one.
@@ -82,6 +83,14 @@ pub struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
+    /// Charges the command for going through so many collections at once.
+    ///
+    /// # Errors
+    /// `TooMuch`.
+    pub fn hold(walks: usize) -> Result {
+        meter::hold(walks * (size_of::<Elements<'_>>() + size_of::<Head<'_>>()))
+    }
+
     /// Begins to go through these collections, each in its order.
     ///
     /// # Errors

@@ -62,6 +62,7 @@ impl<'a> Pattern<'a> {
 
     /// What it names for this element; charged as held.
     fn look_up(&self, ctx: &mut Ctx, element: &[u8]) -> Result<Option<Vec<u8>>> {
+        meter::step(1)?;
         let (before, after, field) = match *self {
             Pattern::Element => return Ok(Some(element.to_vec())),
             Pattern::Nothing => return Ok(None),
@@ -118,6 +119,7 @@ impl<'a> Options<'a> {
             } else if left > 1 && words.next_is(b"BY") {
                 options.by = Some(Pattern::parse(words.arg()?));
             } else if left > 1 && words.next_is(b"GET") {
+                meter::hold(2 * size_of::<Pattern<'_>>())?;
                 options.get.push(Pattern::parse(words.arg()?));
             } else {
                 return Err(Error::Syntax);

@@ -147,6 +147,8 @@ fn ids(args: &mut Cursor<'_>, of: Use) -> Result<Vec<u64>> {
             args.next();
         }
     }
+    // There may be a million of them, and as many clients to compare with.
+    ids.sort_unstable();
     Ok(ids)
 }
 
@@ -158,6 +160,7 @@ fn not_ids(args: &mut Cursor<'_>) -> Result<Vec<u64>> {
         args.next();
         ids.push(u64::try_from(id).ok().filter(|id| *id > 0).ok_or(Error::err(NO_ID))?);
     }
+    ids.sort_unstable();
     Ok(ids)
 }
 

@@ -153,7 +153,10 @@ impl Txn<'_, '_> {
         let core = &mut *self.lease[at.at as usize];
         let Some(body) = &mut core.table.at_mut(at.index).body else { return };
         let before = body.overlay.bytes();
-        body.overlay.insert(Entry::new(key, Some(value), CLEAN));
+        let entry = Entry::new(key, Some(value), CLEAN);
+        // It cannot leave before the command has ended.
+        _ = meter::hold(entry.bytes());
+        body.overlay.insert(entry);
         core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
         core.admitted += 1;
     }

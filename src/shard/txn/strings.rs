@@ -16,6 +16,7 @@ impl Txn<'_, '_> {
     /// Makes a key hold this string, whatever it held before. `expire_ms` is absolute, 0 for none.
     pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
         meter::foresee((value.len() / meter::STEP_BYTES) as u64)?;
+        meter::step_through(value.len())?;
         let (at, hash, index) = self.raw_find(ns, key)?;
         let at = self.claim(at, hash, index, ns, key, value.len());
         self.set_kind(at, Kind::String);
@@ -120,6 +121,7 @@ impl Txn<'_, '_> {
 
     /// Overwrites bytes of a live string from `offset` on; beyond its end it grows, zeros between.
     pub fn splice(&mut self, at: Found, offset: usize, bytes: &[u8]) -> Result {
+        meter::step_through(bytes.len())?;
         let old_len = self.string_len(at);
         let new_len = old_len.max(offset + bytes.len());
         if bytes.is_empty() && new_len == old_len {

@@ -96,6 +96,7 @@ fn is_wanted(ctx: &mut Ctx, operation: Operation, sets: &[Found], base: usize, k
 
 /// Goes through all sets in step.
 fn merge(ctx: &Ctx, operation: Operation, sets: &[Found], emit: Emit<'_>) -> Result {
+    Merge::hold(sets.len())?;
     let walks: Result<Vec<_>> = sets.iter().map(|&at| ctx.group(at, Group::SetMember)).collect();
     let mut merge = Merge::new(operation, walks?)?;
     while let Some([head, ..]) = merge.step()? {

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::codec::order::StreamId;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 use crate::shard::object::Kind;
 use crate::util::num::parse_i64;
 use crate::util::scale::Scaled;
@@ -200,6 +201,7 @@ fn look(ctx: &mut Ctx, stream: &Stream, group: &Ledger, auto: &Auto) -> Result<(
             attempts -= 1;
             let there = stream.has(ctx, id)?;
             if !there || auto.min_idle_ms == 0 || idle_ms(&nack, now_ms) >= auto.min_idle_ms {
+                meter::hold(size_of::<Candidate>())?;
                 taken.push((id, nack, there));
             }
         }

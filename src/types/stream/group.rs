@@ -14,6 +14,7 @@ use crate::codec::{CodecError, push_stored};
 use crate::error::quotation;
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Found, Result};
+use crate::meter;
 use crate::shard::core::storage;
 use crate::shard::txn::elements::Elements;
 use crate::util::scale::Scaled;
@@ -290,6 +291,7 @@ impl Ledger {
             may_touch(walked as u64)?;
             let (id, nack) = entry?;
             if nack.consumer == consumer.name {
+                meter::hold(size_of::<(StreamId, Nack)>())?;
                 found.push((id, nack));
                 if found.len() == most {
                     break;

@@ -3,13 +3,16 @@
 //! `radix-tree-keys` and `radix-tree-nodes` tell how Redis keeps a stream. Here they are what Redis would have for as many
 //! entries in full nodes: one key a node, and a tree of one branching.
 
+use crate::codec::order::StreamId;
 use crate::handler::container::{help, unknown_subcommand, wrong_subcommand};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 
 use super::group::{Consumer, Ledger, no_such_group};
 use super::handle::{Stream, Window};
 use super::id::{self, MAX, MIN};
 use super::pending::reply_consumer;
+use super::record::Nack;
 use super::trim::NODE;
 
 fn find(ctx: &mut Ctx, args: Args<'_>) -> Result<Stream> {
@@ -118,8 +121,11 @@ fn full_group(ctx: &mut Ctx, stream: &Stream, group: &mut Ledger, most: usize, o
     number_or_nil("lag", group.lag(stream), out);
     number("pel-count", group.record.pending, out);
     field("pending", out);
-    let pending: Result<Vec<_>> = group.pending(ctx, MIN, MAX, false)?.take(most).collect();
-    let pending = pending?;
+    let mut pending = Vec::new();
+    for entry in group.pending(ctx, MIN, MAX, false)?.take(most) {
+        meter::hold(size_of::<(StreamId, Nack)>())?;
+        pending.push(entry?);
+    }
     out.array(pending.len());
     for (id, nack) in &pending {
         out.array(4);

@@ -3,6 +3,7 @@
 use crate::codec::order::StreamId;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 
 use super::group::{Consumer, Ledger, no_key_or_group, stored};
 use super::handle::Stream;
@@ -128,6 +129,7 @@ fn list(ctx: &mut Ctx, group: &mut Ledger, query: &Query<'_>, out: &mut Reply) -
         }
         left -= 1;
         if idle_ms(&nack, now_ms) >= query.min_idle_ms {
+            meter::hold(size_of::<(StreamId, Nack)>())?;
             found.push((id, nack));
         }
     }

@@ -162,6 +162,7 @@ pub const COMMANDS: &[Command] = &[Command::new("lcs", lcs, -3, flags::READONLY,
     )];
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
