@@ -149,6 +149,26 @@ fn writes_behind_replies_that_nobody_read_happen() {
     until("it is gone", || info(&mut client, "clients", "connected_clients") == 1);
 }
 
+/// It would take minutes; a connection stays until its command is back.
+#[test]
+fn a_long_read_ends_when_its_client_has_left() {
+    let server = Server::tarn(&["--io-threads", "2"]);
+    let mut client = server.client();
+    let members: Vec<String> = (0..20_000).map(|n| format!("member:{n}")).collect();
+    for members in members.chunks(1000) {
+        let sadd: Vec<&str> = ["SADD", "set"].into_iter().chain(members.iter().map(String::as_str)).collect();
+        assert!(client.try_call(&sadd).is_ok());
+    }
+    let request = encode(&[&["SUNIONCARD", "8000"][..], &["set"; 8000]].concat());
+    let reading = waiters(&server, &mut client, 3, &request, "cmd=sunioncard ");
+    // A write ends with its reply, whoever is there to read it.
+    let store = encode(&["SUNIONSTORE", "copy", "set", "set"]);
+    let writing = waiters(&server, &mut client, 1, &store, "cmd=sunion");
+    drop((reading, writing));
+    until("all are gone", || info(&mut client, "clients", "connected_clients") == 1);
+    until("the write has happened", || client.call("SCARD copy").int() == Some(20_000));
+}
+
 #[test]
 fn a_pause_that_ends_lets_everybody_go() {
     let server = Server::tarn(&[]);

@@ -306,10 +306,8 @@ fn run_here(
         }
     };
     let begin = out.len();
-    if !command.has(flags::THREAD)
-        && !long
-        && let Some(lease) = server.engine.try_lease(&shards)
-    {
+    let mut blocking = command.has(flags::THREAD) || long;
+    if !blocking && let Some(lease) = server.engine.try_lease(&shards) {
         let running = meter::begin(Allowance::here(most_bytes));
         let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, false);
         // What waits for these cores has an allowance of its own.
@@ -323,9 +321,10 @@ fn run_here(
             }
             return Outcome::Done;
         }
+        // Cold, or long: another try on a network thread would end as this one did.
+        blocking = true;
     }
     let Some(session) = slot.take() else { return Outcome::Closed };
-    let blocking = command.has(flags::THREAD) || long;
     Outcome::Posted(post(server, session, command, call, shards, out.proto(), blocking))
 }
 
@@ -425,7 +424,7 @@ fn post(
     if blocking {
         server.engine.post_blocking(shards, request.job(true));
     } else {
-        // Busy, cold, or long. Whoever holds the shard finds out which.
+        // Whoever holds the shard runs it, and finds out whether it is cold or long.
         server.engine.post(shards, request.job(false));
     }
     finished
