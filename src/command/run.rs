@@ -457,6 +457,7 @@ impl Request {
                 if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING != 0 {
                     reply.give_back(0);
                 }
+                reply.trim();
                 let coming = Coming::new(&server, &self.session.client, reply.capacity());
                 if server.buffers.are_full() {
                     crate::server::client::evict(&server);

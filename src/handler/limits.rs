@@ -2,8 +2,8 @@
 //!
 //! | bound | from |
 //! |---|---|
-//! | bytes that a command holds: its reply, its log record, what it gathers on the way | an eighth of the budget, and the hard limit of `client-output-buffer-limit normal` |
-//! | bytes of a request, and of what MULTI has queued | an eighth of the budget |
+//! | bytes that a command holds: its reply, its log record, what it gathers on the way | an eighth of the budget, three quarters of `maxmemory-clients`, and the hard limit of `client-output-buffer-limit normal` |
+//! | bytes of a request, and of what MULTI has queued | the first two: what no client could be sent is not begun, nor its client evicted for it |
 //! | bytes of one string | `proto-max-bulk-len` |
 //! | steps on a network thread | [`meter::STEPS_HERE`] |
 //!
@@ -34,8 +34,9 @@ pub fn command_bytes(settings: &Settings) -> usize {
 /// Bytes of a request that a command may be given, and of a transaction's queue.
 pub fn request_bytes(settings: &Settings) -> usize {
     static MACHINE: OnceLock<Machine> = OnceLock::new();
-    let total = Budget::new(settings, MACHINE.get_or_init(Machine::read)).total_bytes;
-    usize::try_from((total / SHARE).max(LEAST_BYTES)).unwrap_or(usize::MAX)
+    let budget = Budget::new(settings, MACHINE.get_or_init(Machine::read));
+    let share = (budget.total_bytes / SHARE).max(LEAST_BYTES);
+    usize::try_from(share.min(budget.clients_bytes / 4 * 3)).unwrap_or(usize::MAX)
 }
 
 /// What requests may contain: one that no command could hold is refused before it has arrived.

@@ -121,6 +121,15 @@ impl Reply {
         std::mem::take(&mut self.buf)
     }
 
+    /// Gives back what a long reply has reserved and not used.
+    pub fn trim(&mut self) {
+        /// Shorter ones are not worth it.
+        const LONG: usize = 1 << 20;
+        if self.buf.capacity() > LONG {
+            self.buf.shrink_to_fit();
+        }
+    }
+
     /// Appends what another has written; without a copy if there is nothing here yet.
     pub fn append(&mut self, mut other: Reply) {
         if self.buf.is_empty() && other.buf.len() > self.buf.capacity() {
