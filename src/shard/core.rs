@@ -283,7 +283,7 @@ impl Core {
         object
     }
 
-    /// The same, of an object that is to count as dirty no more.
+    /// The same, of an object whose making is taken back: it counts as if it had never been.
     pub fn discard_uncounted(&mut self, index: Index) {
         let object = self.discard(index);
         self.dirty_bytes = self.dirty_bytes.saturating_sub(object.dirty_bytes());
@@ -302,7 +302,8 @@ impl Core {
         if self.fjall_may_hold(self.table.at(index).hash) {
             return;
         }
-        self.discard_uncounted(index);
+        let object = self.discard(index);
+        self.count_less(object.dirty_bytes());
         if self.dirty.last() == Some(&index) {
             self.dirty.pop();
         } else {

@@ -72,8 +72,10 @@ impl Flush {
             At::Ingest(mut flight) => {
                 let result = engine.ingest_aside(engine.store.partition(self.shard), &mut flight);
                 engine.count_runs();
-                if result.is_ok() {
-                    engine.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed);
+                match &result {
+                    Ok(()) => _ = engine.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed),
+                    // At once: commands that build big results go to the store meanwhile.
+                    Err(_) => engine.mend_store(),
                 }
                 flight.forget_records();
                 At::Settle(flight, result.err())

@@ -32,7 +32,7 @@ const CRASH_STEPS: [&str; 12] = [
 ];
 
 /// Seeds that once failed.
-const REGRESSIONS: [u64; 8] = [43, 248, 305, 333, 504, 508, 621, 1302];
+const REGRESSIONS: [u64; 10] = [43, 121, 134, 248, 305, 333, 504, 508, 621, 1302];
 
 #[test]
 fn model() {
@@ -250,7 +250,7 @@ impl Run {
             }
             if fails { Err(Error::err("rolled back by the test")) } else { Ok(()) }
         });
-        assert_eq!(result.is_err(), fails);
+        assert_eq!(result.is_err(), fails, "{result:?}");
         let db = if fails { before } else { db };
         self.world.model.insert(name, db);
         self.world.note();
