@@ -75,7 +75,10 @@ fn made() -> Made {
     let engine = open(dir.path()).unwrap();
     put(&engine, 'a');
     engine.flush().unwrap();
+    // fjall's worker would replace files while they are copied.
+    drop(engine);
     copy(dir.path(), before.path());
+    let engine = open(dir.path()).unwrap();
     for letter in ['b', 'c', 'd'] {
         put(&engine, letter);
         if letter != 'd' {
