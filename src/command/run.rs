@@ -17,7 +17,7 @@ use crate::error::{Error, quotation};
 use crate::handler::buffers::Coming;
 use crate::handler::ctx::Mark;
 use crate::handler::effects::carry_out;
-use crate::handler::limits::{command_bytes, request_bytes};
+use crate::handler::limits::Bounds;
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::{Multi, bits};
 use crate::handler::{Args, Command, Ctx, Effect, Effects, Group, OwnedArgs, Reply, Route, Server, Session, flags};
@@ -64,8 +64,8 @@ pub struct Runner {
     pub set: WriteSet,
     /// The command's effects, until they leave with its reply.
     pub effects: Effects,
-    /// Bytes that a command may hold, those of what it is given, and the generation of the directives that say so.
-    bounds: (u64, usize, usize),
+    /// What commands may take, and the generation of the directives that say so.
+    bounds: (u64, Bounds),
 }
 
 impl Runner {
@@ -75,19 +75,18 @@ impl Runner {
         Runner { server, stats, set: WriteSet::default(), effects: Effects::default(), bounds }
     }
 
-    /// Bytes that a command may hold, and those that it may be given.
+    /// What a command may take.
     #[inline]
-    fn bounds(&mut self) -> (usize, usize) {
+    fn bounds(&mut self) -> Bounds {
         if self.bounds.0 != self.server.config.generation() {
             self.bounds = bounds(&self.server);
         }
-        (self.bounds.1, self.bounds.2)
+        self.bounds.1
     }
 }
 
-fn bounds(server: &Server) -> (u64, usize, usize) {
-    let (generation, settings) = (server.config.generation(), server.config.settings());
-    (generation, command_bytes(&settings), request_bytes(&settings))
+fn bounds(server: &Server) -> (u64, Bounds) {
+    (server.config.generation(), Bounds::of(&server.config.settings()))
 }
 
 /// One call as it was parsed.
@@ -140,7 +139,7 @@ pub fn start(
         }
     }
     if session.multi.is_some() && !command.has(flags::UNQUEUED) {
-        enqueue(session, command, call.args, runner.bounds().1, out);
+        enqueue(session, command, call.args, runner.bounds().request, out);
         return Outcome::Done;
     }
     bump(&runner.stats.commands, 1);
@@ -284,7 +283,7 @@ fn run_here(
     out: &mut Reply,
     need: &mut Lsn,
 ) -> Outcome {
-    let (most_bytes, _) = runner.bounds();
+    let bounds = runner.bounds();
     let Runner { server, stats, set, effects, .. } = runner;
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     set.hints.clear();
@@ -308,8 +307,9 @@ fn run_here(
     let begin = out.len();
     let mut blocking = command.has(flags::THREAD) || long;
     if !blocking && let Some(lease) = server.engine.try_lease(&shards) {
-        let running = meter::begin(Allowance::here(most_bytes));
-        let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, false);
+        let running = meter::begin(Allowance::here(bounds.command));
+        let place = (bounds.reply, false);
+        let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
         // What waits for these cores has an allowance of its own.
         drop(running);
         drop(lease);
@@ -348,7 +348,7 @@ fn under_lease<'e>(
     lease: Lease<'e>,
     (set, effects): (&mut WriteSet, &mut Effects),
     out: &mut Reply,
-    may_block: bool,
+    (most_reply, may_block): (usize, bool),
 ) -> (Lease<'e>, Result<(Lsn, bool), Cold>) {
     if let Some(core) = lease.first() {
         session.follow(&core.names);
@@ -359,7 +359,8 @@ fn under_lease<'e>(
     let mut ctx = Ctx::new(txn, session, effects, server);
     let begin = out.len();
     let result = (command.run)(&mut ctx, call.args, out);
-    let result = result.and_then(|()| if meter::is_over() { Err(Error::TooMuch) } else { Ok(()) });
+    let too_much = |out: &Reply| meter::is_over() || out.len() - begin > most_reply;
+    let result = result.and_then(|()| if too_much(out) { Err(Error::TooMuch) } else { Ok(()) });
     let result = match result {
         Ok(()) => {
             debug_assert!(
@@ -437,10 +438,10 @@ impl Request {
 
     fn run<'e>(mut self, lease: Lease<'e>, may_block: bool) -> Lease<'e> {
         let server = self.server.clone();
-        let most_bytes = command_bytes(&server.config.settings());
+        let bounds = Bounds::of(&server.config.settings());
         let running = meter::begin(match may_block {
-            true => Allowance::elsewhere(most_bytes, self.ended()),
-            false => Allowance::here(most_bytes),
+            true => Allowance::elsewhere(bounds.command, self.ended()),
+            false => Allowance::here(bounds.command),
         });
         // The copy of the request counts, too. A refusal ends the command at its first step.
         _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
@@ -448,8 +449,9 @@ impl Request {
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let buffers = (&mut set, &mut effects);
+        let place = (bounds.reply, may_block);
         let (lease, result) =
-            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may_block);
+            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, place);
         drop(running);
         match result {
             Ok((need, failed)) => {

@@ -2,8 +2,9 @@
 //!
 //! | bound | from |
 //! |---|---|
-//! | bytes that a command holds: its reply, its log record, what it gathers on the way | an eighth of the budget, three quarters of `maxmemory-clients`, and the hard limit of `client-output-buffer-limit normal` |
-//! | bytes of a request, and of what MULTI has queued | the first two: what no client could be sent is not begun, nor its client evicted for it |
+//! | bytes that a command holds: its reply, its log record, what it gathers on the way | an eighth of the budget, and the hard limit of `client-output-buffer-limit normal` |
+//! | bytes of a reply | the same, and three quarters of `maxmemory-clients` |
+//! | bytes of a request, and of what MULTI has queued | an eighth of the budget |
 //! | bytes of one string | `proto-max-bulk-len` |
 //! | steps on a network thread | [`meter::STEPS_HERE`] |
 //!
@@ -23,8 +24,10 @@ const SHARE: u64 = 8;
 /// However small the budget.
 const LEAST_BYTES: u64 = 4 << 20;
 
+static MACHINE: OnceLock<Machine> = OnceLock::new();
+
 /// Bytes that a command may hold, its reply among them.
-pub fn command_bytes(settings: &Settings) -> usize {
+fn command_bytes(settings: &Settings) -> usize {
     match settings.client_output_buffer_limit.normal.hard_bytes {
         0 => request_bytes(settings),
         hard => request_bytes(settings).min(usize::try_from(hard).unwrap_or(usize::MAX)),
@@ -32,11 +35,34 @@ pub fn command_bytes(settings: &Settings) -> usize {
 }
 
 /// Bytes of a request that a command may be given, and of a transaction's queue.
-pub fn request_bytes(settings: &Settings) -> usize {
-    static MACHINE: OnceLock<Machine> = OnceLock::new();
-    let budget = Budget::new(settings, MACHINE.get_or_init(Machine::read));
-    let share = (budget.total_bytes / SHARE).max(LEAST_BYTES);
-    usize::try_from(share.min(budget.clients_bytes / 4 * 3)).unwrap_or(usize::MAX)
+fn request_bytes(settings: &Settings) -> usize {
+    let total = Budget::new(settings, MACHINE.get_or_init(Machine::read)).total_bytes;
+    usize::try_from((total / SHARE).max(LEAST_BYTES)).unwrap_or(usize::MAX)
+}
+
+/// Bytes of a reply: a longer one could not be sent, its client would be evicted for it.
+fn reply_bytes(settings: &Settings) -> usize {
+    let clients = Budget::new(settings, MACHINE.get_or_init(Machine::read)).clients_bytes;
+    command_bytes(settings).min(usize::try_from(clients / 4 * 3).unwrap_or(usize::MAX))
+}
+
+/// What one command may take, in bytes, as the directives have it.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// What it holds.
+    pub command: usize,
+    /// What it is given, and what MULTI queues.
+    pub request: usize,
+    /// Its reply.
+    pub reply: usize,
+}
+
+impl Bounds {
+    /// By these directives.
+    pub fn of(settings: &Settings) -> Self {
+        let (command, request) = (command_bytes(settings), request_bytes(settings));
+        Bounds { command, request, reply: reply_bytes(settings) }
+    }
 }
 
 /// What requests may contain: one that no command could hold is refused before it has arrived.

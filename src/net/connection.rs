@@ -44,6 +44,8 @@ use crate::util::time::now_ms;
 
 /// Output above which no more requests are run until the peer has read.
 const OUTPUT_HIGH: usize = 1 << 20;
+/// What a buffer larger than this has reserved and not used takes no memory yet: the system gives it page by page.
+const UNTOUCHED: usize = 1 << 20;
 /// A buffer larger than this is given back once it is empty.
 const KEEP: usize = 16 << 10;
 
@@ -302,7 +304,8 @@ impl Connection {
             self.count(|stats| &stats.over_input, 1);
             return Poll::Ready(None);
         }
-        if (state.request_bytes() + state.parser.missing()) as u64 > self.worker.server.buffers.limit() {
+        let request = state.request_bytes() + state.parser.memory_bytes() + state.parser.missing();
+        if request as u64 > self.worker.server.buffers.limit() {
             tracing::warn!(client = self.client.id, "closing client whose request exceeds maxmemory-clients");
             state.out.error(&Error::TooMuch);
             state.replies += 1;
@@ -592,7 +595,11 @@ impl State {
 
     /// Bytes of memory that the buffers hold, in use or not.
     fn memory_bytes(&self) -> usize {
-        self.input.capacity() + self.parser.memory_bytes() + self.out.capacity() + self.sending.capacity()
+        let taken = |len: usize, capacity: usize| if capacity > UNTOUCHED { len } else { capacity };
+        taken(self.input.len(), self.input.capacity())
+            + self.parser.memory_bytes()
+            + taken(self.out.len(), self.out.capacity())
+            + taken(self.sending.len(), self.sending.capacity())
     }
 
     /// Makes room for so many bytes more of a request: twice what there was, as vectors do, but no more than the request
