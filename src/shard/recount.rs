@@ -5,7 +5,7 @@
 //!
 //! | step | under the shard's lock |
 //! |---|---|
-//! | [`Recount::begin`]: a range of fjall's metadata as of now, the keys whose objects fjall may not show as they are, the counts | once, short |
+//! | [`Recount::begin`]: a range of fjall's metadata as of now, the keys whose objects fjall may not show as they are, the counts | once, as long as those keys are many |
 //! | [`Recount::step`]: counts the range's next records but for those keys | no |
 //! | [`Recount::end`]: the sum, and what the count has changed by since the beginning | once, short |
 
