@@ -25,7 +25,7 @@ pub enum Error {
     Arity(Cow<'static, str>),
     /// A value would pass the 512 MB limit of strings.
     TooBig,
-    /// Reply, log record or what is gathered on the way take more memory than one command may have, or all together.
+    /// Reply, log record or what is gathered on the way take more memory than one command may have.
     TooMuch,
     /// An expiry time of zero, below zero, or too far away; the command's name.
     InvalidExpire(&'static str),
@@ -42,6 +42,9 @@ pub enum Error {
     /// Not for the client: the command needs the disk, or much time, and must not keep this thread. The command left
     /// nothing behind and is run again on the shard's own thread.
     Cold,
+    /// Not for the client: other commands have the memory that this one needs. It left nothing behind and is run again
+    /// when they have ended.
+    Crowded,
     /// The command was ended on its way and has left nothing behind: its client was killed or has left, or the server
     /// goes down.
     Ended,
@@ -90,7 +93,7 @@ impl Error {
             Error::Text(text) => Cow::Borrowed(text),
             Error::Quoted(text) => String::from_utf8_lossy(text),
             Error::Misconf(why) => format!("MISCONF Errors writing to the AOF file: {why}").into(),
-            Error::Cold => "ERR internal: cold read not retried".into(),
+            Error::Cold | Error::Crowded => "ERR internal: command not run again".into(),
             Error::Ended => {
                 "ERR command ended before it was done: its client was killed or the server is shutting down".into()
             }

@@ -16,11 +16,15 @@
 //! for it share it without knowing each other. A thread runs one command at a time; what [`begin`] answers puts back what was
 //! there before.
 //!
-//! Bytes of all commands together come out of one pool, in grains: many large commands at once are refused as one that is
-//! too large.
+//! Bytes of all commands together come out of one pool, in grains. A command that would fit but finds the pool taken by
+//! others is `Crowded`: it is rolled back and run again when nothing of the pool is taken, one such command after the other
+//! ([`when_alone`]); nothing more is given to others until the last of these has run.
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::util::scale::Scaled;
@@ -41,6 +45,61 @@ const GRAIN: usize = 1 << 20;
 /// Bytes of the pool that commands have.
 static POOLED: AtomicUsize = AtomicUsize::new(0);
 
+/// Commands that found the pool taken.
+static CROWD: Mutex<Crowd> = Mutex::new(Crowd { has_turn: false, waiting: VecDeque::new() });
+/// Whether there are any. Set before they look at the pool, read after it was given back, so that one side sees the other.
+static CROWDED: AtomicBool = AtomicBool::new(false);
+
+/// What is done at a command's turn to run alone.
+type AtTurn = Box<dyn FnOnce(Turn) + Send>;
+
+struct Crowd {
+    /// Whether one of them has its turn.
+    has_turn: bool,
+    /// One a connection at most.
+    waiting: VecDeque<AtTurn>,
+}
+
+/// A command's turn to have the pool alone, until this is dropped.
+#[must_use = "the turn ends when this is dropped"]
+pub struct Turn(());
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        CROWD.lock().has_turn = false;
+        next_turn();
+    }
+}
+
+/// Calls `at_turn` when the pool is free and those that came before have had their turns.
+pub fn when_alone(at_turn: AtTurn) {
+    {
+        let mut crowd = CROWD.lock();
+        crowd.waiting.push_back(at_turn);
+        CROWDED.store(true, Ordering::SeqCst);
+    }
+    next_turn();
+}
+
+/// Commands that wait for their turn, or have it.
+pub fn crowd() -> usize {
+    let crowd = CROWD.lock();
+    crowd.waiting.len() + usize::from(crowd.has_turn)
+}
+
+#[cold]
+fn next_turn() {
+    let mut crowd = CROWD.lock();
+    if crowd.has_turn || POOLED.load(Ordering::SeqCst) != 0 {
+        // Who has the turn, or gives back the last of the pool, goes on from here.
+        return;
+    }
+    let Some(at_turn) = crowd.waiting.pop_front() else { return CROWDED.store(false, Ordering::SeqCst) };
+    crowd.has_turn = true;
+    drop(crowd);
+    at_turn(Turn(()));
+}
+
 /// Whether a command is to end: its client was killed or has left, or the server goes down.
 pub type Ended = Box<dyn Fn() -> bool>;
 
@@ -48,6 +107,7 @@ pub type Ended = Box<dyn Fn() -> bool>;
 pub struct Allowance {
     steps: usize,
     here: bool,
+    alone: bool,
     most_bytes: usize,
     ended: Option<Ended>,
 }
@@ -56,12 +116,18 @@ impl Allowance {
     /// On a network thread, with so many bytes.
     #[inline]
     pub fn here(most_bytes: usize) -> Self {
-        Allowance { steps: STEPS_HERE.get(), here: true, most_bytes, ended: None }
+        Allowance { steps: STEPS_HERE.get(), here: true, alone: false, most_bytes, ended: None }
     }
 
     /// On a thread where it may take its time, as long as `ended` does not say that nobody wants it any more.
     pub fn elsewhere(most_bytes: usize, ended: Ended) -> Self {
-        Allowance { steps: STEPS_A_LOOK, here: false, most_bytes, ended: Some(ended) }
+        Allowance { steps: STEPS_A_LOOK, here: false, alone: false, most_bytes, ended: Some(ended) }
+    }
+
+    /// The same at a turn to have the pool alone.
+    #[must_use]
+    pub fn alone(self, _turn: &Turn) -> Self {
+        Allowance { alone: true, ..self }
     }
 }
 
@@ -69,6 +135,9 @@ impl Allowance {
 struct State {
     left: Cell<i64>,
     here: Cell<bool>,
+    alone: Cell<bool>,
+    /// Of a refusal of bytes: whether they would be there without the others.
+    crowded: Cell<bool>,
     held: Cell<usize>,
     granted: Cell<usize>,
     most: Cell<usize>,
@@ -79,6 +148,8 @@ struct State {
 struct Values {
     left: i64,
     here: bool,
+    alone: bool,
+    crowded: bool,
     held: usize,
     granted: usize,
     most: usize,
@@ -89,6 +160,8 @@ impl State {
         State {
             left: Cell::new(i64::MAX),
             here: Cell::new(false),
+            alone: Cell::new(false),
+            crowded: Cell::new(false),
             held: Cell::new(0),
             granted: Cell::new(usize::MAX),
             most: Cell::new(usize::MAX),
@@ -100,6 +173,8 @@ impl State {
         Values {
             left: self.left.replace(by.left),
             here: self.here.replace(by.here),
+            alone: self.alone.replace(by.alone),
+            crowded: self.crowded.replace(by.crowded),
             held: self.held.replace(by.held),
             granted: self.granted.replace(by.granted),
             most: self.most.replace(by.most),
@@ -123,8 +198,9 @@ pub struct Running {
 /// Gives this thread's next command its allowance.
 #[inline]
 pub fn begin(allowance: Allowance) -> Running {
-    let Allowance { steps, here, most_bytes, ended } = allowance;
-    let values = Values { left: steps as i64, here, held: 0, granted: GRAIN.min(most_bytes), most: most_bytes };
+    let Allowance { steps, here, alone, most_bytes, ended } = allowance;
+    let (left, granted) = (steps as i64, GRAIN.min(most_bytes));
+    let values = Values { left, here, alone, crowded: false, held: 0, granted, most: most_bytes };
     let before = STATE.with(|state| state.replace(values));
     let asks = ended.is_some();
     let ended = if asks { ENDED.replace(ended) } else { None };
@@ -136,7 +212,10 @@ impl Drop for Running {
     fn drop(&mut self) {
         let Values { granted, .. } = STATE.with(|state| state.replace(self.before));
         if granted > GRAIN {
-            POOLED.fetch_sub(granted - GRAIN, Ordering::Relaxed);
+            POOLED.fetch_sub(granted - GRAIN, Ordering::SeqCst);
+            if CROWDED.load(Ordering::SeqCst) {
+                next_turn();
+            }
         }
         if self.asks {
             ENDED.replace(self.ended.take());
@@ -147,8 +226,8 @@ impl Drop for Running {
 /// Charges so many steps.
 ///
 /// # Errors
-/// `Cold`: to be run again elsewhere. `Ended`: nobody wants it any more. `TooMuch`: a [`hold`] that could not answer was
-/// refused.
+/// `Cold`: to be run again elsewhere. `Ended`: nobody wants it any more. `TooMuch`, `Crowded`: a [`hold`] that could not
+/// answer was refused.
 #[inline]
 pub fn step(steps: usize) -> Result {
     let left = STATE.with(|state| {
@@ -172,9 +251,7 @@ pub fn step_through(bytes: usize) -> Result {
 
 #[cold]
 fn look() -> Result {
-    if is_over() {
-        return Err(Error::TooMuch);
-    }
+    fits()?;
     if is_here() {
         return Err(Error::Cold);
     }
@@ -204,36 +281,53 @@ pub fn is_here() -> bool {
 /// Charges bytes that the command holds to its end.
 ///
 /// # Errors
-/// `TooMuch`; every later call answers so too, until [`let_go`] goes back behind it.
+/// `TooMuch`, or `Crowded`; every later call answers so too, until [`let_go`] goes back behind it.
 #[inline]
 pub fn hold(bytes: usize) -> Result {
-    let more = STATE.with(|state| {
-        let held = state.held.get().saturating_add(bytes);
+    let (before, more) = STATE.with(|state| {
+        let before = state.held.get();
+        let held = before.saturating_add(bytes);
         state.held.set(held);
-        held > state.granted.get()
+        (before, held > state.granted.get())
     });
-    if more { ask() } else { Ok(()) }
+    if more { ask(before) } else { Ok(()) }
 }
 
 /// Gets more of the pool, if the bounds of command and pool allow it.
 #[cold]
-fn ask() -> Result {
+fn ask(before: usize) -> Result {
+    if before == usize::MAX {
+        return fits();
+    }
     STATE.with(|state| {
         let (held, granted, most) = (state.held.get(), state.granted.get(), state.most.get());
-        if held <= most {
+        if held <= most && (state.alone.get() || !CROWDED.load(Ordering::SeqCst)) {
             let more = (held - granted).next_multiple_of(GRAIN);
             let room =
                 |pooled: usize| pooled.checked_add(more).filter(|pooled| *pooled <= most.next_multiple_of(GRAIN));
-            if POOLED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {
+            if POOLED.fetch_update(Ordering::SeqCst, Ordering::Relaxed, room).is_ok() {
                 state.granted.set(granted + more);
                 return Ok(());
             }
         }
         // The next step ends the command even if who asked cannot tell it.
+        state.crowded.set(held <= most);
         state.held.set(usize::MAX);
         state.left.set(-1);
-        Err(Error::TooMuch)
+        fits()
     })
+}
+
+/// Whether no call of [`hold`] was refused.
+///
+/// # Errors
+/// What was answered.
+#[inline]
+pub fn fits() -> Result {
+    if !is_over() {
+        return Ok(());
+    }
+    Err(if STATE.with(|state| state.crowded.get()) { Error::Crowded } else { Error::TooMuch })
 }
 
 /// Refuses now what will hold at least so many bytes more.
@@ -354,9 +448,45 @@ pub(crate) mod tests {
             let _running = begin(Allowance::here(8 * GRAIN));
             (hold(3 * GRAIN), hold(3 * GRAIN))
         });
-        assert_eq!(second.join().map_err(drop), Ok((Ok(()), Err(Error::TooMuch))));
+        assert_eq!(second.join().map_err(drop), Ok((Ok(()), Err(Error::Crowded))));
         assert_eq!(POOLED.load(Ordering::Relaxed), 5 * GRAIN);
         drop(first);
         assert_eq!(POOLED.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_finds_the_pool_taken_has_it_alone_once_it_is_free() {
+        let _one = ONE.lock();
+        let (turns, seen) = std::sync::mpsc::channel();
+        let wait = |name: &'static str| {
+            let turns = turns.clone();
+            when_alone(Box::new(move |turn| turns.send((name, turn)).unwrap()));
+        };
+        let needs = |allowance: Allowance| {
+            let _running = begin(allowance);
+            hold(6 * GRAIN)
+        };
+        let ordinary = || Allowance::elsewhere(8 * GRAIN, Box::new(|| false));
+
+        let first = begin(Allowance::here(8 * GRAIN));
+        assert_eq!(hold(6 * GRAIN), Ok(()));
+        wait("a");
+        wait("b");
+        assert!(seen.try_recv().is_err(), "the pool is taken");
+        assert_eq!(hold(3 * GRAIN), Err(Error::TooMuch), "more than it may have, whoever waits");
+        drop(first);
+        let (name, turn) = seen.try_recv().unwrap();
+        assert_eq!((name, crowd()), ("a", 2));
+        assert!(seen.try_recv().is_err(), "one at a time");
+        assert_eq!(needs(ordinary()), Err(Error::Crowded), "who comes later waits behind them");
+        assert_eq!(needs(ordinary().alone(&turn)), Ok(()));
+        wait("c");
+        drop(turn);
+        let (name, turn) = seen.try_recv().unwrap();
+        assert_eq!(name, "b");
+        drop(turn);
+        assert_eq!(seen.try_recv().unwrap().0, "c", "a turn that is dropped has passed");
+        assert_eq!(crowd(), 0);
+        assert_eq!(needs(ordinary()), Ok(()));
     }
 }

@@ -321,7 +321,7 @@ fn run_here(
             }
             return Outcome::Done;
         }
-        // Cold, or long: another try on a network thread would end as this one did.
+        // Cold, long, or too much beside others: another try on a network thread would end as this one did.
         blocking = true;
     }
     let Some(session) = slot.take() else { return Outcome::Closed };
@@ -334,8 +334,13 @@ const MOST_ARGS: Scaled<usize> = Scaled::new(8 << 10);
 /// What commands gather of each of their arguments: where it stands, what it was read as.
 const BYTES_OF_AN_ARG: usize = 24;
 
-/// The function must be run again where it may wait for the disk and take its time; it left nothing behind.
-struct Cold;
+/// The function must be run again; it left nothing behind.
+enum Again {
+    /// Where it may wait for the disk and take its time.
+    Elsewhere,
+    /// There, when other commands have given back the memory that it needs.
+    Alone,
+}
 
 /// Runs the function and commits; whether it failed. The caller has given it an allowance.
 #[expect(clippy::too_many_arguments, reason = "the way of every command, without a struct to fill on the hot path")]
@@ -349,7 +354,7 @@ fn under_lease<'e>(
     (set, effects): (&mut WriteSet, &mut Effects),
     out: &mut Reply,
     (most_reply, may_block): (usize, bool),
-) -> (Lease<'e>, Result<(Lsn, bool), Cold>) {
+) -> (Lease<'e>, Result<(Lsn, bool), Again>) {
     if let Some(core) = lease.first() {
         session.follow(&core.names);
     }
@@ -359,8 +364,9 @@ fn under_lease<'e>(
     let mut ctx = Ctx::new(txn, session, effects, server);
     let begin = out.len();
     let result = (command.run)(&mut ctx, call.args, out);
-    let too_much = |out: &Reply| meter::is_over() || out.len() - begin > most_reply;
-    let result = result.and_then(|()| if too_much(out) { Err(Error::TooMuch) } else { Ok(()) });
+    let too_long = |out: &Reply| out.len() - begin > most_reply;
+    let result = result.and_then(|()| meter::fits());
+    let result = result.and_then(|()| if too_long(out) { Err(Error::TooMuch) } else { Ok(()) });
     let result = match result {
         Ok(()) => {
             debug_assert!(
@@ -374,12 +380,14 @@ fn under_lease<'e>(
             ctx.rollback_to(Mark::default());
             out.truncate(begin);
             out.set_proto(ctx.session().proto);
-            if error == Error::Cold {
-                Err(Cold)
-            } else {
-                ctx.txn.count_look_ups();
-                out.error(&error);
-                Ok((ctx.txn.need, true))
+            match error {
+                Error::Cold => Err(Again::Elsewhere),
+                Error::Crowded => Err(Again::Alone),
+                error => {
+                    ctx.txn.count_look_ups();
+                    out.error(&error);
+                    Ok((ctx.txn.need, true))
+                }
             }
         }
     };
@@ -418,30 +426,48 @@ fn post(
         args: OwnedArgs::from(call.args),
         hash: call.hash,
         now_ms: call.now_ms,
-        shards: shards.clone(),
+        shards,
         proto,
         done,
     };
     if blocking {
-        server.engine.post_blocking(shards, request.job(true));
+        request.post(Place::Elsewhere);
     } else {
         // Whoever holds the shard runs it, and finds out whether it is cold or long.
-        server.engine.post(shards, request.job(false));
+        request.post(Place::Here);
     }
     finished
 }
 
+/// Where a posted command runs.
+enum Place {
+    /// With whoever holds the shard, perhaps a network thread.
+    Here,
+    /// On the shard's thread.
+    Elsewhere,
+    /// There, at its turn to have the memory alone.
+    Alone(meter::Turn),
+}
+
 impl Request {
-    fn job(self, may_block: bool) -> Job {
-        Box::new(move |lease| self.run(lease, may_block))
+    fn post(self, place: Place) {
+        let (server, shards) = (self.server.clone(), self.shards.clone());
+        let may_block = !matches!(place, Place::Here);
+        let job: Job = Box::new(move |lease| self.run(lease, place));
+        if may_block {
+            server.engine.post_blocking(shards, job);
+        } else {
+            server.engine.post(shards, job);
+        }
     }
 
-    fn run<'e>(mut self, lease: Lease<'e>, may_block: bool) -> Lease<'e> {
+    fn run<'e>(mut self, lease: Lease<'e>, place: Place) -> Lease<'e> {
         let server = self.server.clone();
         let bounds = Bounds::of(&server.config.settings());
-        let running = meter::begin(match may_block {
-            true => Allowance::elsewhere(bounds.command, self.ended()),
-            false => Allowance::here(bounds.command),
+        let running = meter::begin(match &place {
+            Place::Here => Allowance::here(bounds.command),
+            Place::Elsewhere => Allowance::elsewhere(bounds.command, self.ended()),
+            Place::Alone(turn) => Allowance::elsewhere(bounds.command, self.ended()).alone(turn),
         });
         // The copy of the request counts, too. A refusal ends the command at its first step.
         _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
@@ -449,10 +475,11 @@ impl Request {
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let buffers = (&mut set, &mut effects);
-        let place = (bounds.reply, may_block);
+        let bounds = (bounds.reply, !matches!(place, Place::Here));
         let (lease, result) =
-            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, place);
+            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, bounds);
         drop(running);
+        drop(place);
         match result {
             Ok((need, failed)) => {
                 let failed = failed.then(|| table().slot(self.command.0, self.row));
@@ -470,10 +497,8 @@ impl Request {
                     carry_out(None, effects);
                 }
             }
-            Err(Cold) => {
-                let shards = self.shards.clone();
-                server.engine.post_blocking(shards, self.job(true));
-            }
+            Err(Again::Elsewhere) => self.post(Place::Elsewhere),
+            Err(Again::Alone) => meter::when_alone(Box::new(|turn| self.post(Place::Alone(turn)))),
         }
         lease
     }
@@ -661,6 +686,55 @@ mod tests {
         let before = meter::tests::taken();
         assert_eq!(world.call(&format!("EXISTS{}", keys(MOST_ARGS.get()))), ":0 ");
         assert_eq!(meter::tests::taken() - before, 0);
+    }
+
+    /// It would fit alone: it waits, and is not refused.
+    #[test]
+    fn a_command_that_finds_the_memory_taken_runs_when_it_is_free() {
+        let mut world = World::new();
+        let server = world.runner.server.clone();
+        server.config.set(&[("maxmemory", "32mb")]).unwrap();
+        let big = "v".repeat(1_400_000);
+        assert_eq!(world.call(&format!("SET k {big}")), "+OK ");
+        let most = Bounds::of(&server.config.settings()).command;
+        // The first megabyte of each is its own.
+        let others = [most, 2 << 20].map(|bytes| {
+            let (free, told) = std::sync::mpsc::channel::<()>();
+            let (begun, holds) = std::sync::mpsc::channel();
+            let other = std::thread::spawn(move || {
+                let _running = meter::begin(Allowance::here(most));
+                begun.send(meter::hold(bytes)).unwrap();
+                told.recv()
+            });
+            assert_eq!(holds.recv().unwrap(), Ok(()));
+            (free, other)
+        });
+        let free = || {
+            others.into_iter().for_each(|(free, other)| {
+                free.send(()).unwrap();
+                other.join().unwrap().unwrap();
+            })
+        };
+        let waiting = |commands: usize| {
+            while meter::crowd() < commands {
+                std::thread::yield_now();
+            }
+        };
+        let get: OwnedArgs = ["GET", "k"].into_iter().map(str::as_bytes).collect();
+        let left = world.begin(&get).unwrap_err();
+        waiting(1);
+        // Its client leaves: the turn comes and passes.
+        drop(left);
+        let session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        world.session = Some(Box::new(session));
+        let set: OwnedArgs = ["SET", "other", &big].into_iter().map(str::as_bytes).collect();
+        let mut begun = world.begin(&set).unwrap_err();
+        waiting(2);
+        assert!(begun.try_recv().is_err());
+        free();
+        assert_eq!(world.end(Err(begun)), "+OK ");
+        assert_eq!(world.call("STRLEN other"), format!(":{} ", big.len()));
+        assert_eq!(meter::crowd(), 0);
     }
 
     #[test]

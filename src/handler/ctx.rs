@@ -184,9 +184,9 @@ impl Ctx<'_, '_> {
         let (mark, begin) = (self.mark(), out.len());
         self.txn.count_hits = command.has(super::flags::READONLY);
         let result = (command.run)(self, args, out);
-        match result.and_then(|()| if meter::is_over() { Err(Error::TooMuch) } else { Ok(()) }) {
+        match result.and_then(|()| meter::fits()) {
             Ok(()) => meter::step_through(out.len() - begin),
-            Err(error @ (Error::Cold | Error::Ended)) => Err(error),
+            Err(error @ (Error::Cold | Error::Crowded | Error::Ended)) => Err(error),
             Err(error) => {
                 self.rollback_to(mark);
                 out.truncate(begin);

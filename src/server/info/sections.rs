@@ -418,6 +418,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_memory_budget", budget.total_bytes);
     text.line("tarn_client_buffer_bytes", facts.server.buffers.bytes());
     text.line("tarn_client_buffer_budget", facts.server.buffers.limit());
+    text.line("tarn_commands_waiting_for_memory", crate::meter::crowd());
     text.line("tarn_table_bytes", table_bytes);
     text.line("tarn_table_budget", load(&engine.table_budget));
     text.line("tarn_table_objects", facts.shards.table_objects);

@@ -136,9 +136,13 @@ impl Txn<'_, '_> {
             return Ok(());
         }
         self.may_read(core)?;
-        if body.overlay.is_empty() && body.size <= LOAD_WHOLE.get() && object.kind != Kind::String && is_exact(object) {
-            return self.load_whole(at);
+        let small = body.size <= LOAD_WHOLE.get() && object.kind != Kind::String && is_exact(object);
+        if body.overlay.is_empty() && small && (self.load_whole(at)? || self.body(at).overlay.get(key).is_some()) {
+            return Ok(());
         }
+        let core = &self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let body = self.body(at);
         let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
         codec::key::element_key(object.ns, object.key(), body.version, key, &mut disk_key);
         let value = core.partition.get(&disk_key).map_err(|e| storage(object.key(), e))?;
@@ -185,8 +189,8 @@ impl Txn<'_, '_> {
         Ok(())
     }
 
-    /// Reads a small collection whole.
-    fn load_whole(&mut self, at: Found) -> Result {
+    /// Reads a small collection whole, unless it has more records than its size tells; whether it did.
+    fn load_whole(&mut self, at: Found) -> Result<bool> {
         let core = &self.lease[at.at as usize];
         let object = core.table.at(at.index);
         let mut prefix = Vec::new();
@@ -203,12 +207,11 @@ impl Txn<'_, '_> {
         for (key, value) in &records {
             self.admit(at, &key[prefix.len()..], value);
         }
-        if records.len() <= LOAD_MOST.get()
-            && let Some(body) = &mut self.object_mut(at).body
-        {
-            body.overlay.complete = true;
+        let whole = records.len() <= LOAD_MOST.get();
+        if let Some(body) = &mut self.object_mut(at).body {
+            body.overlay.complete = whole;
         }
-        Ok(())
+        Ok(whole)
     }
 
     /// Sets an element; whether it was there.
