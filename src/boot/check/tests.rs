@@ -10,29 +10,13 @@ use tempfile::{TempDir, tempdir};
 use super::*;
 use crate::log::sim::SimIo;
 use crate::shard::Engine;
-use crate::shard::engine::EngineOptions;
-use crate::shard::walk::{Stop, tests::met};
+use crate::shard::walk::Stop;
+use crate::shard::walk::tests::{met, options};
 
 const NS: u32 = 0;
 
-fn options(dir: &Path) -> EngineOptions {
-    EngineOptions {
-        dir: dir.into(),
-        shards: Some(2),
-        databases: 2,
-        fsync: log::Fsync::No,
-        table_budget: 1 << 20,
-        dirty_budget: 1 << 30,
-        cold_budget: 1 << 20,
-        block_cache: 1 << 20,
-        log_limit: 1 << 30,
-        nice: 0,
-        background: false,
-    }
-}
-
 fn open_on(io: Arc<dyn Io>, dir: &Path) -> Result<Arc<Engine>, OpenError> {
-    let engine = Engine::open(io, options(dir))?;
+    let engine = Engine::open(io, options(dir, 2))?;
     engine.replay()?;
     Ok(engine)
 }
