@@ -1,6 +1,6 @@
 //! Rule 10: results too big for memory.
 
-use super::world::{Elements, NAMES, Value, World};
+use super::world::{DB, Elements, Value, World};
 use crate::Error;
 use crate::codec;
 use crate::codec::element::Group;
@@ -8,7 +8,6 @@ use crate::log::Fsync;
 use crate::shard::build::{Build, SPILL, Shape};
 use crate::shard::object::Kind;
 
-const DB: &[u8] = NAMES[0];
 /// Elements of a result that spills many times.
 const MANY: usize = 1000;
 

@@ -3,16 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::rules::wait_for;
-use super::world::{NAMES, Value, World};
+use super::world::{DB, NAMES, Value, World, big, wait_for};
 use crate::Error;
 use crate::codec::key::tag;
 use crate::log::Fsync;
 use crate::shard::core::Core;
 use crate::shard::object::Kind;
-use crate::shard::txn::{BIG_STRING, CHUNK};
-
-const DB: &[u8] = NAMES[0];
 
 impl World {
     /// So many hashes, brought to fjall.
@@ -66,10 +62,6 @@ impl World {
             assert!(flush.step(&engine));
         }
     }
-}
-
-fn big(byte: u8) -> Vec<u8> {
-    vec![byte; BIG_STRING + 2 * CHUNK]
 }
 
 /// Keys of a test's batch take about 4 KB.

@@ -11,6 +11,7 @@
 //! | `store` | the store under the engine: failing compactions, runs, counts |
 //! | `garbage` | what is dead leaves fjall, without writes too |
 //! | `rules` | the rules of log, table and flush, one by one |
+//! | `found` | what was found wrong once beside them |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `sizes` | memory follows budgets that change |
 
@@ -19,6 +20,7 @@ mod audit;
 mod big;
 mod fields;
 mod flusher;
+mod found;
 mod garbage;
 mod model;
 mod rules;
