@@ -210,6 +210,22 @@ fn a_cut_segment_is_refused() {
     assert_eq!(letters(&accept(&made, "is damaged at offset")), "abC");
 }
 
+/// Nothing but a later record tells of it, and that goes with the cut.
+#[test]
+fn a_damaged_end_is_refused() {
+    let mut made = made();
+    let engine = open(made.dir.path()).unwrap();
+    let whole_bytes = fs::metadata(&made.segments[2]).unwrap().len() as usize;
+    put(&engine, 'e');
+    put(&engine, 'f');
+    made.last = engine.log.last();
+    drop(engine);
+    let mut bytes = fs::read(&made.segments[2]).unwrap();
+    bytes[whole_bytes] ^= 1;
+    fs::write(&made.segments[2], bytes).unwrap();
+    assert_eq!(letters(&accept(&made, "is damaged at offset")), "abcd");
+}
+
 #[test]
 fn an_end_cut_after_a_clean_stop_is_refused() {
     let made = made();
