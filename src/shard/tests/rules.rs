@@ -6,11 +6,14 @@ use std::sync::atomic::Ordering;
 use super::world::{DB, NAMES, World, big, wait_for, world};
 use crate::Error;
 use crate::codec;
+use crate::codec::element::{self, Group};
+use crate::codec::order::StreamId;
 use crate::log::Fsync;
 use crate::log::sim::Op;
 use crate::shard::engine::{MOST_DELAY_US, gate};
-use crate::shard::object::state;
+use crate::shard::object::{Kind, state};
 use crate::shard::txn::Txn;
+use crate::shard::txn::elements::LOAD_MOST;
 
 #[test]
 fn rule_1_sync_before_finish() {
@@ -343,6 +346,37 @@ fn rule_11_complete_only_when_born_here() {
     world.evict();
     assert!(!complete(&mut world));
     world.verify();
+}
+
+/// A stream's size is that of its entries: what its groups have pending may be more than a read takes.
+#[test]
+fn rule_11_complete_only_when_read_to_the_end() {
+    for (records, whole) in [(LOAD_MOST.get(), true), (LOAD_MOST.get() + 1, false), (2 * LOAD_MOST.get(), false)] {
+        let mut world = world(Fsync::No);
+        let ns = world.ns(DB);
+        let (mut entry, pending) = (Vec::new(), records - 1);
+        element::stream_element(StreamId { ms: 1, seq: 0 }, &mut entry);
+        let made = world.transact(&[b"a"], |txn| {
+            let at = txn.create(ns, b"a", Kind::Stream, 0)?;
+            txn.put_element(at, &entry, b"entry")?;
+            txn.add_size(at, 1);
+            for ms in 0..pending as u64 {
+                let mut key = Vec::new();
+                element::stream_pel(b"group", StreamId { ms, seq: 0 }, &mut key);
+                txn.put_element(at, &key, b"pending")?;
+            }
+            Ok(())
+        });
+        made.0.unwrap();
+        world.flush();
+        world.evict();
+        let read = world.transact(&[b"a"], |txn| {
+            let at = txn.find(ns, b"a")?.unwrap();
+            assert!(txn.element(at, &entry)?.is_some());
+            Ok((txn.body(at).overlay.complete, txn.group(at, Group::StreamPel)?.count()))
+        });
+        assert_eq!(read.0.unwrap(), (whole, pending), "{records} records");
+    }
 }
 
 #[test]
