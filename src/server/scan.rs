@@ -342,6 +342,16 @@ mod tests {
 
     /// What a command replies under the lease that it asks for, its bulks alone, and the shards that it gives back.
     fn run(server: &Server, session: &mut Session, line: &str, may_block: bool) -> (Result, Vec<String>, usize) {
+        run_and_need(server, session, line, may_block).0
+    }
+
+    /// The same, and what the reply must wait for.
+    fn run_and_need(
+        server: &Server,
+        session: &mut Session,
+        line: &str,
+        may_block: bool,
+    ) -> ((Result, Vec<String>, usize), Lsn) {
         let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
         let command = crate::command::table().find(&args.as_args()[0]).unwrap().1;
         let shards = crate::command::run::shards_of(server, session, command, args.as_args(), &mut Hints::new());
@@ -354,7 +364,7 @@ mod tests {
         let result = (command.run)(&mut ctx, args.as_args(), &mut out);
         let text = String::from_utf8_lossy(out.as_slice()).into_owned();
         let bulks = text.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with(['*', '$']));
-        (result, bulks.map(str::to_owned).collect(), ctx.txn.lease.len())
+        ((result, bulks.map(str::to_owned).collect(), ctx.txn.lease.len()), ctx.txn.need)
     }
 
     fn all() -> Vec<String> {
@@ -400,6 +410,24 @@ mod tests {
             met.sort();
             met.dedup();
             assert_eq!(met, all(), "COUNT {count}");
+        }
+    }
+
+    /// What the reply tells of each shard is not to be told before the log holds it.
+    #[test]
+    fn rule_5_what_goes_in_steps_waits_for_every_shard_it_comes_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, mut session) = server(dir.path());
+        let (engine, ns) = (&server.engine, session.ns);
+        for shard in engine.all_shards() {
+            let mut names = (0..).map(|n| format!("late:{n}").into_bytes());
+            let key = names.find(|key| engine.router.shard_of(key) == shard).unwrap();
+            for line in ["KEYS *", "SCAN 0 COUNT 1000000"] {
+                engine.transact(&[shard], 1, |txn| txn.put_string(ns, &key, b"v", 0)).unwrap();
+                let ((result, _, leased), need) = run_and_need(&server, &mut session, line, true);
+                assert_eq!((result, leased), (Ok(()), 0));
+                assert_eq!(need, engine.log.last(), "{line}, written in shard {shard}");
+            }
         }
     }
 }

@@ -312,9 +312,9 @@ pub(crate) mod tests {
 
     use crate::shard::engine::{Engine, EngineOptions};
 
-    /// An engine of few shards that does nothing of its own accord.
-    pub(crate) fn engine(dir: &std::path::Path, shards: u16) -> Arc<Engine> {
-        let options = EngineOptions {
+    /// Of an engine of few shards that does nothing of its own accord.
+    pub(crate) fn options(dir: &std::path::Path, shards: u16) -> EngineOptions {
+        EngineOptions {
             dir: dir.into(),
             shards: Some(shards),
             databases: 4,
@@ -326,8 +326,12 @@ pub(crate) mod tests {
             log_limit: 1 << 30,
             nice: 0,
             background: false,
-        };
-        let engine = Engine::open(Arc::new(crate::log::RealIo), options).unwrap();
+        }
+    }
+
+    /// Such an engine.
+    pub(crate) fn engine(dir: &std::path::Path, shards: u16) -> Arc<Engine> {
+        let engine = Engine::open(Arc::new(crate::log::RealIo), options(dir, shards)).unwrap();
         engine.replay().unwrap();
         engine
     }

@@ -10,29 +10,13 @@ use tempfile::{TempDir, tempdir};
 use super::*;
 use crate::log::sim::SimIo;
 use crate::shard::Engine;
-use crate::shard::engine::EngineOptions;
-use crate::shard::walk::{Stop, tests::met};
+use crate::shard::walk::Stop;
+use crate::shard::walk::tests::{met, options};
 
 const NS: u32 = 0;
 
-fn options(dir: &Path) -> EngineOptions {
-    EngineOptions {
-        dir: dir.into(),
-        shards: Some(2),
-        databases: 2,
-        fsync: log::Fsync::No,
-        table_budget: 1 << 20,
-        dirty_budget: 1 << 30,
-        cold_budget: 1 << 20,
-        block_cache: 1 << 20,
-        log_limit: 1 << 30,
-        nice: 0,
-        background: false,
-    }
-}
-
 fn open_on(io: Arc<dyn Io>, dir: &Path) -> Result<Arc<Engine>, OpenError> {
-    let engine = Engine::open(io, options(dir))?;
+    let engine = Engine::open(io, options(dir, 2))?;
     engine.replay()?;
     Ok(engine)
 }
@@ -224,6 +208,22 @@ fn a_cut_segment_is_refused() {
     let file = fs::OpenOptions::new().write(true).open(&made.segments[1]).unwrap();
     file.set_len(file.metadata().unwrap().len() - 3).unwrap();
     assert_eq!(letters(&accept(&made, "is damaged at offset")), "abC");
+}
+
+/// Nothing but a later record tells of it, and that goes with the cut.
+#[test]
+fn a_damaged_end_is_refused() {
+    let mut made = made();
+    let engine = open(made.dir.path()).unwrap();
+    let whole_bytes = fs::metadata(&made.segments[2]).unwrap().len() as usize;
+    put(&engine, 'e');
+    put(&engine, 'f');
+    made.last = engine.log.last();
+    drop(engine);
+    let mut bytes = fs::read(&made.segments[2]).unwrap();
+    bytes[whole_bytes] ^= 1;
+    fs::write(&made.segments[2], bytes).unwrap();
+    assert_eq!(letters(&accept(&made, "is damaged at offset")), "abcd");
 }
 
 #[test]

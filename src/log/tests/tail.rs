@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::log::Damage;
-use crate::log::format::{FRAME_HEADER, SEGMENT_HEADER, encode_segment_header};
+use crate::log::format::{FRAME_HEADER, FRAME_MAGIC, SEGMENT_HEADER, encode_segment_header};
+use crate::log::read::CHUNK;
 
 /// Offsets of the frames of records 1 to `n` when each is a frame of its own, and the end.
 fn frames(n: u64) -> Vec<usize> {
@@ -113,6 +114,26 @@ fn rule_4_a_frame_that_is_damaged_itself_proves_what_its_header_says() {
     for bytes in [torn, flipped] {
         let damage = damaged(reopen(&disk(&bytes), Fsync::No));
         assert_eq!((damage.offset, damage.lsn, damage.lost.last), (offsets[1] as u64, 2, 3));
+    }
+}
+
+/// The log is searched piece by piece: the magic of the frame that proves the damage may lie over a border.
+#[test]
+fn rule_4_a_proof_over_the_border_of_two_pieces_is_found() {
+    for before_border in 0..=FRAME_MAGIC.len() {
+        let sim = SimIo::new();
+        let (log, waiter) = with_records(&sim, Fsync::No, 1);
+        // Record 2 is a frame that ends so many bytes before the border. Its length takes three of them.
+        let size_bytes = CHUNK - before_border - FRAME_HEADER - 3;
+        let lsn = log.append(|_, out| out.resize(out.len() + size_bytes, 0));
+        log.commit(lsn, waiter);
+        log.sync_to(lsn).unwrap();
+        assert_eq!(sim.contents(&path(1)).unwrap().len(), frames(1)[1] + CHUNK - before_border);
+        add(&log, waiter);
+        let mut bytes = sim.contents(&path(1)).unwrap();
+        bytes[frames(1)[1]] ^= 1;
+        let damage = damaged(reopen(&disk(&bytes), Fsync::No));
+        assert_eq!((damage.lsn, damage.lost.last), (2, 3), "{before_border} bytes before the border");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rule 10: results too big for memory.
 
-use super::world::{Elements, NAMES, Value, World};
+use super::world::{DB, Elements, Value, World};
 use crate::Error;
 use crate::codec;
 use crate::codec::element::Group;
@@ -8,7 +8,6 @@ use crate::log::Fsync;
 use crate::shard::build::{Build, SPILL, Shape};
 use crate::shard::object::Kind;
 
-const DB: &[u8] = NAMES[0];
 /// Elements of a result that spills many times.
 const MANY: usize = 1000;
 
@@ -41,11 +40,6 @@ impl World {
         self.note();
         result
     }
-
-    fn count_stored(&self, tag: u8) -> usize {
-        let range = codec::key::tag_range(tag);
-        self.engine().store.partition(0).range(&range.lower, &range.upper).unwrap().count()
-    }
 }
 
 #[test]
@@ -61,7 +55,7 @@ fn rule_10_a_big_result_does_not_gather_in_memory() {
         assert!(core.dirty_bytes < SPILL.get(), "{} dirty bytes", core.dirty_bytes);
         assert!(core.table_bytes < SPILL.get(), "{} bytes in the table", core.table_bytes);
     }
-    assert!(world.count_stored(codec::key::tag::ELEMENT) >= MANY, "the elements are in the store");
+    assert!(world.stored_with(codec::key::tag::ELEMENT) >= MANY, "the elements are in the store");
     world.verify();
     world.reopen(false);
     world.verify();
@@ -75,11 +69,11 @@ fn rule_10_what_a_crash_leaves_is_garbage() {
         world.put(DB, b"other", b"stays", 0);
         world.engine().log.sync_to(world.engine().log.last()).unwrap();
         world.build(b"key", MANY, false).unwrap_err();
-        assert!(world.count_stored(codec::key::tag::ELEMENT) > 0, "slices are in the store");
+        assert!(world.stored_with(codec::key::tag::ELEMENT) > 0, "slices are in the store");
         world.crash(power);
         world.verify();
         world.audit();
-        assert_eq!(world.count_stored(codec::key::tag::ELEMENT), 0, "they are reclaimed");
+        assert_eq!(world.stored_with(codec::key::tag::ELEMENT), 0, "they are reclaimed");
     }
 }
 
@@ -91,10 +85,10 @@ fn rule_10_what_a_failed_command_leaves_is_garbage() {
     world.flush();
     world.reopen(false);
     world.audit();
-    assert_eq!(world.count_stored(codec::key::tag::ELEMENT), 0);
+    assert_eq!(world.stored_with(codec::key::tag::ELEMENT), 0);
     world.build(b"key", MANY, false).unwrap_err();
     world.audit();
-    assert_eq!(world.count_stored(codec::key::tag::ELEMENT), 0);
+    assert_eq!(world.stored_with(codec::key::tag::ELEMENT), 0);
 }
 
 #[test]

@@ -215,6 +215,24 @@ fn a_record_follows_the_earliest_time() {
 }
 
 #[test]
+fn a_flushed_database_leaves_no_record_of_fields() {
+    let mut bench = Bench::new();
+    bench.set(b"ten", TEN);
+    bench.set(&[b'l'; codec::MAX_INLINE + 1], &[(b"x", 5000)]);
+    bench.engine().flush().unwrap();
+    assert_eq!(bench.listed(), [2000, 5000]);
+    bench.transact(|txn| {
+        let (names, dead) = txn.lease[0].names.renewed(&[b"0"]).unwrap();
+        txn.replace_names(names, &dead);
+    });
+    bench.engine().flush().unwrap();
+    // None of the times is past: the sweep has no part in it.
+    (0..10).for_each(|_| bench.turn(1000));
+    assert!(bench.engine().shards[0].core().dead_names.is_empty());
+    assert_eq!(bench.listed(), []);
+}
+
+#[test]
 fn times_added_while_a_sweep_is_under_way_are_not_lost() {
     let bench = Bench { now_ms: 2000, ..Bench::new() };
     bench.set(b"ten", &[(b"a", 0), (b"b", 0), (b"c", 0), (b"d", 0), (b"e", 0), (b"z", 2000)]);

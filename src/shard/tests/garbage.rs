@@ -3,16 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::rules::wait_for;
-use super::world::{NAMES, Value, World};
+use super::world::{DB, NAMES, Value, World, big, wait_for};
 use crate::Error;
 use crate::codec::key::tag;
 use crate::log::Fsync;
 use crate::shard::core::Core;
 use crate::shard::object::Kind;
-use crate::shard::txn::{BIG_STRING, CHUNK};
-
-const DB: &[u8] = NAMES[0];
 
 impl World {
     /// So many hashes, brought to fjall.
@@ -66,10 +62,6 @@ impl World {
             assert!(flush.step(&engine));
         }
     }
-}
-
-fn big(byte: u8) -> Vec<u8> {
-    vec![byte; BIG_STRING + 2 * CHUNK]
 }
 
 /// Keys of a test's batch take about 4 KB.
@@ -159,12 +151,15 @@ fn a_replay_counts_each_record_once() {
 
 #[test]
 fn a_crash_between_two_batches_leaves_the_record() {
-    for turns in 1..4 {
+    for turns in 1..3 {
         let mut world = World::new(1, Fsync::No);
         world.stored_hashes(1, 400);
+        // From four runs on fjall compacts of its own accord, and may drop all that the batches have left.
+        world.engine().store.partition(0).major_compact().unwrap();
         world.delete_all();
         world.flush();
         world.turns(turns);
+        assert!(world.engine().store.partition(0).l0_runs() < 4);
         assert_eq!((world.queued(), world.stored_with(tag::ELEMENT) > 0), (1, true));
         world.crash(Some(turns as u64));
         world.turns(TURNS);

@@ -11,7 +11,7 @@
 //! | `store` | the store under the engine: failing compactions, runs, counts |
 //! | `garbage` | what is dead leaves fjall, without writes too |
 //! | `rules` | the rules of log, table and flush, one by one |
-//! | `partial` | what is read of a collection that is not in memory |
+//! | `found` | what was found wrong once beside them |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `sizes` | memory follows budgets that change |
 
@@ -20,9 +20,9 @@ mod audit;
 mod big;
 mod fields;
 mod flusher;
+mod found;
 mod garbage;
 mod model;
-mod partial;
 mod rules;
 mod sizes;
 mod step;

@@ -3,11 +3,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::world::{NAMES, World};
+use super::world::{DB, World};
 use crate::log::Fsync;
 use crate::shard::engine::Sizes;
-
-const DB: &[u8] = NAMES[0];
 
 fn sizes(world: &World, tables: u64, cold: u64) -> Sizes {
     Sizes { tables, cold, dirty: world.options.dirty_budget as u64, log: world.options.log_limit }

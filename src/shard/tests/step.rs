@@ -21,6 +21,16 @@ impl World {
         let flush = Flush::begin(self.engine()).unwrap();
         Stepper { flush, fail, sim: self.sim.clone(), ended: false }
     }
+
+    pub(super) fn step(&self, stepper: &mut Stepper, steps: usize) {
+        for _ in 0..steps {
+            assert!(stepper.step(self.engine()));
+        }
+    }
+
+    pub(super) fn finish(&self, stepper: &mut Stepper) {
+        while stepper.step(self.engine()) {}
+    }
 }
 
 impl Stepper {

@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use super::world::{DB, world};
+use crate::log::Fsync;
 use crate::shard::engine::RUNS_REFUSED;
 use crate::shard::engine::gate;
-use crate::shard::recount;
+use crate::shard::recount::{self, Recount};
 use crate::shard::timer::Timer;
+use crate::shard::txn::Txn;
 use crate::shard::walk::tests::engine;
 
 /// The table files of shard 0.
@@ -83,6 +86,38 @@ fn rule_13_runs_that_wait_for_compaction_slow_writers_and_at_last_refuse_them() 
     assert_ne!(engine.gate.load(Ordering::Relaxed) & gate::REFUSED, 0);
     assert_eq!(with(3), (0, None));
     assert_eq!(engine.gate.load(Ordering::Relaxed) & (gate::REFUSED | gate::SLOWED), 0);
+}
+
+/// Keys that come, change or go are in the list of what is dirty, in flight, in fjall or about to be seen there.
+#[test]
+fn keys_are_counted_once_at_whatever_step_of_a_flush_the_count_begins() {
+    let mut world = world(Fsync::No);
+    let keys: Vec<Vec<u8>> = (0..3 * recount::SLICE).map(|n| format!("key {n}").into_bytes()).collect();
+    world.put(DB, b"stays", b"v", 0);
+    for round in 0.. {
+        for key in &keys {
+            match round % 3 {
+                2 => world.delete(DB, key),
+                _ => world.put(DB, key, b"v", 0),
+            }
+        }
+        let steps = round / 3;
+        let mut flush = world.begin_flush(None);
+        let under_way = (0..steps).all(|_| flush.step(world.engine()));
+        let mut recount = Recount::begin(&world.engine().shards[0].core()).unwrap();
+        world.finish(&mut flush);
+        while recount.step().unwrap() {}
+        let end = |txn: &mut Txn<'_, '_>| {
+            recount.end(txn, 0);
+            Ok(())
+        };
+        world.transact(&[], end).0.unwrap();
+        world.verify_counts();
+        if !under_way {
+            assert!(steps > 8, "{steps} steps");
+            return;
+        }
+    }
 }
 
 #[test]

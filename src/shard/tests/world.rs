@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use crate::Error;
-use crate::codec::NsId;
+use crate::codec::{self, NsId};
 use crate::log::sim::SimIo;
 use crate::log::{Fsync, Lsn};
 use crate::shard::Engine;
@@ -16,9 +16,9 @@ use crate::shard::engine::EngineOptions;
 use crate::shard::object::Kind;
 use crate::shard::timer::Timer;
 use crate::shard::txn::elements::whole_group;
-use crate::shard::txn::{Mark, Txn, WriteSet};
-use crate::shard::walk::Stop;
+use crate::shard::txn::{BIG_STRING, CHUNK, Mark, Txn, WriteSet};
 use crate::shard::walk::tests::met;
+use crate::shard::walk::{self, Stop};
 use crate::util::splitmix;
 
 /// A small generator; the same numbers for the same seed on every machine.
@@ -73,6 +73,30 @@ pub(super) type Model = BTreeMap<&'static [u8], Db>;
 /// The names that tests use; the last one is not numbered.
 pub(super) const NAMES: [&[u8]; 3] = [b"0", b"1", b"x"];
 
+/// The name that most tests need alone.
+pub(super) const DB: &[u8] = NAMES[0];
+
+/// A string with some chunks.
+pub(super) fn big(byte: u8) -> Vec<u8> {
+    vec![byte; BIG_STRING + 2 * CHUNK]
+}
+
+/// A world of one shard.
+pub(super) fn world(fsync: Fsync) -> World {
+    World::new(1, fsync)
+}
+
+/// Waits for what threads of the engine do.
+pub(super) fn wait_for(what: &dyn Fn() -> bool) {
+    for _ in 0..24_000 {
+        if what() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("waited two minutes");
+}
+
 pub(super) struct World {
     pub(super) sim: SimIo,
     /// Goes with the world.
@@ -111,17 +135,12 @@ fn fix_hash_key(dir: &std::path::Path, shards: u16) {
 
 pub(super) fn options(dir: &TempDir, shards: u16, fsync: Fsync) -> EngineOptions {
     EngineOptions {
-        dir: dir.path().to_owned(),
-        shards: Some(shards),
         databases: 2,
         fsync,
         table_budget: 256 << 10,
         dirty_budget: 4 << 20,
         cold_budget: 64 << 10,
-        block_cache: 1 << 20,
-        log_limit: 1 << 30,
-        nice: 0,
-        background: false,
+        ..walk::tests::options(dir.path(), shards)
     }
 }
 
@@ -277,6 +296,50 @@ impl World {
     pub(super) fn flush(&mut self) {
         self.engine().flush().unwrap();
         self.check();
+    }
+
+    /// Turns of the timers without the model's note.
+    pub(super) fn turns(&self, n: usize) {
+        for _ in 0..n {
+            for id in self.engine().all_shards() {
+                Timer::new(self.engine(), id).turn(self.now_ms);
+            }
+        }
+    }
+
+    /// Everything clean leaves the table.
+    pub(super) fn evict(&self) {
+        for shard in &self.engine().shards {
+            let mut core = shard.core();
+            let limit = std::mem::replace(&mut core.table_limit, 0);
+            for _ in 0..300 {
+                core.make_room();
+            }
+            core.table_limit = limit;
+        }
+        self.check();
+    }
+
+    /// The metadata record in fjall.
+    pub(super) fn stored(&self, name: &[u8], key: &[u8]) -> Option<Vec<u8>> {
+        let mut disk_key = Vec::new();
+        codec::key::meta_key(self.ns(name), key, &mut disk_key);
+        let partition = self.engine().store.partition(self.engine().router.shard_of(key));
+        partition.get(&disk_key).unwrap().map(|value| value.to_vec())
+    }
+
+    /// Records in fjall whose keys begin with this tag.
+    pub(super) fn stored_with(&self, tag: u8) -> usize {
+        let range = codec::key::tag_range(tag);
+        let partitions = self.engine().store.partitions();
+        partitions.iter().map(|p| p.range(&range.lower, &range.upper).unwrap().count()).sum()
+    }
+
+    /// State bits of a key's object, `None` if it is not in the table.
+    pub(super) fn state(&self, name: &[u8], key: &[u8]) -> Option<u8> {
+        let ns = self.ns(name);
+        let core = self.engine().shards[self.engine().router.shard_of(key) as usize].core();
+        core.table.iter().find(|(_, o)| o.ns == ns && o.key() == key).map(|(_, o)| o.state)
     }
 
     /// Flushes and turns until nothing is left to be done.

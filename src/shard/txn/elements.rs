@@ -27,7 +27,7 @@ use crate::util::scale::Scaled;
 /// A collection of no more elements is read whole at its first touch.
 pub const LOAD_WHOLE: Scaled<u64> = Scaled::new(64).in_unit_tests(8);
 /// Records that such a read takes at most: a stream's groups are not part of its size.
-const LOAD_MOST: Scaled<usize> = Scaled::new(256).in_unit_tests(32);
+pub const LOAD_MOST: Scaled<usize> = Scaled::new(256).in_unit_tests(32);
 
 /// What an element is while fjall holds it and memory has a copy.
 const CLEAN: u8 = overlay::state::MAYBE_STORED | overlay::state::BASE | overlay::state::NEXT;

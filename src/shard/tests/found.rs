@@ -1,0 +1,404 @@
+//! What was found wrong once beside the rules: accounts of what is dirty, times, filters, rollbacks, bodies.
+
+use super::world::{DB, World, big, world};
+use crate::Error;
+use crate::codec::{self, element, order::StreamId};
+use crate::log::Fsync;
+use crate::log::sim::Op;
+use crate::shard::object::Kind;
+use crate::shard::table::{Index, table_hash};
+use crate::shard::txn::elements::LOAD_MOST;
+use crate::shard::txn::{BIG_STRING, CHUNK};
+use crate::shard::walk::tests::met;
+
+/// Whoever stops the server must learn that acknowledged writes may be lost, and only then.
+#[test]
+fn a_stop_fails_only_if_neither_store_nor_log_has_everything() {
+    for (flush, syncs_fail, ends_well) in
+        [(true, false, true), (false, false, true), (true, true, false), (false, true, false)]
+    {
+        let mut world = world(Fsync::No);
+        world.put(DB, b"a", b"1", 0);
+        if syncs_fail {
+            world.sim.fail(Op::Sync, 0, u64::MAX, 5);
+        }
+        assert_eq!(world.engine().close(flush).is_ok(), ends_well, "flush {flush}, syncs fail {syncs_fail}");
+    }
+}
+
+/// A world whose filter of keys is outgrown: its keys are gone, but for one.
+fn outgrown_world() -> (World, Vec<Vec<u8>>) {
+    let mut world = world(Fsync::No);
+    world.turn();
+    let gone: Vec<_> = (0..100).map(|n| format!("gone {n}").into_bytes()).collect();
+    gone.iter().for_each(|key| world.put(DB, key, b"1", 0));
+    world.put(DB, b"stored", b"1", 0);
+    world.flush();
+    gone.iter().for_each(|key| world.delete(DB, key));
+    world.flush();
+    assert!(world.engine().shards[0].core().membership.is_outgrown(2));
+    (world, gone)
+}
+
+impl World {
+    /// Whether a key passes the filter of keys.
+    fn passes(&self, key: &[u8]) -> bool {
+        let hash = table_hash(self.engine().router.hash(key), self.ns(DB));
+        self.engine().shards[0].core().membership.may_contain(hash)
+    }
+}
+
+#[test]
+fn a_filter_filled_anew_has_the_keys_of_a_failed_flush() {
+    let (mut world, gone) = outgrown_world();
+    world.put(DB, b"a", b"1", 0);
+    let mut flush = world.begin_flush(Some(0));
+    while flush.step(world.engine()) {}
+    world.turn();
+    assert!(!world.engine().shards[0].core().membership.is_outgrown(2));
+    world.flush();
+    world.evict();
+    assert!(world.passes(b"a") && world.passes(b"stored"));
+    assert!(gone.iter().filter(|key| world.passes(key)).count() < 10, "what was gone before is forgotten");
+    world.audit();
+}
+
+#[test]
+fn a_filter_is_not_filled_anew_during_a_flush() {
+    let (mut world, _) = outgrown_world();
+    world.put(DB, b"a", b"1", 0);
+    let engine = world.engine().clone();
+    let mut flush = world.begin_flush(None);
+    assert!(!world.passes(b"a"));
+    while flush.step(&engine) {
+        if world.passes(b"a") {
+            world.turn();
+        }
+    }
+    world.turn();
+    world.evict();
+    assert!(world.passes(b"a") && world.passes(b"stored"));
+    drop(engine);
+    world.audit();
+}
+
+/// Neither when its object leaves the table nor when a flush comes first.
+#[test]
+fn a_big_body_of_a_dead_namespace_is_freed_by_nobody_who_holds_the_core() {
+    let mut world = world(Fsync::No);
+    for (flushed, waiting) in [(false, 1), (true, 2)] {
+        world.put(DB, b"a", &vec![1; 100 * CHUNK], 0);
+        world.flush_names(&[DB]);
+        if flushed {
+            world.flush();
+        }
+        world.turns(1);
+        assert_eq!(world.engine().shards[0].core().trash.len(), waiting);
+    }
+    world.audit();
+}
+
+#[test]
+fn a_rollback_brings_an_empty_value_back() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"empty", b"", 0);
+    world.put(DB, b"big", &big(1), 0);
+    let ns = world.ns(DB);
+    let result = world.transact(&[], |txn| {
+        txn.put_string(ns, b"empty", b"full", 0)?;
+        txn.put_string(ns, b"big", b"small", 0)?;
+        txn.put_string(ns, b"new", b"small", 0)?;
+        Err::<(), _>(Error::Cold)
+    });
+    assert!(result.0.is_err());
+    world.verify();
+    world.flush();
+    world.evict();
+    world.verify();
+}
+
+#[test]
+fn two_bodies_in_one_record_do_not_mix() {
+    let mut world = world(Fsync::No);
+    let ns = world.ns(DB);
+    let long = vec![1; BIG_STRING + 4 * CHUNK];
+    let both = world.transact(&[b"a"], |txn| {
+        txn.put_string(ns, b"a", &long, 0)?;
+        txn.put_string(ns, b"a", &big(2), 0)
+    });
+    both.0.unwrap();
+    world.put(DB, b"other", b"1", 0);
+    world.crash(None);
+    let end = BIG_STRING + 4 * CHUNK;
+    let grown = world.transact(&[b"a"], |txn| {
+        let found = txn.find(ns, b"a")?.unwrap();
+        txn.splice(found, end, b"x")?;
+        let mut out = Vec::new();
+        txn.string_range(found, BIG_STRING + 2 * CHUNK, end, &mut out)?;
+        Ok(out)
+    });
+    assert!(grown.0.unwrap().iter().all(|&byte| byte == 0), "what is between reads as zeros");
+}
+
+#[test]
+fn what_a_transaction_found_stays_where_it_is() {
+    let mut world = world(Fsync::No);
+    let keys: Vec<Vec<u8>> = (0..50).map(|i| format!("k{i}").into_bytes()).collect();
+    for key in &keys {
+        world.put(DB, key, key, 0);
+    }
+    world.flush();
+    world.evict();
+    world.engine().shards[0].core().table_limit = 0;
+    let ns = world.ns(DB);
+    let result = world.transact(&[], |txn| {
+        let found = keys.iter().map(|key| txn.find(ns, key)).collect::<Result<Vec<_>, _>>()?;
+        for (key, found) in keys.iter().zip(found) {
+            assert_eq!(txn.object(found.unwrap()).value(), key);
+        }
+        Ok(())
+    });
+    result.0.unwrap();
+    world.transact(&[], |_| Ok(())).0.unwrap();
+    assert!(world.engine().shards[0].core().table.is_empty(), "afterwards they leave");
+}
+
+#[test]
+fn a_time_flushed_during_a_sweep_is_swept_by_the_next() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"stays", b"1", 0);
+    world.flush();
+    world.put(DB, b"a", b"1", world.now_ms + 5);
+    let mut flush = world.begin_flush(None);
+    world.step(&mut flush, 2);
+    world.now_ms += 3;
+    // Passes over the time that is on its way, and notes where to begin next.
+    world.turn();
+    world.put(DB, b"b", b"1", world.now_ms + 60_000);
+    world.finish(&mut flush);
+    world.evict();
+    world.now_ms += 10;
+    world.verify_counts();
+    world.audit();
+}
+
+#[test]
+fn a_time_is_swept_as_soon_as_its_object_may_leave() {
+    let mut world = world(Fsync::No);
+    let keys: Vec<Vec<u8>> = (0..20).map(|i| format!("k{i}").into_bytes()).collect();
+    world.put(DB, b"stays", b"1", 0);
+    world.flush();
+    // There are no times yet: the sweep has nothing to look for.
+    world.turn();
+    for key in &keys {
+        world.put(DB, key, b"1", world.now_ms + 5);
+    }
+    let mut flush = world.begin_flush(None);
+    // All gathered and ingested, one slice settled.
+    world.step(&mut flush, 6);
+    world.evict();
+    world.now_ms += 10;
+    world.verify_counts();
+    world.finish(&mut flush);
+    world.audit();
+}
+
+#[test]
+fn an_owner_of_a_time_outdoes_its_tombstone() {
+    let mut world = world(Fsync::No);
+    let at_ms = world.now_ms + 50;
+    world.put(DB, b"a", b"1", at_ms);
+    world.flush();
+    world.put(DB, b"a", b"1", 0);
+    // The failed flush leaves the tombstone of the old time behind.
+    let mut flush = world.begin_flush(Some(0));
+    world.finish(&mut flush);
+    world.put(DB, b"a", b"1", at_ms);
+    world.flush();
+    assert_eq!(world.stored_with(codec::key::tag::EXPIRY), 1);
+    world.evict();
+    world.now_ms += 100;
+    world.verify_counts();
+}
+
+#[test]
+fn dirty_bytes_follow_a_value_that_grows() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    world.put(DB, b"a", &[1; 60_000], 0);
+    assert!(world.engine().shards[0].core().dirty_bytes > 60_000);
+    world.put(DB, b"a", &[2; 60_000], 0);
+    assert!(world.engine().shards[0].core().dirty_bytes < 120_000);
+}
+
+#[test]
+fn what_turns_dirty_during_a_flush_counts_whatever_is_removed_meanwhile() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", &big(1), 0);
+    let mut flush = world.begin_flush(None);
+    // The list of what is dirty is the flight's. The bytes of the big string are, too.
+    world.step(&mut flush, 1);
+    world.put(DB, b"b", b"1", 0);
+    world.put(DB, b"a", b"", 0);
+    world.finish(&mut flush);
+    assert!(world.engine().dirty_bytes() > 0, "else an idle server would never flush it");
+    world.audit();
+}
+
+#[test]
+fn dirty_bytes_are_as_before_after_a_rollback() {
+    let mut world = world(Fsync::No);
+    let at_ms = world.now_ms + 1000;
+    let keys: [&[u8]; 3] = [b"big", b"small", b"new"];
+    world.put(DB, keys[0], &big(7), 0);
+    world.put(DB, keys[1], b"value", at_ms);
+    for flushed in [false, true] {
+        if flushed {
+            world.flush();
+        }
+        let before = world.engine().dirty_bytes();
+        let ns = world.ns(DB);
+        // Everything is removed and made anew, and nothing of it stays.
+        let result = world.transact(&keys, |txn| {
+            for key in keys {
+                txn.delete(ns, key)?;
+                txn.put_string(ns, key, &big(8), 0)?;
+                txn.put_string(ns, key, b"small", at_ms)?;
+            }
+            txn.delete(ns, keys[0])?;
+            Err::<(), _>(Error::Syntax)
+        });
+        assert!(result.0.is_err());
+        assert_eq!(world.engine().dirty_bytes(), before, "flushed {flushed}");
+    }
+    world.verify();
+}
+
+#[test]
+fn a_key_that_comes_and_goes_leaves_nothing_for_a_flush() {
+    let mut world = world(Fsync::No);
+    for n in 0..1000 {
+        world.put(DB, b"a", b"1", 0);
+        if n % 2 == 0 {
+            world.put(DB, b"b", b"1", 0);
+            world.delete(DB, b"b");
+        }
+        world.delete(DB, b"a");
+    }
+    let engine = world.engine().clone();
+    {
+        let core = engine.shards[0].core();
+        assert!(core.dirty.len() <= 1000 && core.dirty_bytes <= 4000, "{} {}", core.dirty.len(), core.dirty_bytes);
+        assert_eq!(core.table.iter().count(), 0);
+    }
+    world.flush();
+    assert_eq!(engine.shards[0].core().dirty_bytes, 0);
+    world.verify();
+}
+
+/// The list of what is dirty keeps the place of a key that is gone: also beside much that is dirty it counts.
+#[test]
+fn what_keys_that_come_and_go_leave_in_the_list_counts() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"stays", &[1; 50_000], 0);
+    for _ in 0..1000 {
+        world.put(DB, b"a", b"1", 0);
+        world.put(DB, b"b", b"1", 0);
+        world.delete(DB, b"a");
+        world.delete(DB, b"b");
+    }
+    let core = world.engine().shards[0].core();
+    let left = core.queue_bytes() - size_of::<Index>();
+    assert!(core.dirty_bytes >= core.dirty_again_bytes() + left, "{} bytes, {left} of them left", core.dirty_bytes);
+}
+
+#[test]
+fn a_key_that_was_stored_and_comes_and_goes_is_not_looked_for_in_fjall_each_time() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    world.flush();
+    world.delete(DB, b"a");
+    world.flush();
+    assert_eq!(world.state(DB, b"a"), None, "its tombstone is stored");
+    let engine = world.engine().clone();
+    let before = engine.shards[0].core().stats.stored_reads;
+    for _ in 0..1000 {
+        world.put(DB, b"a", b"1", 0);
+        world.delete(DB, b"a");
+    }
+    {
+        let core = engine.shards[0].core();
+        assert!(core.stats.stored_reads - before <= 1);
+        assert!(core.dirty.len() == 1 && core.dirty_bytes < 1000, "{} {}", core.dirty.len(), core.dirty_bytes);
+    }
+    world.flush();
+    assert_eq!(world.state(DB, b"a"), None, "the flush forgets it");
+    world.verify();
+    world.put(DB, b"a", b"2", 0);
+    world.delete(DB, b"a");
+    world.put(DB, b"a", b"3", 0);
+    world.flush();
+    assert!(world.stored(DB, b"a").is_some());
+    drop(engine);
+    world.crash(None);
+    world.verify();
+}
+
+#[test]
+fn a_prefix_longer_than_stored_keys_still_finds() {
+    let mut world = world(Fsync::No);
+    let key = vec![b'k'; codec::MAX_INLINE + 50];
+    world.put(DB, &key, b"1", 0);
+    let engine = world.engine().clone();
+    let (ns, prefix) = (world.ns(DB), &key[..codec::MAX_INLINE + 10]);
+    for flushed in [false, true] {
+        if flushed {
+            world.flush();
+        }
+        let mut core = engine.shards[0].core();
+        let met = met(&mut core, &engine.router, ns, prefix, Default::default(), world.now_ms);
+        assert!(met.len() == 1 && met[0].key == key && met[0].kind == Kind::String);
+    }
+}
+
+#[test]
+fn a_dropped_engine_leaves_the_directory_and_flushes_nothing() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    world.crash(None);
+    assert_eq!(world.stored(DB, b"a"), None);
+    world.verify();
+}
+
+fn pending(ms: u64) -> Vec<u8> {
+    let mut key = Vec::new();
+    element::stream_pel(b"group", StreamId { ms, seq: 0 }, &mut key);
+    key
+}
+
+/// Its size promises two elements, and there are far more records: what one read takes is bounded, and what lies behind that
+/// was taken for absent.
+#[test]
+fn what_lies_behind_the_bound_of_a_whole_read_is_found() {
+    let mut world = world(Fsync::No);
+    let (ns, count) = (world.ns(DB), 3 * LOAD_MOST.get() as u64);
+    let made = world.transact(&[b"a"], |txn| {
+        let at = txn.create(ns, b"a", Kind::Stream, 0)?;
+        txn.add_size(at, 2);
+        (0..count).try_for_each(|ms| txn.put_element(at, &pending(ms), &ms.to_be_bytes()).map(drop))
+    });
+    made.0.unwrap();
+    for first in [count - 1, LOAD_MOST.get() as u64 + 1, LOAD_MOST.get() as u64, 0] {
+        world.flush();
+        world.evict();
+        let read = world.transact(&[b"a"], |txn| {
+            let at = txn.find(ns, b"a")?.unwrap();
+            for ms in [first, 0, count - 1] {
+                assert_eq!(txn.element(at, &pending(ms))?, Some(&ms.to_be_bytes()[..]), "{ms} after {first}");
+            }
+            assert_eq!(txn.element(at, &pending(count))?, None);
+            txn.put_element(at, &pending(first), &first.to_be_bytes())
+        });
+        assert!(read.0.unwrap(), "{first} was there");
+    }
+}
