@@ -6,7 +6,7 @@
 //! | checkpoint | checksum, whose it is | written anew |
 //! | log | every frame's checksum, the sequence of LSNs, whose it is | cut before the first damage |
 //! | store | every record of every partition is read and its key decoded; fjall proves the checksums of its blocks | none |
-//! | all together | whether log and store hold what the checkpoint says ([`crate::shard::checkpoint`]) | the loss is accepted |
+//! | all together | whether log and store hold what the checkpoint says ([`crate::shard::engine::checkpoint`]) | the loss is accepted |
 //!
 //! An accepted loss stands in the checkpoint until the next start has made of log and store what can be made of them: a
 //! store or a partition that is gone is made anew, empty, keys are counted, LSNs go on above all there were.
@@ -20,8 +20,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::log::{self, Io, Lsn, Origin, RealIo};
-use crate::shard::checkpoint::{self, Checkpoint, Trust};
 use crate::shard::engine::OpenError;
+use crate::shard::engine::checkpoint::{self, Checkpoint, Trust};
 use crate::store::{self, Create, DataDir, Store, StoreError, StoreOptions, Superblock};
 
 #[cfg(test)]

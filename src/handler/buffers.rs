@@ -109,7 +109,7 @@ impl Drop for Coming {
 mod tests {
     use super::*;
     use crate::config::{Config, Source};
-    use crate::shard::walk::tests::engine;
+    use crate::shard::keyspace::walk::tests::engine;
 
     #[test]
     fn a_reply_on_its_way_is_counted_until_it_is_there() {

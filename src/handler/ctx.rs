@@ -7,7 +7,7 @@ use super::{Effects, Error, Found, Result, Server, Session};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
 use crate::meter;
-use crate::shard::object::{Kind, Object};
+use crate::shard::memory::object::{Kind, Object};
 use crate::shard::txn::Txn;
 
 /// Everything a command's function sees beside its arguments. Derefs to the transaction.

@@ -2,7 +2,7 @@
 
 use super::{Args, Ctx, Reply, Result, Server, Session};
 use crate::shard::actor::ShardSet;
-use crate::shard::ahead::Look;
+use crate::shard::memory::ahead::Look;
 
 /// What runs a command.
 pub type Run = fn(&mut Ctx, Args<'_>, &mut Reply) -> Result;

@@ -188,9 +188,9 @@ pub struct Server {
     /// LASTSAVE, Unix seconds.
     pub last_save_s: AtomicU64,
     /// Cursors of SCAN.
-    pub cursors: crate::shard::cursor::Cursors<crate::shard::walk::Stop>,
+    pub cursors: crate::shard::keyspace::cursor::Cursors<crate::shard::keyspace::walk::Stop>,
     /// Cursors of HSCAN, SSCAN and ZSCAN.
-    pub element_cursors: crate::shard::cursor::Cursors<Box<[u8]>>,
+    pub element_cursors: crate::shard::keyspace::cursor::Cursors<Box<[u8]>>,
     /// Rates of the last seconds and the peak of memory.
     pub rates: parking_lot::Mutex<Rates>,
     /// What the counters stood at when CONFIG RESETSTAT was last called.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use super::{Command, OwnedArgs};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
-use crate::shard::names::Names;
+use crate::shard::memory::names::Names;
 use crate::util::alloc;
 
 /// Commands queued since MULTI.

@@ -2,8 +2,8 @@
 //!
 //! | fetched | by |
 //! |---|---|
-//! | slots and objects of keys | [`Table::prefetch_slot`](crate::shard::table::Table::prefetch_slot) and its kin |
-//! | elements of big collections | [`crate::shard::ahead`], as the rows of the commands say |
+//! | slots and objects of keys | [`Table::prefetch_slot`](crate::shard::memory::table::Table::prefetch_slot) and its kin |
+//! | elements of big collections | [`crate::shard::memory::ahead`], as the rows of the commands say |
 //!
 //! Every step is taken for all commands before the next is for any, so that their cache misses overlap. What is found
 //! may have changed when the commands run: nothing but the hashes of keys is kept.
@@ -16,10 +16,11 @@ use crate::command::keys::keys_of;
 use crate::handler::{Args, Command, Route};
 use crate::resp::Span;
 use crate::shard::actor::Guard;
-use crate::shard::ahead::{self, Look, Wanted};
-use crate::shard::core::{Core, ShardId};
 use crate::shard::engine::Engine;
-use crate::shard::table::table_hash;
+use crate::shard::memory::ahead::{self, Look, Wanted};
+use crate::shard::memory::core::Core;
+use crate::shard::memory::table::table_hash;
+use crate::shard::router::ShardId;
 
 /// Commands parsed ahead.
 pub(super) const AHEAD: usize = 32;

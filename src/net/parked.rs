@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, Source};
     use crate::handler::Server;
-    use crate::shard::walk::tests::engine;
+    use crate::shard::keyspace::walk::tests::engine;
 
     /// Runs a test with a connection and its peer.
     fn with_connection<F: Future<Output = ()>>(test: impl FnOnce(Rc<Connection>, UnixStream) -> F) {

@@ -8,8 +8,8 @@ use std::ops::Bound;
 use crate::codec::element::list_element;
 use crate::codec::{Extra, NsId};
 use crate::handler::{After, Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::build::{Build, Shape};
-use crate::shard::object::{Kind, Object, state};
+use crate::shard::memory::object::{Kind, Object, state};
+use crate::shard::txn::build::{Build, Shape};
 use crate::util::num::parse_i64;
 
 use super::database::other_namespace;

@@ -19,10 +19,11 @@ use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Se
 use crate::log::Lsn;
 use crate::meter;
 use crate::shard::actor::{Lease, ShardSet};
-use crate::shard::core::{Core, ShardId};
-use crate::shard::draw::draw;
-use crate::shard::engine::Router;
-use crate::shard::walk::{Met, Phase, Stop, Walk, cost, must_wait};
+use crate::shard::keyspace::draw::draw;
+use crate::shard::keyspace::walk::{Met, Phase, Stop, Walk, cost, must_wait};
+use crate::shard::memory::core::Core;
+use crate::shard::router::Router;
+use crate::shard::router::ShardId;
 use crate::types::scan::{Options, parse_cursor};
 use crate::util::glob;
 use crate::util::pace::Pace;
@@ -314,8 +315,8 @@ mod tests {
     use crate::config::{Config, Source};
     use crate::handler::session::{Client, Multi};
     use crate::handler::{Effects, OwnedArgs, Session};
+    use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::txn::{Txn, WriteSet};
-    use crate::shard::walk::tests::engine;
 
     const KEYS: usize = 3000;
 

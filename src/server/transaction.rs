@@ -101,8 +101,8 @@ mod tests {
     use crate::handler::ctx::Mark;
     use crate::handler::effects::{Effects, carry_out};
     use crate::handler::{OwnedArgs, session::Client};
+    use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::txn::{Txn, WriteSet};
-    use crate::shard::walk::tests::engine;
 
     fn queue(session: &mut Session, line: &str) {
         let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();

@@ -25,7 +25,8 @@ use crossbeam_queue::SegQueue;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::core::{Core, ShardId};
+use crate::shard::memory::core::Core;
+use crate::shard::router::ShardId;
 
 /// Cores that a transaction holds, in ascending order of shard.
 pub type Lease<'a> = SmallVec<[Guard<'a>; 1]>;
@@ -347,7 +348,7 @@ pub(in crate::shard) mod moment {
 
     #[cfg(not(test))]
     #[inline(always)]
-    pub(super) fn here(_: Moment) {}
+    pub(in crate::shard) fn here(_: Moment) {}
 
     #[cfg(test)]
     type Happening = Option<(Moment, Box<dyn FnOnce()>)>;
@@ -364,7 +365,7 @@ pub(in crate::shard) mod moment {
     }
 
     #[cfg(test)]
-    pub(super) fn here(moment: Moment) {
+    pub(in crate::shard) fn here(moment: Moment) {
         let happens = NEXT.with_borrow_mut(|next| next.take_if(|(at, _)| *at == moment));
         if let Some((_, happens)) = happens {
             happens();

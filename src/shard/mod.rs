@@ -1,52 +1,26 @@
-//! Shards: the actors that own the keys.
+//! Shards: the actors that own the keys. Each folder imports from those below it only.
 //!
-//! | file | owns |
+//! | folder | owns |
 //! |---|---|
-//! | [`engine`] | all shards with log and store: open, lease, flush, close |
-//! | [`ahead`] | a pipeline's look-ahead within collections |
+//! | [`open`] | a data directory's opening, replay and closing |
+//! | [`background`] | flush, timer, sweep, garbage, recount; what watches over memory and store |
+//! | [`engine`] | all shards with log and store: lease, post, what is refused; the checkpoint |
+//! | [`keyspace`] | walks over the keys, in steps; a key at random |
+//! | [`txn`] | leased cores, the write set, commit and rollback; results too big for memory |
 //! | [`actor`] | mailbox and core: who runs what when |
-//! | [`core`] | what is changed under a shard's lock |
-//! | [`table`], [`object`] | hot and dirty objects |
-//! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
-//! | [`txn`] | leased cores, the write set, commit and rollback |
-//! | [`cold`] | moka: metadata that left the table |
-//! | [`membership`] | a filter of the keys that fjall may hold |
-//! | [`names`] | namespaces |
-//! | [`flush`] | changed records on their way to fjall |
-//! | [`replay`] | the log's records on their way back |
-//! | [`checkpoint`] | what log and store must hold, and what to do if they do not |
-//! | [`recount`] | counting keys anew |
-//! | [`timer`], [`garbage`] | expiry sweep, dead elements, dead namespaces |
-//! | [`walk`], [`order`], [`cursor`] | the key space in steps |
-//! | [`draw`] | a key at random |
+//! | [`memory`] | what is changed under a shard's lock: table, objects, overlays, indexes, caches |
 //! | [`rank`] | the counted index: rank and offset in big collections |
+//! | [`router`] | key to shard |
 
 pub mod actor;
-pub mod ahead;
-pub mod build;
-#[cfg(test)]
-mod check;
-pub mod checkpoint;
-pub mod cold;
-pub mod core;
-pub mod cursor;
-pub mod draw;
+pub mod background;
 pub mod engine;
-pub mod fields;
-pub mod flush;
-pub mod garbage;
-pub mod membership;
-pub mod names;
-pub mod object;
-pub mod order;
-pub mod overlay;
+pub mod keyspace;
+pub mod memory;
+pub mod open;
 pub mod rank;
-pub mod recount;
-pub mod replay;
-pub mod table;
-pub mod timer;
+pub mod router;
 pub mod txn;
-pub mod walk;
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]

@@ -5,7 +5,7 @@
 //! | kept compactly by Redis (listpack, intset) | all of it, whatever cursor and COUNT say |
 //! | any other | the next COUNT elements in their order, those that MATCH passes over included |
 //!
-//! A cursor stands for the last element of a page ([`crate::shard::cursor`]); one that is not known any more begins anew. So
+//! A cursor stands for the last element of a page ([`crate::shard::keyspace::cursor`]); one that is not known any more begins anew. So
 //! an element that is there all along is never missed, though it may come twice. What every match must begin with bounds
 //! the elements looked at, so that `MATCH user:*` costs what it finds.
 
@@ -16,8 +16,8 @@ use crate::codec::{MAX_INLINE, key::prefix_upper};
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Found, Reply, Result};
 use crate::resp::args::Cursor;
-use crate::shard::core::unreadable;
-use crate::shard::object::Kind;
+use crate::shard::memory::core::unreadable;
+use crate::shard::memory::object::Kind;
 use crate::util::glob;
 use crate::util::num::parse_u64;
 

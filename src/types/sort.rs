@@ -21,8 +21,8 @@ use crate::handler::{
 };
 use crate::meter;
 use crate::shard::actor::ShardSet;
-use crate::shard::core::unreadable;
-use crate::shard::object::Kind;
+use crate::shard::memory::core::unreadable;
+use crate::shard::memory::object::Kind;
 use crate::types::front::Front;
 use crate::types::hash::fields::Hash;
 use crate::types::list::{Builder, End, List};

@@ -10,8 +10,8 @@ use tempfile::{TempDir, tempdir};
 use super::*;
 use crate::log::sim::SimIo;
 use crate::shard::Engine;
-use crate::shard::walk::Stop;
-use crate::shard::walk::tests::{met, options};
+use crate::shard::keyspace::walk::Stop;
+use crate::shard::keyspace::walk::tests::{met, options};
 
 const NS: u32 = 0;
 

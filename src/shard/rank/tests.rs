@@ -8,7 +8,7 @@ use super::*;
 use crate::codec::cursor::Cursor;
 use crate::codec::element::Group;
 use crate::codec::key::element_prefix;
-use crate::shard::walk::tests::chance;
+use crate::shard::keyspace::walk::tests::chance;
 use crate::store::{Partition, Store, StoreError, StoreOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

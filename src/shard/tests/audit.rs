@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::World;
 use crate::codec::{self, DiskKey, Meta};
-use crate::shard::table::table_hash;
+use crate::shard::memory::table::table_hash;
 
 impl World {
     /// Brings everything to rest, then compares every record in fjall with the model: no element, expiry record,

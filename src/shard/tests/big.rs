@@ -5,8 +5,8 @@ use crate::Error;
 use crate::codec;
 use crate::codec::element::Group;
 use crate::log::Fsync;
-use crate::shard::build::{Build, SPILL, Shape};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
+use crate::shard::txn::build::{Build, SPILL, Shape};
 
 /// Elements of a result that spills many times.
 const MANY: usize = 1000;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::codec::field::{Field, FieldTimes, push_timed};
 use crate::codec::{self, DiskKey, ExpiryKind, Extra, element};
+use crate::shard::background::fields::FieldSweep;
+use crate::shard::background::timer::Timer;
 use crate::shard::engine::Engine;
-use crate::shard::fields::FieldSweep;
-use crate::shard::object::Kind;
-use crate::shard::timer::Timer;
+use crate::shard::keyspace::walk::tests::engine;
+use crate::shard::memory::object::Kind;
 use crate::shard::txn::{Found, Txn};
-use crate::shard::walk::tests::engine;
 
 /// An engine with one shard at a time of its own.
 struct Bench {

@@ -5,11 +5,11 @@ use crate::Error;
 use crate::codec::{self, element, order::StreamId};
 use crate::log::Fsync;
 use crate::log::sim::Op;
-use crate::shard::object::Kind;
-use crate::shard::table::{Index, table_hash};
+use crate::shard::keyspace::walk::tests::met;
+use crate::shard::memory::object::Kind;
+use crate::shard::memory::table::{Index, table_hash};
 use crate::shard::txn::elements::LOAD_MOST;
 use crate::shard::txn::{BIG_STRING, CHUNK};
-use crate::shard::walk::tests::met;
 
 /// Whoever stops the server must learn that acknowledged writes may be lost, and only then.
 #[test]

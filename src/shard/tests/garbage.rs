@@ -7,8 +7,8 @@ use super::world::{DB, NAMES, Value, World, big, wait_for};
 use crate::Error;
 use crate::codec::key::tag;
 use crate::log::Fsync;
-use crate::shard::core::Core;
-use crate::shard::object::Kind;
+use crate::shard::memory::core::Core;
+use crate::shard::memory::object::Kind;
 
 impl World {
     /// So many hashes, brought to fjall.

@@ -8,8 +8,8 @@ use super::step::Stepper;
 use super::world::{Elements, NAMES, Rng, Value, World, difference, read, shown};
 use crate::Error;
 use crate::log::Fsync;
-use crate::shard::build::{Build, Shape};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
+use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
 
 const STEPS: usize = 250;

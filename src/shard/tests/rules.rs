@@ -11,7 +11,7 @@ use crate::codec::order::StreamId;
 use crate::log::Fsync;
 use crate::log::sim::Op;
 use crate::shard::engine::{MOST_DELAY_US, gate};
-use crate::shard::object::{Kind, state};
+use crate::shard::memory::object::{Kind, state};
 use crate::shard::txn::Txn;
 use crate::shard::txn::elements::LOAD_MOST;
 

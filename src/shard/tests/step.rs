@@ -3,8 +3,8 @@
 use super::world::World;
 use crate::log::sim::SimIo;
 use crate::shard::Engine;
-use crate::shard::core::ShardId;
 use crate::shard::engine::Flush;
+use crate::shard::router::ShardId;
 
 /// The engine's own flush.
 pub(super) struct Stepper {

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use super::world::{DB, world};
 use crate::log::Fsync;
+use crate::shard::background::recount::{self, Recount};
+use crate::shard::background::timer::Timer;
 use crate::shard::engine::RUNS_REFUSED;
 use crate::shard::engine::gate;
-use crate::shard::recount::{self, Recount};
-use crate::shard::timer::Timer;
+use crate::shard::keyspace::walk::tests::engine;
 use crate::shard::txn::Txn;
-use crate::shard::walk::tests::engine;
 
 /// The table files of shard 0.
 fn tables(dir: &Path) -> Vec<PathBuf> {

@@ -11,14 +11,15 @@ use crate::codec::{self, NsId};
 use crate::log::sim::SimIo;
 use crate::log::{Fsync, Lsn};
 use crate::shard::Engine;
-use crate::shard::core::{Core, ShardId};
+use crate::shard::background::timer::Timer;
 use crate::shard::engine::EngineOptions;
-use crate::shard::object::Kind;
-use crate::shard::timer::Timer;
+use crate::shard::keyspace::walk::tests::met;
+use crate::shard::keyspace::walk::{self, Stop};
+use crate::shard::memory::core::Core;
+use crate::shard::memory::object::Kind;
+use crate::shard::router::ShardId;
 use crate::shard::txn::elements::whole_group;
 use crate::shard::txn::{BIG_STRING, CHUNK, Mark, Txn, WriteSet};
-use crate::shard::walk::tests::met;
-use crate::shard::walk::{self, Stop};
 use crate::util::splitmix;
 
 /// A small generator; the same numbers for the same seed on every machine.

@@ -18,9 +18,9 @@ use crate::codec::element::Group;
 use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
 use crate::meter;
-use crate::shard::core::{Core, storage};
-use crate::shard::object::{Body, Kind, Object};
-use crate::shard::overlay::{self, Entry, Key};
+use crate::shard::memory::core::{Core, storage};
+use crate::shard::memory::object::{Body, Kind, Object};
+use crate::shard::memory::overlay::{self, Entry, Key};
 use crate::store::StoreError;
 use crate::util::scale::Scaled;
 

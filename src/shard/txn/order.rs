@@ -19,7 +19,7 @@ use crate::codec;
 use crate::codec::element::Group;
 use crate::error::Result;
 use crate::meter;
-use crate::shard::core::storage;
+use crate::shard::memory::core::storage;
 use crate::shard::rank::Counted;
 use crate::store::StoreError;
 

@@ -5,8 +5,8 @@ use super::{Found, Txn, WriteSet, set_tail};
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::meter;
-use crate::shard::object::{Body, Kind, state};
-use crate::shard::overlay::{self, Entry, Key};
+use crate::shard::memory::object::{Body, Kind, state};
+use crate::shard::memory::overlay::{self, Entry, Key};
 
 /// A string longer than this is stored in chunks.
 pub const BIG_STRING: usize = 64 << 10;

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use super::{Found, Txn, dirty_share, set_tail};
 use crate::codec::{Extra, NsId};
-use crate::shard::build::Staged;
-use crate::shard::core::raw_bytes;
-use crate::shard::names::Names;
-use crate::shard::object::{Body, Kind, Object, state};
-use crate::shard::overlay::{self, Entry, Key, Overlay};
-use crate::shard::table::Index;
+use crate::shard::memory::core::raw_bytes;
+use crate::shard::memory::garbage::Staged;
+use crate::shard::memory::names::Names;
+use crate::shard::memory::object::{Body, Kind, Object, state};
+use crate::shard::memory::overlay::{self, Entry, Key, Overlay};
+use crate::shard::memory::table::Index;
 
 /// The inverse of one change.
 pub(super) enum Undo {

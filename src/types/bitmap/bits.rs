@@ -2,7 +2,7 @@
 
 use crate::handler::limits::max_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::state;
+use crate::shard::memory::object::state;
 use crate::types::string::value::{byte_at, write_at};
 use crate::util::num::parse_i64;
 

@@ -5,7 +5,7 @@
 use super::bits::field_offset;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::resp::args::Cursor;
-use crate::shard::object::state;
+use crate::shard::memory::object::state;
 use crate::types::string::value::write_at;
 use crate::util::num::parse_i64;
 

@@ -14,7 +14,7 @@
 use crate::handler::limits::may_go_through;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
-use crate::shard::object::state;
+use crate::shard::memory::object::state;
 use crate::shard::txn::{BIG_STRING, CHUNK};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use crate::handler::limits::{max_len, may_go_through, may_touch};
 use crate::handler::{Ctx, Error, Found, Result};
 use crate::meter;
 use crate::rdb::{self, Value};
-use crate::shard::core::unreadable;
-use crate::shard::object::{ELEMENT_OVERHEAD, Kind};
+use crate::shard::memory::core::unreadable;
+use crate::shard::memory::object::{ELEMENT_OVERHEAD, Kind};
 use crate::types::list::{End, List};
 
 /// Memory that may still be taken: what RESTORE would refuse is not worth a payload.

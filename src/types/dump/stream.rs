@@ -9,8 +9,8 @@ use crate::codec::element::{stream_consumer, stream_group, stream_pel, with_text
 use crate::codec::{Extra, StreamId};
 use crate::handler::{Ctx, Found, OwnedArgs, Result};
 use crate::rdb::{self, Entry, Pending};
-use crate::shard::build::{Build, Shape};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
+use crate::shard::txn::build::{Build, Shape};
 use crate::types::stream::group::{Ledger, Stored, stored};
 use crate::types::stream::handle::Stream;
 use crate::types::stream::id::{MAX, MIN};

@@ -4,7 +4,7 @@ use super::distance::{Printed, Unit, metres};
 use super::hash::{Position, text};
 use super::options::{read_position, read_unit};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 use crate::types::zset::value::{Rule, put_all, score};
 
 fn geoadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

@@ -4,8 +4,8 @@ use super::fields::Hash;
 use crate::codec::field::Field;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::ahead::Look;
-use crate::shard::core::storage;
+use crate::shard::memory::ahead::Look;
+use crate::shard::memory::core::storage;
 
 /// Sets the pairs behind the key; how many fields were not there.
 fn set_pairs(ctx: &mut Ctx, args: Args<'_>, name: &'static str) -> Result<i64> {

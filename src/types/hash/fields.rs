@@ -23,9 +23,9 @@ use crate::codec::is_long;
 use crate::config::settings::Encodings;
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
-use crate::shard::build::{Build, Shape};
-use crate::shard::core::unreadable;
-use crate::shard::object::{Kind, Object};
+use crate::shard::memory::core::unreadable;
+use crate::shard::memory::object::{Kind, Object};
+use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::elements::whole_group;
 use crate::util::scale::Scaled;
 

@@ -2,7 +2,7 @@
 
 use super::fields::Hash;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::ahead::Look;
+use crate::shard::memory::ahead::Look;
 use crate::util::long_double::LongDouble;
 use crate::util::num::parse_i64;
 

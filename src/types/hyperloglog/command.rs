@@ -11,7 +11,7 @@ use super::{dense, hash};
 use crate::handler::limits::may_go_through;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::engine::gate;
-use crate::shard::object::state;
+use crate::shard::memory::object::state;
 
 /// The encoding of a found string.
 ///

@@ -10,7 +10,7 @@
 
 pub use crate::rdb::entry_bytes;
 
-use crate::shard::object::Object;
+use crate::shard::memory::object::Object;
 
 /// One listpack.
 pub const LISTPACK: u8 = 0;

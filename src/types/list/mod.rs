@@ -32,8 +32,8 @@ use smallvec::SmallVec;
 
 use crate::codec::{Extra, element};
 use crate::handler::{Ctx, Error, Found, Result};
-use crate::shard::core::storage;
-use crate::shard::object::{Body, Kind};
+use crate::shard::memory::core::storage;
+use crate::shard::memory::object::{Body, Kind};
 use crate::shard::txn::elements::LOAD_WHOLE;
 use crate::util::scale::Scaled;
 
@@ -342,5 +342,5 @@ fn max_listpack(ctx: &mut Ctx) -> i32 {
 /// An element is not where the metadata says that there is one.
 #[cold]
 fn hole() -> Error {
-    crate::shard::core::unreadable("a list lacks an element between its ends")
+    crate::shard::memory::core::unreadable("a list lacks an element between its ends")
 }

@@ -13,8 +13,8 @@ use super::{List, form, key_of, max_listpack};
 use crate::codec::Extra;
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
-use crate::shard::build::{Build, Shape};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
+use crate::shard::txn::build::{Build, Shape};
 use crate::util::scale::Scaled;
 
 /// Elements that move or go one by one.

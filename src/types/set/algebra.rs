@@ -11,8 +11,8 @@ use crate::codec::element;
 use crate::config::settings::Encodings;
 use crate::error::{NEGATIVE_LIMIT, NUMKEYS};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::build::{Build, Shape};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
+use crate::shard::txn::build::{Build, Shape};
 use crate::types::merge::Operation;
 use crate::util::num::{parse_i64, parse_natural};
 

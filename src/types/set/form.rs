@@ -10,7 +10,7 @@
 //! begins again. So adding needs the limits only while a set is small.
 
 use crate::config::settings::Encodings;
-use crate::shard::object::Object;
+use crate::shard::memory::object::Object;
 use crate::util::num::parse_i64;
 
 /// Integers only.

@@ -3,8 +3,8 @@
 use super::{cardinality, contains, create, form, insert, is_blind, key_of, may_walk, remove_if_empty, text};
 use crate::codec::element;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::ahead::Look;
-use crate::shard::object::Kind;
+use crate::shard::memory::ahead::Look;
+use crate::shard::memory::object::Kind;
 use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_group};
 
 fn sadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

@@ -34,8 +34,8 @@ use smallvec::SmallVec;
 use crate::codec::element::{Group, set_member, split_text, with_text};
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
-use crate::shard::core::unreadable;
-use crate::shard::object::{Body, Kind};
+use crate::shard::memory::core::unreadable;
+use crate::shard::memory::object::{Body, Kind};
 
 /// Encode-version of sets that are written without a read.
 const BLIND: u8 = 1;

@@ -6,7 +6,7 @@ use crate::codec::order::StreamId;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 use crate::util::num::parse_i64;
 use crate::util::scale::Scaled;
 

@@ -15,7 +15,7 @@ use crate::error::quotation;
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Found, Result};
 use crate::meter;
-use crate::shard::core::storage;
+use crate::shard::memory::core::storage;
 use crate::shard::txn::elements::Elements;
 use crate::util::scale::Scaled;
 

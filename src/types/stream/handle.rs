@@ -10,9 +10,9 @@ use crate::codec::order::StreamId;
 use crate::codec::{CodecError, Extra};
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Ctx, Error, Found, Reply, Result};
-use crate::shard::build::{Build, Shape};
-use crate::shard::core::storage;
-use crate::shard::object::Kind;
+use crate::shard::memory::core::storage;
+use crate::shard::memory::object::Kind;
+use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::elements::{Elements, Piece};
 
 use super::id::{self, MIN};

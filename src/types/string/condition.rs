@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use super::value::{Piece, each_piece, equals};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::resp::args::Cursor;
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 
 /// Digits of a digest.
 pub const DIGEST_LEN: usize = 16;

@@ -3,7 +3,7 @@
 use super::value::{clamp_ordered, reply_range, write_at};
 use crate::handler::limits::check_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::state;
+use crate::shard::memory::object::state;
 use crate::util::num::parse_i64;
 
 fn append(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

@@ -6,7 +6,7 @@
 use crate::handler::limits::{max_len, may_go_through};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 use crate::util::num::parse_i64;
 
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use super::condition::Condition;
 use super::value::{reply_value, set_until};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 use crate::types::expire_options::{ExpireOption, WRITE_WORDS, Word};
 use crate::util::num::parse_i64;
 

@@ -4,7 +4,7 @@
 //! inline value of a big string is empty, which is no number.
 
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::state;
+use crate::shard::memory::object::state;
 use crate::util::long_double::LongDouble;
 use crate::util::num::parse_i64;
 

@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, Range};
 
 use crate::handler::limits::may_go_through;
 use crate::handler::{Ctx, Found, Reply, Result};
-use crate::shard::object::state;
+use crate::shard::memory::object::state;
 use crate::shard::txn::{BIG_STRING, CHUNK};
 
 /// Replies with the whole value.

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::value::{Put, Rule, put_all, shrunk, take};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::ahead::Look;
-use crate::shard::object::Kind;
+use crate::shard::memory::ahead::Look;
+use crate::shard::memory::object::Kind;
 use crate::util::num::parse_double;
 
 /// The options of a call, and where its scores begin.

@@ -24,7 +24,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
 use crate::resp::args::Cursor;
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 use crate::shard::txn::elements::Elements as Walk;
 use crate::types::merge::{Head, Merge, Operation, UNCOUNTED, is_probed};
 use crate::types::set::text;

@@ -7,7 +7,7 @@ use crate::codec::Score;
 use crate::codec::element::Group as Elements;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
 use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_between, scan_group};
 use crate::util::num::{format_17_digits, format_double};

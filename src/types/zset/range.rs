@@ -8,7 +8,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
 use crate::resp::args::Cursor;
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 use crate::util::num::parse_i64;
 
 /// What the ends of a range are.

@@ -5,8 +5,8 @@ use super::span::Span;
 use super::value::{score, sort_key};
 use crate::codec::element;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::ahead::Look;
-use crate::shard::object::Kind;
+use crate::shard::memory::ahead::Look;
+use crate::shard::memory::object::Kind;
 
 fn zcard(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let found = ctx.lookup_kind(&args[1], Kind::Zset)?;

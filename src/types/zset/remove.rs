@@ -15,7 +15,7 @@ use super::store::Builder;
 use super::value::{score_key, shrunk};
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
 use crate::types::mpop::MultiPop;
 use crate::util::num::{parse_i64, parse_natural};
 use crate::util::scale::Scaled;

@@ -2,8 +2,8 @@
 
 use crate::codec::{Score, element};
 use crate::handler::{Ctx, Found, Result};
-use crate::shard::build::{Build, Shape};
-use crate::shard::object::Kind;
+use crate::shard::memory::object::Kind;
+use crate::shard::txn::build::{Build, Shape};
 
 use super::value::{form_of, score_key, sort_key, with_score};
 

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use crate::codec::{CodecError, Score, element};
 use crate::handler::{Ctx, Error, Found, Reply, Result};
-use crate::shard::core::storage;
-use crate::shard::object::{Kind, Object};
+use crate::shard::memory::core::storage;
+use crate::shard::memory::object::{Kind, Object};
 use crate::shard::txn::Txn;
 
 /// The bytes of an element's key; most fit without an allocation.

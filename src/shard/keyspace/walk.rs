@@ -22,11 +22,11 @@ use crate::codec::{self, NsId};
 use crate::error::Result;
 use crate::meter;
 
-use super::core::{Core, storage, unreadable};
-use super::engine::Router;
-use super::object::{Kind, Object};
-use super::order::{self, Order, stored_form};
-use super::table::{Index, table_hash};
+use crate::shard::memory::core::{Core, storage, unreadable};
+use crate::shard::memory::object::{Kind, Object};
+use crate::shard::memory::order::{self, Order, stored_form};
+use crate::shard::memory::table::{Index, table_hash};
+use crate::shard::router::Router;
 
 /// Places of the table that a step looks at, some tenths of a millisecond: those of a small database's tables together, which
 /// is so met in one page.
@@ -385,7 +385,7 @@ pub(crate) mod tests {
         model: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
         now_ms: u64,
         ns: NsId,
-        names: Arc<crate::shard::names::Names>,
+        names: Arc<crate::shard::memory::names::Names>,
     }
 
     impl Modelled {
@@ -432,7 +432,7 @@ pub(crate) mod tests {
                         (self.ns, self.names) = (renewed.id(b"0").unwrap(), renewed);
                     }
                 }
-                15 => crate::shard::timer::Timer::new(&engine, 0).turn(now_ms),
+                15 => crate::shard::background::timer::Timer::new(&engine, 0).turn(now_ms),
                 16..28 => {
                     engine.transact(&[0], now_ms, |txn| txn.delete(ns, &key)).unwrap();
                     self.model.remove(&stored(&key));

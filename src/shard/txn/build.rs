@@ -25,22 +25,14 @@ use crate::meter;
 use crate::store::{Partition, StoreError};
 use crate::util::scale::Scaled;
 
-use super::core::storage;
-use super::object::{Body, Kind};
-use super::rank;
-use super::txn::{Found, Txn};
+use crate::shard::memory::core::storage;
+use crate::shard::memory::garbage::Staged;
+use crate::shard::memory::object::{Body, Kind};
+use crate::shard::rank;
+use crate::shard::txn::{Found, Txn};
 
 /// Bytes of elements from which on a result goes to fjall in slices.
 pub const SPILL: Scaled<usize> = Scaled::new(16 << 20).in_unit_tests(2 << 10);
-
-/// A version that is being built, or was, in vain.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Staged {
-    /// Namespace and user's key.
-    pub key: (NsId, Vec<u8>),
-    /// The version.
-    pub version: u64,
-}
 
 impl Staged {
     /// The key of its pending record.
@@ -87,7 +79,7 @@ pub struct Build {
     elements: Vec<(Vec<u8>, Vec<u8>)>,
     bytes: usize,
     may_block: bool,
-    shard: super::core::ShardId,
+    shard: crate::shard::router::ShardId,
     partition: Arc<Partition>,
     log: Arc<Log>,
     staged: Arc<parking_lot::Mutex<Vec<Staged>>>,
@@ -115,7 +107,7 @@ impl Build {
     /// Adds an element, which was not added before.
     pub fn put(&mut self, element: &[u8], value: &[u8]) -> Result {
         meter::step_through(element.len() + value.len())?;
-        let bytes = element.len() + value.len() + super::object::ELEMENT_OVERHEAD;
+        let bytes = element.len() + value.len() + crate::shard::memory::object::ELEMENT_OVERHEAD;
         meter::hold(bytes)?;
         self.bytes += bytes;
         self.elements.push((element.to_vec(), value.to_vec()));
@@ -202,17 +194,8 @@ impl Txn<'_, '_> {
         let staged = std::mem::take(&mut *self.lease[0].staged.lock());
         for entry in staged {
             self.put_raw(0, entry.record_key(), None);
-            let record = super::garbage::record_key(entry.key.0, &entry.key.1, entry.version);
+            let record = crate::shard::memory::garbage::record_key(entry.key.0, &entry.key.1, entry.version);
             self.put_raw(0, record, Some(Vec::new()));
         }
     }
-}
-
-/// The record of a garbage entry for a pending record that a start has found.
-pub fn garbage_of_pending(pending: &[u8]) -> Vec<u8> {
-    let mut record = pending.to_vec();
-    if let Some(tag) = record.first_mut() {
-        *tag = codec::key::tag::GARBAGE;
-    }
-    record
 }

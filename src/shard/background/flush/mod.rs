@@ -24,11 +24,11 @@ use crate::log::Lsn;
 use crate::store::{Partition, StoreError};
 use crate::util::scale::Scaled;
 
-use super::core::Core;
-use super::object::{Kind, Object, state};
-use super::overlay::{self, Key};
-use super::rank;
-use super::table::Index;
+use crate::shard::memory::core::Core;
+use crate::shard::memory::object::{Kind, Object, state};
+use crate::shard::memory::overlay::{self, Key};
+use crate::shard::memory::table::Index;
+use crate::shard::rank;
 use records::{Records, Span};
 
 /// Records encoded or settled per hold of the shard's lock.

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::core::ShardId;
+use crate::shard::router::ShardId;
 
 /// Entries kept; the oldest leave first.
 const MOST: usize = 65_536;

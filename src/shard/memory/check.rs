@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::core::Core;
-use super::object::{Kind, Object, state};
-use super::overlay;
-use super::table::Index;
+use crate::shard::memory::core::Core;
+use crate::shard::memory::object::{Kind, Object, state};
+use crate::shard::memory::overlay;
+use crate::shard::memory::table::Index;
 
 impl Core {
     /// Panics, naming what is wrong, unless the core's parts agree with each other.
@@ -33,7 +33,7 @@ impl Core {
             } else if self.names.is_live(object.ns) {
                 assert!(!object.is_clean() || has(state::STORED), "what is clean is stored: {}", what());
                 if !has(state::STORED) {
-                    unstored.push((object.ns, super::order::stored_form(object.key()), index));
+                    unstored.push((object.ns, crate::shard::memory::order::stored_form(object.key()), index));
                 }
             }
             self.check_body(object, &what);

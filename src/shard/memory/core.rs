@@ -23,15 +23,13 @@ use crate::log::{Log, Lsn};
 use crate::store::Partition;
 use crate::util::scale::Scaled;
 
-use super::cold::{Cold, ColdCache};
-use super::garbage::Queue;
-use super::names::Names;
-use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
-use super::order::Order;
-use super::table::{Index, Table, table_hash};
-
-/// Identifies a shard of the engine.
-pub type ShardId = u16;
+use crate::shard::memory::cold::{Cold, ColdCache};
+use crate::shard::memory::garbage::Queue;
+use crate::shard::memory::names::Names;
+use crate::shard::memory::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
+use crate::shard::memory::order::Order;
+use crate::shard::memory::table::{Index, Table, table_hash};
+use crate::shard::router::ShardId;
 
 /// Per-shard counters of INFO; written under the shard's lock only.
 #[derive(Debug, Default, Clone, Copy)]
@@ -67,7 +65,7 @@ pub struct Core {
     /// Times under which fjall's expiry index lists objects of the table.
     pub stored_ttl: HashMap<Index, u64, foldhash::fast::RandomState>,
     /// Hashes of the table whose fields expire.
-    pub fields: super::fields::Fields,
+    pub fields: crate::shard::background::fields::Fields,
     /// Records without an object, for the next flush.
     pub raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// Keys per namespace; below zero where a count was wrong, until they are counted anew.
@@ -119,9 +117,9 @@ pub struct Core {
     /// The partition is being compacted for what is dead in it, or is about to.
     pub compacting: bool,
     /// The keys that fjall may hold.
-    pub membership: super::membership::Membership,
+    pub membership: crate::shard::memory::membership::Membership,
     /// Versions built without metadata since the timer last looked.
-    pub staged: Arc<parking_lot::Mutex<Vec<super::build::Staged>>>,
+    pub staged: Arc<parking_lot::Mutex<Vec<crate::shard::memory::garbage::Staged>>>,
     /// The log of all shards.
     pub log: Arc<Log>,
     /// The shard's partition of the store.
@@ -226,7 +224,7 @@ impl Core {
     /// The object whose key stands so in records, and its user key.
     pub fn fault_stored(
         &mut self,
-        router: &super::engine::Router,
+        router: &crate::shard::router::Router,
         ns: NsId,
         stored: &[u8],
     ) -> Result<Option<(Vec<u8>, Index)>> {
@@ -484,7 +482,7 @@ impl Core {
 }
 
 /// What a record without an object counts for in the dirty bytes.
-pub(super) fn raw_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+pub(in crate::shard) fn raw_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     key.len() + value.map_or(0, <[u8]>::len) + ELEMENT_OVERHEAD
 }
 

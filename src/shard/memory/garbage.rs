@@ -48,6 +48,24 @@ pub fn record_key(ns: NsId, key: &[u8], version: u64) -> Vec<u8> {
     record
 }
 
+/// The record of a garbage entry for a pending record that a start has found.
+pub fn garbage_of_pending(pending: &[u8]) -> Vec<u8> {
+    let mut record = pending.to_vec();
+    if let Some(tag) = record.first_mut() {
+        *tag = codec::key::tag::GARBAGE;
+    }
+    record
+}
+
+/// A version that is being built, or was, in vain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Staged {
+    /// Namespace and user's key.
+    pub key: (NsId, Vec<u8>),
+    /// The version.
+    pub version: u64,
+}
+
 /// The records of one tag, as far as they must be known: those that stand for garbage, or those for dead namespaces.
 #[derive(Debug)]
 pub struct Queue {
@@ -104,17 +122,17 @@ impl Queue {
     }
 
     /// A record has come to the raw ones, or has left them.
-    pub(super) const fn note(&mut self, put: bool) {
+    pub(in crate::shard) const fn note(&mut self, put: bool) {
         self.unflushed = if put { self.unflushed + 1 } else { self.unflushed.saturating_sub(1) };
     }
 
     /// A flush takes the raw records along.
-    pub(super) const fn gathered(&mut self) {
+    pub(in crate::shard) const fn gathered(&mut self) {
         self.flying = std::mem::replace(&mut self.unflushed, 0);
     }
 
     /// Its ingestion has ended; after a failed one the records come to the raw ones again.
-    pub(super) const fn settled(&mut self, ok: bool) {
+    pub(in crate::shard) const fn settled(&mut self, ok: bool) {
         let landed = std::mem::replace(&mut self.flying, 0);
         self.arrived += if ok { landed } else { 0 };
     }

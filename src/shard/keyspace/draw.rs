@@ -9,11 +9,11 @@
 use crate::codec::{self, NsId};
 use crate::error::Result;
 
-use super::core::{Core, storage, unreadable};
-use super::engine::Router;
-use super::order::stored_form;
-use super::table::Index;
-use super::walk::{Phase, Stop, Walk};
+use crate::shard::keyspace::walk::{Phase, Stop, Walk};
+use crate::shard::memory::core::{Core, storage, unreadable};
+use crate::shard::memory::order::stored_form;
+use crate::shard::memory::table::Index;
+use crate::shard::router::Router;
 
 /// Objects drawn from the table, and keys passed that are gone, before the draw gives up.
 const TRIES: usize = 1000;
@@ -162,7 +162,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::shard::engine::Engine;
-    use crate::shard::walk::tests::{chance, engine};
+    use crate::shard::keyspace::walk::tests::{chance, engine};
 
     /// How often each key was drawn.
     fn drawn(engine: &Engine, ns: NsId, times: usize) -> BTreeMap<String, usize> {

@@ -7,15 +7,21 @@
 //! | `free` | frees big overlays that commands have thrown away |
 //! | `compact` | rewrites partitions of which much is dead |
 //!
-//! What a flush does stands in [`super::steps`].
+//! What a flush does stands in [`steps`], and of one shard in [`flush`]; what a shard's own thread does beside commands in [`timer`].
+
+pub mod fields;
+pub mod flush;
+pub mod recount;
+pub mod steps;
+pub mod timer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Engine, MOST_DELAY_US, gate, spawn};
-use crate::shard::core::ShardId;
+use crate::shard::engine::{Engine, MOST_DELAY_US, gate, spawn};
+use crate::shard::router::ShardId;
 use crate::util::alloc::Trimmer;
 use crate::util::pace::Pace;
 
@@ -54,9 +60,6 @@ const TEND_PAUSE: Duration = Duration::from_secs(64);
 const RUNS_FREE: u64 = 24;
 const RUNS_SLOWEST: u64 = 64;
 
-/// The same, at which writes are refused: every read of the partition looks into each of them.
-pub const RUNS_REFUSED: u64 = 128;
-
 /// Time between two looks at whether the engine stops, without compactions.
 const COMPACT_LOOK: Duration = Duration::from_millis(100);
 
@@ -64,25 +67,8 @@ const COMPACT_LOOK: Duration = Duration::from_millis(100);
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Whether the last flush failed.
-    pub fn flush_fails(&self) -> bool {
-        self.flush_failure.lock().is_some()
-    }
-
-    /// Whether a flush is running, or asked for and about to.
-    pub fn is_flushing(&self) -> bool {
-        *self.flush_wake.0.lock() || self.flush_lock.is_locked()
-    }
-
-    /// Wakes the flusher; `now` asks for a flush even below the thresholds.
-    pub fn wake_flusher(&self, now: bool) {
-        let mut asked = self.flush_wake.0.lock();
-        *asked |= now;
-        self.flush_wake.1.notify_one();
-    }
-
     /// Starts the threads that serve no shard.
-    pub(super) fn start_background(self: &Arc<Self>) -> [JoinHandle<()>; 4] {
+    pub(in crate::shard) fn start_background(self: &Arc<Self>) -> [JoinHandle<()>; 4] {
         let (flush, watch, free, compact) = (self.clone(), self.clone(), self.clone(), self.clone());
         [
             spawn("flush".to_owned(), 0, move || flush.flush_thread()),
@@ -113,11 +99,6 @@ impl Engine {
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
-    }
-
-    /// Garbage or a dead namespace waits for a flush.
-    pub(in crate::shard) fn want_reclaim(&self) {
-        self.reclaim.store(true, Ordering::Relaxed);
     }
 
     /// Whether a flush is to begin.
@@ -251,24 +232,10 @@ impl Engine {
     }
 
     /// Counts the runs that wait for compaction: debt, as fjall takes in any number of them.
-    pub(super) fn count_runs(&self) {
+    pub(in crate::shard) fn count_runs(&self) {
         let runs = || self.store.partitions().iter().map(|partition| partition.l0_runs() as u64);
         self.stats.level0_runs.store(runs().sum(), Ordering::Relaxed);
         self.stats.level0_runs_max.store(runs().max().unwrap_or(0), Ordering::Relaxed);
-    }
-
-    /// Why the store's compactions have ended, if they have.
-    pub fn store_failure(&self) -> Option<Arc<str>> {
-        self.store_failure.lock().clone()
-    }
-
-    /// Why writes are refused on account of the runs that wait for compaction, if they are.
-    pub(super) fn runs_refusal(&self) -> Option<Arc<str>> {
-        let runs = self.stats.level0_runs_max.load(Ordering::Relaxed);
-        (runs >= RUNS_REFUSED).then(|| match self.store_failure() {
-            Some(why) => format!("{why}: {runs} runs of records wait for it").into(),
-            None => format!("compaction has fallen behind: {runs} runs of records wait for it").into(),
-        })
     }
 
     /// Looks at the store: false, and it was tried to open it again, where a worker of it has ended. Nothing else would

@@ -13,13 +13,14 @@ use crate::codec::{self, DiskKey, Meta, NamespaceMap, NsId, redo::Op};
 use crate::error::Result;
 use crate::log::{Lsn, Replay};
 
-use super::core::{Core, ShardId, storage};
-use super::engine::{Engine, OpenError};
-use super::garbage;
-use super::names::Names;
-use super::object::{Kind, state};
-use super::overlay::{self, Entry};
-use super::table::Index;
+use crate::shard::engine::{Engine, OpenError};
+use crate::shard::memory::core::{Core, storage};
+use crate::shard::memory::garbage;
+use crate::shard::memory::names::Names;
+use crate::shard::memory::object::{Kind, state};
+use crate::shard::memory::overlay::{self, Entry};
+use crate::shard::memory::table::Index;
+use crate::shard::router::ShardId;
 
 fn bad(what: impl std::fmt::Display) -> OpenError {
     OpenError::Record(what.to_string())
@@ -61,7 +62,7 @@ const MOST_RECORDS: usize = if cfg!(test) { 4 } else { usize::MAX };
 /// Applies every record of the log.
 pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     let mut records = 0u64;
-    let threads = super::engine::cores().min(engine.shards.len());
+    let threads = crate::shard::engine::cores().min(engine.shards.len());
     let mut batch = Batch::default();
     loop {
         let more = batch.fill(&mut replay)?;
@@ -97,7 +98,7 @@ fn bury_pending(core: &mut Core) -> Result<(), OpenError> {
         };
     }
     for key in pending {
-        core.put_raw(super::build::garbage_of_pending(&key), Some(Vec::new()));
+        core.put_raw(garbage::garbage_of_pending(&key), Some(Vec::new()));
         core.put_raw(key, None);
     }
     Ok(())
@@ -300,7 +301,7 @@ fn rename(core: &mut Core, names: Arc<Names>) {
 
 /// The object of a key, without its body, whether fjall holds it or not; a new one counts as possibly stored (rule 3).
 fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: Option<u64>) -> Result<Index> {
-    let mut found = core.table.find(super::table::table_hash(hash, ns), ns, key);
+    let mut found = core.table.find(crate::shard::memory::table::table_hash(hash, ns), ns, key);
     if found.is_none() && core.gathers > 0 {
         // This replay has flushed: a body may be in fjall whose end the log does not call garbage.
         found = core.fault(hash, ns, key, true)?;

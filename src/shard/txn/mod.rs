@@ -14,6 +14,7 @@
 //! Invariants: a key's operations stand in the order in which they were made; a count is logged absolute, once per
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
+pub mod build;
 pub mod elements;
 mod order;
 mod strings;
@@ -30,12 +31,12 @@ use crate::meter;
 
 use undo::{NamesBefore, Undo};
 
-use super::actor::Lease;
-use super::core::{Core, ShardId};
-use super::engine::Router;
-use super::names::Names;
-use super::object::{Body, Kind, Object, state};
-use super::table::Index;
+use crate::shard::actor::Lease;
+use crate::shard::memory::core::Core;
+use crate::shard::memory::names::Names;
+use crate::shard::memory::object::{Body, Kind, Object, state};
+use crate::shard::memory::table::Index;
+use crate::shard::router::{Router, ShardId};
 
 pub use strings::{BIG_STRING, CHUNK};
 
@@ -164,7 +165,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     /// A key, whether live or not.
-    pub(super) fn find_any(&mut self, ns: NsId, key: &[u8]) -> Result<Option<Found>> {
+    pub(in crate::shard) fn find_any(&mut self, ns: NsId, key: &[u8]) -> Result<Option<Found>> {
         let (at, _, index) = self.raw_find(ns, key)?;
         Ok(index.map(|index| Found { at, index }))
     }
@@ -253,7 +254,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     /// Sets the number of keys of a namespace; below zero only if it was wrong before.
-    pub(super) fn correct_count(&mut self, at: u16, ns: NsId, count: i64) {
+    pub(in crate::shard) fn correct_count(&mut self, at: u16, ns: NsId, count: i64) {
         let core = &mut self.lease[at as usize];
         let before = core.counts.get(&ns).copied().unwrap_or(0);
         core.set_count(ns, count);
@@ -303,7 +304,7 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     fn queue_garbage(&mut self, at: Found, version: u64) {
         let object = self.object(at);
-        let record = super::garbage::record_key(object.ns, object.key(), version);
+        let record = crate::shard::memory::garbage::record_key(object.ns, object.key(), version);
         self.put_raw(at.at, record, Some(Vec::new()));
     }
 
@@ -407,7 +408,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     /// A big result has its metadata: it is no longer pending.
-    pub fn unstage(&mut self, at: Found, staged: super::build::Staged) {
+    pub fn unstage(&mut self, at: Found, staged: crate::shard::memory::garbage::Staged) {
         self.put_raw(at.at, staged.record_key(), None);
         self.lease[at.at as usize].staged.lock().retain(|other| *other != staged);
         self.set.undo.push(Undo::Staged { at: at.at, staged });
@@ -621,7 +622,7 @@ fn set_tail(bytes: &mut Vec<u8>, start: usize, tail: &[u8]) {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::shard::walk::tests::engine;
+    use crate::shard::keyspace::walk::tests::engine;
 
     /// Written, taken back or only read: what a huge transaction took is given back when it ends.
     #[test]

@@ -15,11 +15,11 @@ use crate::codec::{self, DiskKey, NsId};
 use crate::error::Result;
 use crate::store::Range;
 
-use super::core::{Core, unreadable};
-use super::engine::{Engine, OpenError};
-use super::object::Kind;
-use super::order::stored_form;
-use super::txn::Txn;
+use crate::shard::engine::{Engine, OpenError};
+use crate::shard::memory::core::{Core, unreadable};
+use crate::shard::memory::object::Kind;
+use crate::shard::memory::order::stored_form;
+use crate::shard::txn::Txn;
 
 /// Records counted between two looks at the rest of the work.
 pub const SLICE: usize = if cfg!(test) { 8 } else { 8192 };
@@ -80,7 +80,7 @@ impl Recount {
 }
 
 /// Counts the keys of all shards, durably when this returns. At the start, after the replay.
-pub(super) fn recount_all(engine: &Engine) -> std::result::Result<(), OpenError> {
+pub(in crate::shard) fn recount_all(engine: &Engine) -> std::result::Result<(), OpenError> {
     let failed = |error: crate::Error| OpenError::Record(format!("cannot count the keys: {error}"));
     for shard in engine.all_shards() {
         let mut recount = Recount::begin(&engine.shards[shard as usize].core()).map_err(failed)?;

@@ -16,16 +16,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-use super::core::{Core, storage};
-use super::object::Kind;
-use super::overlay::Key;
-use super::table::Index;
-use super::txn::elements::whole_group;
-use super::txn::{Found, Txn};
 use crate::codec::NsId;
 use crate::codec::element::Group;
 use crate::codec::field::{Field, FieldTimes};
 use crate::error::Result;
+use crate::shard::memory::core::{Core, storage};
+use crate::shard::memory::object::Kind;
+use crate::shard::memory::overlay::Key;
+use crate::shard::memory::table::Index;
+use crate::shard::txn::elements::whole_group;
+use crate::shard::txn::{Found, Txn};
 use crate::util::scale::Scaled;
 
 /// Fields gone through per hold of the shard's lock.

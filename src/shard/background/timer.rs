@@ -20,15 +20,16 @@ use crate::error::Result;
 use crate::store::Partition;
 use crate::util::pace::Pace;
 
-use super::actor::{Job, Lease, ShardSet};
-use super::core::{Core, ShardId, unreadable};
-use super::engine::Engine;
-use super::fields::FieldSweep;
-use super::garbage::{Batch, Queue};
-use super::object::{Kind, state};
-use super::recount::Recount;
-use super::table::table_hash;
-use super::txn::{Mark, Txn, WriteSet};
+use crate::shard::actor::{Job, Lease, ShardSet};
+use crate::shard::background::fields::FieldSweep;
+use crate::shard::background::recount::Recount;
+use crate::shard::engine::Engine;
+use crate::shard::memory::core::{Core, unreadable};
+use crate::shard::memory::garbage::{Batch, Queue};
+use crate::shard::memory::object::{Kind, state};
+use crate::shard::memory::table::table_hash;
+use crate::shard::router::ShardId;
+use crate::shard::txn::{Mark, Txn, WriteSet};
 
 /// Time between two turns of a shard's timer.
 pub const TURN: Duration = Duration::from_millis(100);
@@ -393,7 +394,7 @@ fn sweep_hashes(txn: &mut Txn<'_, '_>, sweep: &mut Option<FieldSweep>, now_ms: u
             *sweep = None;
         }
         seen += slice.seen;
-        if seen >= super::fields::SLICE.get() {
+        if seen >= crate::shard::background::fields::SLICE.get() {
             break;
         }
     }

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{Engine, store_bytes};
 use crate::log;
-use crate::shard::core::ShardId;
-use crate::shard::flush::{Flight, Gather};
+use crate::shard::background::flush::{Flight, Gather};
+use crate::shard::engine::{Engine, store_bytes};
+use crate::shard::router::ShardId;
 use crate::store::Partition;
 use crate::util::pace::Pace;
 

@@ -36,17 +36,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::codec;
 use crate::codec::cursor::Cursor;
-use crate::log::{self, Io, Lsn, Replay};
+use crate::log::{self, Io, Lsn};
 use crate::store::{CHECKPOINT_FILE, Store, StoreError};
 
-use super::engine::{Engine, OpenError};
-use super::recount;
+use crate::shard::engine::{Engine, OpenError};
 
 const MAGIC: [u8; 8] = *b"TARNCKPT";
 
 /// How far the LSNs of a log that has lost its end go on above all that is known to have been given: parts of big results
 /// may be in the store under versions that no record tells.
-const LOST_LSNS: Lsn = 1 << 32;
+pub(in crate::shard) const LOST_LSNS: Lsn = 1 << 32;
 
 /// What the next start may find short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,7 +193,7 @@ fn decode(bytes: &[u8]) -> Option<Checkpoint> {
     Some(Checkpoint { owner, complete, segment, end, trust, stored })
 }
 
-fn file_error(path: &Path, source: io::Error) -> OpenError {
+pub(in crate::shard) fn file_error(path: &Path, source: io::Error) -> OpenError {
     StoreError::Io { doing: "read or write", path: path.to_owned(), source }.into()
 }
 
@@ -226,7 +225,7 @@ pub fn stored(store: &Store, dir: &Path) -> Result<Vec<Lsn>, OpenError> {
 /// The checkpoint on disk, as the engine keeps it up to date.
 pub struct Kept {
     dir: PathBuf,
-    last: Checkpoint,
+    pub(in crate::shard) last: Checkpoint,
     /// The file is known to say the same.
     written: bool,
 }
@@ -239,7 +238,7 @@ impl Kept {
     }
 
     /// Changes it, durably when this returns.
-    fn change(&mut self, io: &dyn Io, change: impl FnOnce(&mut Checkpoint)) -> io::Result<()> {
+    pub(in crate::shard) fn change(&mut self, io: &dyn Io, change: impl FnOnce(&mut Checkpoint)) -> io::Result<()> {
         let mut next = self.last.clone();
         change(&mut next);
         if self.written && next == self.last {
@@ -254,7 +253,7 @@ impl Kept {
 
 impl Engine {
     /// The highest LSN that each partition holds.
-    fn stored_lsns(&self) -> Vec<Lsn> {
+    pub(in crate::shard) fn stored_lsns(&self) -> Vec<Lsn> {
         self.shards.iter().map(|shard| shard.core().stored_lsn).collect()
     }
 
@@ -273,7 +272,7 @@ impl Engine {
     }
 
     /// Notes that the store holds everything below a boundary, which the log's segments may then be removed for.
-    pub(super) fn note_complete(&self, boundary: log::SegmentBoundary) -> io::Result<()> {
+    pub(in crate::shard) fn note_complete(&self, boundary: log::SegmentBoundary) -> io::Result<()> {
         let (first, end, stored) = (boundary.first_lsn(), self.log.synced(), self.stored_lsns());
         self.checkpoint.lock().change(&*self.io, |c| {
             (c.complete, c.segment, c.end) = (first, first, c.end.max(end));
@@ -282,7 +281,7 @@ impl Engine {
     }
 
     /// Notes that the store may get ahead of what the log's disk gives back.
-    pub(super) fn open_end(&self) -> io::Result<()> {
+    pub(in crate::shard) fn open_end(&self) -> io::Result<()> {
         let stored = self.stored_lsns();
         self.checkpoint.lock().change(&*self.io, |c| {
             if c.trust == Trust::Whole {
@@ -292,41 +291,9 @@ impl Engine {
     }
 
     /// Notes how far the log goes that was closed well.
-    pub(super) fn note_end(&self) -> io::Result<()> {
+    pub(in crate::shard) fn note_end(&self) -> io::Result<()> {
         let last = self.log.last();
         self.checkpoint.lock().change(&*self.io, |c| c.end = c.end.max(last))
-    }
-
-    /// Starts the log, whose records have all been applied; above all LSNs there were, if its end is lost.
-    pub(super) fn start_log(&self, mut replay: Replay) -> Result<(), OpenError> {
-        let (last, stored) = (replay.last(), self.stored_lsns());
-        let noted = self.checkpoint.lock().last.clone();
-        if let Some(what) = noted.missing_end(last, &stored) {
-            return Err(lost(&self.options.dir, what));
-        }
-        let known = [&noted.stored[..], &stored].concat().into_iter().fold(noted.end, Lsn::max);
-        let lossy = noted.trust == Trust::Accepted || known > last;
-        let note = |change: &dyn Fn(&mut Checkpoint)| {
-            let noted = self.checkpoint.lock().change(&*self.io, change);
-            noted.map_err(|source| file_error(&self.options.dir.join(CHECKPOINT_FILE), source))
-        };
-        if lossy {
-            tracing::warn!(last, known, "a part of the data is lost; goes on with what is left");
-            // What is left of the log stays before a gap, where no start looks for it.
-            self.store_tables().map_err(|error| OpenError::Record(error.to_string()))?;
-            let floor = known.max(last) + LOST_LSNS;
-            note(&|c| (c.complete, c.trust) = (floor + 1, Trust::Accepted))?;
-            replay.go_on_above(floor);
-        }
-        self.log.start(replay)?;
-        if lossy {
-            recount::recount_all(self)?;
-        }
-        let (segment, end, stored) = (self.log.newest_segment(), self.log.synced(), self.stored_lsns());
-        note(&|c| {
-            (c.segment, c.end, c.trust) = (segment, end, Trust::Whole);
-            c.stored.clone_from(&stored);
-        })
     }
 }
 

@@ -117,7 +117,7 @@ impl<'a> Sum<&'a Sums> for Sums {
     }
 }
 
-/// A look-up on its way, in steps that each fetch what the next one reads: see [`crate::shard::ahead`].
+/// A look-up on its way, in steps that each fetch what the next one reads: see [`crate::shard::memory::ahead`].
 pub struct Near<'a> {
     leaf: &'a Leaf,
     /// Where the entry probably is, once its step is done.

@@ -1,0 +1,346 @@
+//! The engine: all shards, the redo log and the store, without any knowledge of commands or sockets.
+//!
+//! | thread | does |
+//! |---|---|
+//! | `shard-N` | work that may wait, and every 100 ms the shard's timer: expiry sweep, garbage, dead namespaces |
+//! | `flush`, `watch`, `free`, `compact` | see [`background`] |
+//! | `log` | see [`crate::log`] |
+//!
+//! Opening: superblock and lock file, checkpoint, log, store, namespaces, counts; then [`Engine::replay`] brings the log's records into
+//! the tables; only then may commands run.
+
+pub mod checkpoint;
+pub mod options;
+
+pub use options::{EngineOptions, Sizes};
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::codec::NsId;
+use crate::error::Result;
+use crate::log::{self, Io, Log};
+use crate::store::Store;
+
+use crate::shard::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
+use crate::shard::engine::checkpoint::Kept;
+use crate::shard::memory::names::Names;
+use crate::shard::memory::object::Body;
+use crate::shard::router::{Router, ShardId};
+use crate::shard::txn::{Mark, Txn, WriteSet};
+
+/// Bits of [`Engine::gate`]: reasons for a command to stop and look. All clear on the fast path.
+pub mod gate {
+    /// The log is being replayed.
+    pub const LOADING: u32 = 1;
+    /// CLIENT PAUSE is in force.
+    pub const PAUSED: u32 = 2;
+    /// The log refuses writes.
+    pub const REFUSED: u32 = 4;
+    /// Writers are slowed.
+    pub const SLOWED: u32 = 8;
+    /// The server is going down.
+    pub const STOPPING: u32 = 16;
+}
+
+/// Delay of a writer when the dirty budget is used up, µs.
+pub const MOST_DELAY_US: u64 = 20_000;
+
+/// Runs of one partition that wait for compaction, at which writes are refused: every read of the partition looks into each
+/// of them.
+pub const RUNS_REFUSED: u64 = 128;
+
+/// Counters of flushes, and of the runs in the store that wait for compaction: of all partitions, and of the worst.
+#[derive(Debug, Default)]
+#[expect(missing_docs, reason = "the names INFO gives them")]
+pub struct EngineStats {
+    pub flushes: AtomicU64,
+    pub flushed_records: AtomicU64,
+    pub flush_errors: AtomicU64,
+    pub flush_us: AtomicU64,
+    /// Of partitions, for what is dead in them.
+    pub compactions: AtomicU64,
+    pub replayed_records: AtomicU64,
+    pub last_flush_ms: AtomicU64,
+    pub level0_runs: AtomicU64,
+    pub level0_runs_max: AtomicU64,
+    pub store_reopens: AtomicU64,
+}
+
+/// All shards with their log and store.
+pub struct Engine {
+    /// Key → shard.
+    pub router: Router,
+    /// The shards, by id.
+    pub shards: Vec<Arc<Shard>>,
+    pub(in crate::shard) crossing: Arc<Crossing>,
+    /// The redo log.
+    pub log: Arc<Log>,
+    /// fjall.
+    pub store: Arc<Store>,
+    /// I/O of the log; its named steps also mark the steps of a flush.
+    pub io: Arc<dyn Io>,
+    /// The options it was opened with.
+    pub options: EngineOptions,
+    /// Reasons for a command to stop and look; see [`gate`].
+    pub gate: AtomicU32,
+    /// Counters.
+    pub stats: EngineStats,
+    /// Memory of all shard tables.
+    pub table_budget: AtomicU64,
+    /// Memory of the second-level cache.
+    pub(in crate::shard) cold_budget: AtomicU64,
+    /// The cores are to follow these two.
+    pub(in crate::shard) resized: AtomicBool,
+    /// Dirty bytes at which writers wait.
+    pub dirty_budget: AtomicU64,
+    /// Log size at which a flush begins.
+    pub log_limit: AtomicU64,
+    /// Delay of writers, µs; 0 while there is room.
+    pub write_delay_us: AtomicU64,
+    /// The expiry sweep runs (DEBUG SET-ACTIVE-EXPIRE).
+    pub active_expire: AtomicBool,
+    /// Threads stop.
+    pub stopping: AtomicBool,
+    /// What is noted on disk of log and store.
+    pub(in crate::shard) checkpoint: parking_lot::Mutex<Kept>,
+    /// Shards whose partitions are to be compacted for what is dead in them, each once.
+    pub(in crate::shard) compactions: (crossbeam_channel::Sender<ShardId>, crossbeam_channel::Receiver<ShardId>),
+    /// Garbage or a dead namespace waits for a flush.
+    pub(in crate::shard) reclaim: AtomicBool,
+    /// Why the last flush failed, if it did.
+    pub(in crate::shard) flush_failure: parking_lot::Mutex<Option<Arc<str>>>,
+    /// Why the store's compactions have ended, until they have gone on for a while.
+    pub(in crate::shard) store_failure: parking_lot::Mutex<Option<Arc<str>>>,
+    /// One flush at a time.
+    pub(in crate::shard) flush_lock: parking_lot::Mutex<()>,
+    /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
+    pub(in crate::shard) turns: Vec<parking_lot::Mutex<()>>,
+    pub(in crate::shard) flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
+    /// Big bodies to be freed.
+    pub(in crate::shard) trash: crossbeam_channel::Receiver<Box<Body>>,
+    pub(in crate::shard) threads: parking_lot::Mutex<Vec<std::thread::JoinHandle<()>>>,
+    pub(in crate::shard) thread_work: parking_lot::Mutex<Vec<crossbeam_channel::Receiver<(ShardSet, Job)>>>,
+    pub(in crate::shard) replay: parking_lot::Mutex<Option<log::Replay>>,
+    pub(in crate::shard) first_names: Arc<Names>,
+    /// For commits whose end nobody waits for.
+    pub(in crate::shard) waiter: log::WaiterId,
+}
+
+/// Why the engine does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Directory, lock file, superblock or fjall.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
+    /// The redo log.
+    #[error(transparent)]
+    Log(#[from] log::OpenError),
+    /// A part of the data directory is missing, cut or from another time.
+    #[error("{dir} is not whole: {what}. Put the right part back, or accept the loss: tarn check --repair {dir}")]
+    Lost {
+        /// The data directory.
+        dir: PathBuf,
+        /// What is missing.
+        what: String,
+    },
+    /// A part belongs to another data directory: no repair makes sense of it.
+    #[error("{dir} holds a part of another data directory: {what}. Put the right part back, or remove the wrong one")]
+    Foreign {
+        /// The data directory.
+        dir: PathBuf,
+        /// Which part.
+        what: String,
+    },
+    /// A record of the log or of the store cannot be understood.
+    #[error("{0}")]
+    Record(String),
+}
+
+impl Engine {
+    /// The name → id map as it was at the start; a session follows the current one from its first lease on.
+    pub fn first_names(&self) -> Arc<Names> {
+        self.first_names.clone()
+    }
+
+    /// Sets or clears a bit of the gate.
+    pub fn set_gate(&self, bit: u32, on: bool) {
+        if on {
+            self.gate.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            self.gate.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    /// All shard ids.
+    pub fn all_shards(&self) -> ShardSet {
+        (0..self.shards.len() as ShardId).collect()
+    }
+
+    /// The cores of these shards, if none of them is taken.
+    #[inline]
+    pub fn try_lease(&self, shards: &[ShardId]) -> Option<Lease<'_>> {
+        actor::try_lease(&self.shards, shards)
+    }
+
+    /// The cores of these shards, waited for; never on a network thread.
+    pub fn lease(&self, shards: &[ShardId]) -> Lease<'_> {
+        debug_assert!(shards.is_sorted(), "cores are taken in ascending order");
+        shards.iter().map(|&s| self.shards[s as usize].core()).collect()
+    }
+
+    /// Has a job run as soon as its shards are free, by whoever frees them.
+    pub fn post(&self, shards: ShardSet, job: Job) {
+        match shards[..] {
+            [one] => self.shards[one as usize].post(job),
+            _ => self.crossing.post(shards, job),
+        }
+    }
+
+    /// Has a job run on the thread of its first shard, where it may wait for the disk.
+    pub fn post_blocking(&self, shards: ShardSet, job: Job) {
+        let first = shards.first().copied().unwrap_or(0);
+        // If the threads have stopped, the job's reply channel closes with it.
+        self.shards[first as usize].post_to_thread(shards, job);
+    }
+
+    /// Runs a transaction on the calling thread, which may wait.
+    pub fn transact<R>(
+        &self,
+        shards: &[ShardId],
+        now_ms: u64,
+        run: impl FnOnce(&mut Txn<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut set = WriteSet::default();
+        let lease = self.lease(shards);
+        let mut txn = Txn::new(lease, &self.router, &mut set, now_ms, true);
+        let result = run(&mut txn);
+        match &result {
+            Ok(_) => {
+                txn.commit(&self.log);
+            }
+            Err(_) => txn.rollback_to(Mark::default()),
+        }
+        let need = txn.need;
+        drop(txn);
+        self.write_out(need);
+        result
+    }
+
+    /// Waits until a shard's timer may run; it does so as long as the guard lives.
+    pub fn turn(&self, shard: ShardId) -> parking_lot::MutexGuard<'_, ()> {
+        self.turns[shard as usize % self.turns.len()].lock()
+    }
+
+    /// Lives with other sizes from now on. The thread `watch` brings the cores to follow.
+    pub fn resize(&self, sizes: Sizes) {
+        self.table_budget.store(sizes.tables, Ordering::Relaxed);
+        self.cold_budget.store(sizes.cold, Ordering::Relaxed);
+        self.dirty_budget.store(sizes.dirty, Ordering::Relaxed);
+        self.log_limit.store(sizes.log, Ordering::Relaxed);
+        self.resized.store(true, Ordering::Release);
+        self.wake_flusher(false);
+    }
+
+    /// Dirty bytes of all shards, gathered ones included.
+    pub fn dirty_bytes(&self) -> usize {
+        self.shards.iter().map(|s| s.dirty_bytes()).sum()
+    }
+
+    /// Why writes are refused now, if they are: the log takes none; the dirty budget is used up and flushes fail, so
+    /// that a writer would wait for ever; or so many runs wait for compaction that reads would degrade (rule 13).
+    pub fn refusal(&self) -> Option<Arc<str>> {
+        let stuck = || {
+            let full = self.write_delay_us.load(Ordering::Relaxed) >= MOST_DELAY_US;
+            self.flush_failure.lock().clone().filter(|_| full)
+        };
+        self.log.health().or_else(stuck).or_else(|| self.runs_refusal())
+    }
+
+    /// Whether the last flush failed.
+    pub fn flush_fails(&self) -> bool {
+        self.flush_failure.lock().is_some()
+    }
+
+    /// Whether a flush is running, or asked for and about to.
+    pub fn is_flushing(&self) -> bool {
+        *self.flush_wake.0.lock() || self.flush_lock.is_locked()
+    }
+
+    /// Wakes the flusher; `now` asks for a flush even below the thresholds.
+    pub fn wake_flusher(&self, now: bool) {
+        let mut asked = self.flush_wake.0.lock();
+        *asked |= now;
+        self.flush_wake.1.notify_one();
+    }
+
+    /// Garbage or a dead namespace waits for a flush.
+    pub(in crate::shard) fn want_reclaim(&self) {
+        self.reclaim.store(true, Ordering::Relaxed);
+    }
+
+    /// Why the store's compactions have ended, if they have.
+    pub fn store_failure(&self) -> Option<Arc<str>> {
+        self.store_failure.lock().clone()
+    }
+
+    /// Why writes are refused on account of the runs that wait for compaction, if they are.
+    fn runs_refusal(&self) -> Option<Arc<str>> {
+        let runs = self.stats.level0_runs_max.load(Ordering::Relaxed);
+        (runs >= RUNS_REFUSED).then(|| match self.store_failure() {
+            Some(why) => format!("{why}: {runs} runs of records wait for it").into(),
+            None => format!("compaction has fallen behind: {runs} runs of records wait for it").into(),
+        })
+    }
+
+    /// Has the log write what was appended, for commits that no connection waits for.
+    pub fn write_out(&self, lsn: log::Lsn) {
+        if lsn > self.log.written() {
+            self.log.commit(lsn, self.waiter);
+        }
+    }
+
+    /// Keys of a namespace, over all shards under lease.
+    pub fn count(txn: &Txn<'_, '_>, ns: NsId) -> u64 {
+        txn.lease.iter().map(|core| core.count(ns)).sum()
+    }
+
+    /// The work of the shards' threads, of which there are none without `background`.
+    #[cfg(test)]
+    pub fn take_thread_work(&self) -> Vec<(ShardSet, Job)> {
+        self.thread_work.lock().iter().flat_map(crossbeam_channel::Receiver::try_iter).collect()
+    }
+
+    /// Waits until whoever holds a core now has given it back, but no longer than this; whether that is so.
+    pub fn wait_idle(&self, most: Duration) -> bool {
+        let end = Instant::now() + most;
+        self.shards.iter().all(|shard| shard.core_until(end).is_some())
+    }
+}
+
+/// Bytes of all tables of the store.
+pub(in crate::shard) fn store_bytes(store: &Store) -> u64 {
+    store.partitions().iter().map(|p| p.disk_bytes()).sum()
+}
+
+/// Cores that the process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A thread with a name, one of background work if `nice` is not 0.
+pub fn spawn(name: String, nice: i32, run: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+    let body = move || {
+        crate::util::sys::to_background(nice);
+        run();
+    };
+    match std::thread::Builder::new().name(name).spawn(body) {
+        Ok(handle) => handle,
+        Err(error) => {
+            tracing::error!(%error, "cannot start a thread");
+            std::process::exit(1);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What is changed under a shard's lock.
+//!
+//! | file | owns |
+//! |---|---|
+//! | [`core`] | all of it |
+//! | [`table`], [`object`] | hot and dirty objects |
+//! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
+//! | [`cold`] | moka: metadata that left the table |
+//! | [`membership`] | a filter of the keys that fjall may hold |
+//! | [`order`] | an index of the table's keys in order, for walks |
+//! | [`names`] | namespaces |
+//! | [`garbage`] | records of what is dead, and how they are worked off |
+//! | [`ahead`] | a pipeline's look-ahead within collections |
+
+pub mod ahead;
+#[cfg(test)]
+mod check;
+pub mod cold;
+pub mod core;
+pub mod garbage;
+pub mod membership;
+pub mod names;
+pub mod object;
+pub mod order;
+pub mod overlay;
+pub mod table;

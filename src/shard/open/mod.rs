@@ -1,0 +1,275 @@
+//! Opening and closing a data directory: superblock and lock file, checkpoint, log, store, namespaces, counts; then
+//! [`Engine::replay`] brings the log's records into the tables; only then may commands run.
+
+pub mod replay;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::codec::{self, NamespaceMap};
+use crate::log::{self, Io, Log, Lsn, Replay};
+use crate::shard::actor::{Crossing, Shard, ShardSet};
+use crate::shard::background::{recount, timer};
+use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
+use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, spawn, store_bytes};
+use crate::shard::memory::cold::ColdCache;
+use crate::shard::memory::core::Core;
+use crate::shard::memory::garbage::Queue;
+use crate::shard::memory::membership::Membership;
+use crate::shard::memory::names::Names;
+use crate::shard::memory::object::Body;
+use crate::shard::router::{Router, ShardId};
+use crate::store::{CHECKPOINT_FILE, Create, DataDir, Store, StoreError, StoreOptions};
+
+/// Bodies that wait to be freed at most.
+const MOST_TRASH: usize = 1024;
+
+impl Engine {
+    /// Opens a data directory, creating it if need be. Commands may run after [`Engine::replay`].
+    pub fn open(io: Arc<dyn Io>, options: EngineOptions) -> Result<Arc<Engine>, OpenError> {
+        let store = StoreOptions {
+            shards: options.shards,
+            cache_bytes: options.block_cache as u64,
+            nice: Some(options.nice),
+            ..StoreOptions::default()
+        };
+        let (store, log, replay, kept) = open_parts(&io, &options, store)?;
+        let shards = store.superblock().shards;
+        let router = Router::new(store.superblock().hash_key, shards);
+        let log = Arc::new(log);
+        let waiter = log.register(Box::new(|| ()));
+        let names = Arc::new(load_names(&store, options.databases)?);
+        let mut list = Vec::with_capacity(shards as usize);
+        let mut work = Vec::with_capacity(shards as usize);
+        let crossing = Arc::new(Crossing::default());
+        let (thrown_away, trash) = crossbeam_channel::bounded(MOST_TRASH);
+        for shard in 0..shards {
+            let trash = thrown_away.clone();
+            let core = open_core(shard, &store, &options, names.clone(), shards, &log, trash)?;
+            let (tx, rx) = crossbeam_channel::unbounded();
+            list.push(Arc::new(Shard::new(core, crossing.clone(), tx)));
+            work.push(rx);
+        }
+        crossing.set_shards(&list);
+        Ok(Arc::new(Engine {
+            router,
+            shards: list,
+            crossing,
+            log,
+            waiter,
+            store,
+            io,
+            gate: AtomicU32::new(gate::LOADING),
+            stats: EngineStats::default(),
+            first_names: names.clone(),
+            table_budget: AtomicU64::new(options.table_budget as u64),
+            cold_budget: AtomicU64::new(options.cold_budget as u64),
+            resized: AtomicBool::new(false),
+            dirty_budget: AtomicU64::new(options.dirty_budget as u64),
+            log_limit: AtomicU64::new(options.log_limit),
+            write_delay_us: AtomicU64::new(0),
+            active_expire: AtomicBool::new(true),
+            stopping: AtomicBool::new(false),
+            checkpoint: parking_lot::Mutex::new(kept),
+            compactions: crossbeam_channel::unbounded(),
+            reclaim: AtomicBool::new(false),
+            flush_failure: parking_lot::Mutex::new(None),
+            store_failure: parking_lot::Mutex::new(None),
+            flush_lock: parking_lot::Mutex::new(()),
+            turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
+            flush_wake: Default::default(),
+            trash,
+            threads: parking_lot::Mutex::new(Vec::new()),
+            thread_work: parking_lot::Mutex::new(work),
+            replay: parking_lot::Mutex::new(Some(replay)),
+            options,
+        }))
+    }
+
+    /// Brings the log's records into the tables, then starts the threads. Call once, before any command.
+    pub fn replay(self: &Arc<Self>) -> Result<(), OpenError> {
+        if let Some(replay) = self.replay.lock().take() {
+            crate::shard::open::replay::run(self, replay)?;
+        }
+        self.set_gate(gate::LOADING, false);
+        if self.options.background {
+            self.start_threads();
+        }
+        Ok(())
+    }
+
+    /// Starts the log, whose records have all been applied; above all LSNs there were, if its end is lost.
+    pub(in crate::shard) fn start_log(&self, mut replay: Replay) -> Result<(), OpenError> {
+        let (last, stored) = (replay.last(), self.stored_lsns());
+        let noted = self.checkpoint.lock().last.clone();
+        if let Some(what) = noted.missing_end(last, &stored) {
+            return Err(lost(&self.options.dir, what));
+        }
+        let known = [&noted.stored[..], &stored].concat().into_iter().fold(noted.end, Lsn::max);
+        let lossy = noted.trust == Trust::Accepted || known > last;
+        let note = |change: &dyn Fn(&mut Checkpoint)| {
+            let noted = self.checkpoint.lock().change(&*self.io, change);
+            noted.map_err(|source| file_error(&self.options.dir.join(CHECKPOINT_FILE), source))
+        };
+        if lossy {
+            tracing::warn!(last, known, "a part of the data is lost; goes on with what is left");
+            // What is left of the log stays before a gap, where no start looks for it.
+            self.store_tables().map_err(|error| OpenError::Record(error.to_string()))?;
+            let floor = known.max(last) + LOST_LSNS;
+            note(&|c| (c.complete, c.trust) = (floor + 1, Trust::Accepted))?;
+            replay.go_on_above(floor);
+        }
+        self.log.start(replay)?;
+        if lossy {
+            recount::recount_all(self)?;
+        }
+        let (segment, end, stored) = (self.log.newest_segment(), self.log.synced(), self.stored_lsns());
+        note(&|c| {
+            (c.segment, c.end, c.trust) = (segment, end, Trust::Whole);
+            c.stored.clone_from(&stored);
+        })
+    }
+
+    fn start_threads(self: &Arc<Self>) {
+        let mut threads = self.threads.lock();
+        for (id, work) in self.thread_work.lock().drain(..).enumerate() {
+            let engine = self.clone();
+            let run = move || timer::shard_thread(&engine, id as ShardId, &work);
+            threads.push(spawn(format!("shard-{id}"), 0, run));
+        }
+        threads.extend(self.start_background());
+    }
+
+    /// Stops the threads; with `flush`, brings everything to fjall first, so that the next start need not replay.
+    ///
+    /// # Errors
+    /// The end of the log could not be synced, and a flush did not make it superfluous: acknowledged writes may be lost.
+    pub fn close(&self, flush: bool) -> std::io::Result<()> {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.wake_flusher(false);
+        for shard in &self.shards {
+            // Wakes the thread; one that has ended needs no waking.
+            shard.post_to_thread(ShardSet::new(), Box::new(|lease| lease));
+        }
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the engine panicked");
+            }
+        }
+        let mut flushed = false;
+        if flush {
+            match self.flush() {
+                Ok(()) => flushed = true,
+                Err(error) => tracing::error!(%error, "last flush failed; the log holds everything"),
+            }
+        }
+        match self.log.close().and_then(|()| self.note_end()) {
+            Err(error) if flushed => {
+                tracing::warn!(%error, "the log could not be closed; the store holds everything");
+                Ok(())
+            }
+            closed => closed,
+        }
+    }
+}
+
+/// Opens log and store and makes sure that they belong together. Nothing is made that an existing directory must have.
+fn open_parts(
+    io: &Arc<dyn Io>,
+    options: &EngineOptions,
+    store: StoreOptions,
+) -> Result<(Arc<Store>, Log, log::Replay, Kept), OpenError> {
+    let dir = &options.dir;
+    let data = DataDir::open(dir, options.shards)?;
+    let (owner, shards) = (data.superblock().id(), data.superblock().shards);
+    let noted = Checkpoint::load(&**io, dir, owner, shards)?;
+    let log_options = log::Options {
+        origin: noted.as_ref().map_or(log::Origin { owner, needed_from: 0 }, Checkpoint::origin),
+        ..log::Options::new(dir.join(crate::store::LOG_FOLDER), options.fsync)
+    };
+    let (log, replay) = Log::open(io.clone(), &log_options)?;
+    let no_checkpoint = || lost(dir, format!("{} is missing", crate::store::CHECKPOINT_FILE));
+    let create = match &noted {
+        // As a process leaves it that ends during the first start, or this is not all there was.
+        None if !replay.is_blank(&**io)? => return Err(no_checkpoint()),
+        None => Create::Store,
+        Some(noted) if noted.trust == Trust::Accepted => Create::Partitions,
+        Some(_) => Create::Nothing,
+    };
+    let store = Store::open_in(data, store, create).map_err(|error| match error {
+        StoreError::NoStore { .. } | StoreError::NoPartition { .. } => lost(dir, error.to_string()),
+        error => error.into(),
+    })?;
+    let stored = checkpoint::stored(&store, dir)?;
+    match &noted {
+        None if stored.iter().any(|&lsn| lsn > 0) => return Err(no_checkpoint()),
+        None => {}
+        Some(noted) => noted.missing(replay.bounds(), &stored).map_or(Ok(()), |what| Err(lost(dir, what)))?,
+    }
+    Ok((Arc::new(store), log, replay, Kept::new(dir, noted, owner, shards)))
+}
+
+fn load_names(store: &Store, databases: u32) -> Result<Names, OpenError> {
+    let mut key = Vec::new();
+    codec::key::names_key(&mut key);
+    let map = match store.partition(0).get(&key)? {
+        None => NamespaceMap::default(),
+        Some(value) => NamespaceMap::decode(&value).map_err(|e| OpenError::Record(e.to_string()))?,
+    };
+    Ok(Names::new(map, databases))
+}
+
+fn open_core(
+    shard: ShardId,
+    store: &Store,
+    options: &EngineOptions,
+    names: Arc<Names>,
+    shards: u16,
+    log: &Arc<Log>,
+    trash: crossbeam_channel::Sender<Box<Body>>,
+) -> Result<Core, OpenError> {
+    let partition = store.partition(shard).clone();
+    let mut core = Core {
+        shard,
+        table: Default::default(),
+        expiry: Default::default(),
+        stored_ttl: Default::default(),
+        fields: Default::default(),
+        raw: Default::default(),
+        counts: Default::default(),
+        dirty_counts: Default::default(),
+        miscounted: false,
+        dirty: Vec::new(),
+        in_flight: Vec::new(),
+        order: None,
+        order_asked_ms: 0,
+        old_orders: Vec::new(),
+        last_lsn: 0,
+        table_bytes: 0,
+        admitted: 0,
+        table_limit: options.table_budget / shards as usize,
+        dirty_bytes: 0,
+        flight_bytes: 0,
+        gathers: 0,
+        generation: crate::util::time::now_ns(),
+        flying: None,
+        stored_lsn: 0,
+        staged: Default::default(),
+        log: log.clone(),
+        sweep_from_ms: 0,
+        dead_names: Queue::new(codec::key::tag::DEAD_NS),
+        reap_from: None,
+        garbage: Queue::new(codec::key::tag::GARBAGE),
+        dead_bytes: 0,
+        compacting: false,
+        trash,
+        membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
+        cold: ColdCache::new(options.cold_budget / shards as usize),
+        names,
+        stats: Default::default(),
+        store_is_cold: store_bytes(store) > options.block_cache as u64 / 2,
+        partition,
+    };
+    crate::shard::open::replay::load_small_records(&mut core)?;
+    Ok(core)
+}
