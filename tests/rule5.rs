@@ -373,6 +373,16 @@ fn rule_13_who_writes_waits_while_the_dirty_budget_is_used_up() {
         wait_until("it has come", || listed(&mut control, *id, "tot-net-in") == before + request.len());
         assert_eq!(listed(&mut control, *id, "qbuf"), request.len(), "{command} does not run");
     }
+    let mut reader = stand.client();
+    assert_eq!(reader.call("MULTI"), ok());
+    assert_eq!(reader.call("GET old").text(), "QUEUED");
+    assert_eq!(reader.call("EXEC"), Value::Array(vec![bulk("1")]), "what only reads does not wait");
+    assert_eq!(
+        (reader.call("MULTI"), reader.call("SET later 1").text()),
+        (ok(), "QUEUED".to_owned()),
+        "nor what is kept"
+    );
+    assert_eq!(reader.call("DISCARD"), ok());
     assert_eq!((control.call("GET old"), control.call("EXISTS queued new")), (bulk("1"), Value::Int(0)));
     drop(held);
     for (command, reply, mut client, _) in writers {

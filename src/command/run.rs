@@ -138,7 +138,7 @@ pub fn start(
             }
         }
     }
-    if session.multi.is_some() && !command.has(flags::UNQUEUED) {
+    if session.queues(command) {
         enqueue(session, command, call.args, runner.bounds().request, out);
         return Outcome::Done;
     }
@@ -205,8 +205,7 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
     if gate & gate::LOADING != 0 && !command.has(flags::LOADING) && command.name != "ping" {
         return Err(Error::err("LOADING Redis is loading the dataset in memory"));
     }
-    let queued = session.multi.as_ref().filter(|_| command.name == "exec");
-    let writes = command.has(flags::WRITE) || queued.is_some_and(|multi| multi.writes());
+    let writes = session.writes(command);
     if gate & gate::REFUSED != 0
         && writes
         && let Some(why) = server.engine.refusal()
@@ -509,20 +508,12 @@ impl Request {
     /// reads.
     fn ended(&self) -> Ended {
         let (client, server) = (self.session.client.clone(), self.server.clone());
-        let queued_writes = self.session.multi.as_ref().is_some_and(|multi| multi.writes());
-        let reads = !self.row.has(flags::WRITE) && !queued_writes;
-        let bits = if reads { bits::CLOSING | bits::GONE } else { bits::CLOSING };
+        let writes = self.session.writes(self.row);
+        let bits = if writes { bits::CLOSING } else { bits::CLOSING | bits::GONE };
         Box::new(move || {
             client.bits.load(Ordering::Relaxed) & bits != 0
                 || server.engine.gate.load(Ordering::Relaxed) & gate::STOPPING != 0
         })
-    }
-}
-
-impl Multi {
-    /// Whether anything queued writes.
-    pub fn writes(&self) -> bool {
-        self.queue.iter().any(|(command, _)| command.has(flags::WRITE))
     }
 }
 
