@@ -1,4 +1,4 @@
-//! Rule 5 over real connections: no reply leaves before the log holds what it tells. And rule 6 as clients see it.
+//! Rule 5 over real connections: no reply leaves before the log holds what it tells. And rules 6 and 13 as clients see them.
 //!
 //! The server runs in this process, its log on the simulated disk: a sync can be held back for as long as a test likes, it
 //! can fail, the disk can be full. Nothing here depends on time: a reply that does not come is looked for after the server
@@ -76,11 +76,8 @@ impl Stand {
         let id = client.call("CLIENT ID").int().unwrap();
         let request: Vec<u8> = commands.iter().flat_map(|line| encode(&words(line))).collect();
         client.send_raw(&request).unwrap();
-        let count = format!("tot-cmds={}", commands.len() + 1);
-        wait_until("all commands have run", || {
-            let line = control.call(&format!("CLIENT LIST ID {id}")).text();
-            line.split_whitespace().any(|word| word == count)
-        });
+        let count = commands.len() + 1;
+        wait_until("all commands have run", || listed(control, id, "tot-cmds") == count);
         client
     }
 
@@ -106,6 +103,13 @@ impl Drop for Stand {
 struct Held {
     begun: Receiver<()>,
     _release: Sender<()>,
+}
+
+/// A number of a connection's line in CLIENT LIST.
+fn listed(control: &mut Client, id: i64, name: &str) -> usize {
+    let line = control.call(&format!("CLIENT LIST ID {id}")).text();
+    let number = line.split_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{name}: {line}"))
 }
 
 fn words(line: &str) -> Vec<&str> {
@@ -216,6 +220,48 @@ fn rule_5_no_reply_leaves_before_the_log_holds_what_it_tells() {
     }
 }
 
+/// A connection waits for all that it has seen, and not for what it has seen last: that may be less.
+#[test]
+fn rule_5_a_reply_that_waits_for_less_does_not_let_go_of_those_before_it() {
+    let stand = Stand::start(&["--appendfsync", "always"]);
+    let mut control = stand.client();
+    assert_eq!(control.call("SET old 1"), ok());
+    // The first of two syncs is of this write; what follows comes with the second.
+    let (first, second) = (stand.hold(), stand.hold());
+    let mut covered = stand.run(&mut control, &["SET covered 1"]);
+    first.begun.recv_timeout(LIMIT).expect("the log syncs");
+    let lesser: [&[&str]; 8] = [
+        &["ECHO text"],
+        &["GET old"],
+        &["GET covered"],
+        // What runs elsewhere brings its own back.
+        &["DEBUG OBJECT old"],
+        &["DEBUG OBJECT covered"],
+        &["DEBUG SLEEP 0.001"],
+        &["MULTI", "GET covered", "EXEC"],
+        &["MULTI", "DEBUG OBJECT covered", "EXEC"],
+    ];
+    let mut waiting = Vec::new();
+    for (nth, lesser) in lesser.iter().enumerate() {
+        let write = format!("SET own:{nth} 1");
+        waiting.push((lesser, stand.run(&mut control, &[&[write.as_str()], *lesser, &["PING"]].concat())));
+    }
+    drop(first);
+    assert_eq!(covered.read().unwrap(), ok());
+    second.begun.recv_timeout(LIMIT).expect("the log syncs again");
+    // The thread has gone through all that waits before it runs another command.
+    assert_eq!(control.call("GET covered"), bulk("1"));
+    let early: Vec<_> =
+        waiting.iter_mut().filter_map(|(what, client)| (!client.is_silent()).then_some(*what)).collect();
+    assert!(early.is_empty(), "a write is acknowledged with what came after it: {early:?}");
+    drop(second);
+    for (lesser, mut client) in waiting {
+        let replies: Vec<_> = (0..lesser.len() + 2).map(|_| client.read().unwrap()).collect();
+        assert!(replies.iter().all(|reply| !reply.is_error()), "{lesser:?}: {replies:?}");
+        assert_eq!((&replies[0], replies.last()), (&ok(), Some(&Value::Simple(b"PONG".to_vec()))), "{lesser:?}");
+    }
+}
+
 #[test]
 fn rule_6_each_reply_that_waits_becomes_one_error() {
     let stand = Stand::start(&["--appendfsync", "always"]);
@@ -250,10 +296,7 @@ fn rule_6_each_reply_that_waits_becomes_one_error() {
     let mut client = stand.client();
     let id = client.call("CLIENT ID").int().unwrap();
     client.send_raw(&commands.iter().flat_map(|line| encode(&words(line))).collect::<Vec<_>>()).unwrap();
-    wait_until("all commands have run", || {
-        let line = control.call(&format!("CLIENT LIST ID {id}")).text();
-        line.contains(&format!("tot-cmds={}\n", run.len() + 1))
-    });
+    wait_until("all commands have run", || listed(&mut control, id, "tot-cmds") == run.len() + 1);
     held.begun.recv_timeout(LIMIT).expect("the log syncs");
     let mut leaving = stand.run(&mut control, &["SET left 1", "QUIT"]);
     assert!(client.is_silent() && leaving.is_silent());
@@ -303,4 +346,46 @@ fn rule_6_a_full_disk_refuses_writes_answers_reads_and_loses_nothing_acknowledge
         assert_eq!(client.call(&format!("GET k{n}")), bulk(&value), "key {n} of {acknowledged}");
     }
     assert_eq!(client.call("GET again"), bulk("1"));
+}
+
+/// While no flush gets through, whatever writes stays where it came from, and readers are answered.
+#[test]
+fn rule_13_who_writes_waits_while_the_dirty_budget_is_used_up() {
+    let stand = Stand::start(&["--appendfsync", "everysec", "--dirty-budget", "8mb"]);
+    let mut control = stand.client();
+    assert_eq!(control.call("SET old 1"), ok());
+    let writes = [("EXEC", Value::Array(vec![ok()])), ("SET new 1", ok()), ("DEL old", Value::Int(1))];
+    let mut writers = writes.map(|(command, reply)| {
+        let mut client = stand.client();
+        let id = client.call("CLIENT ID").int().unwrap();
+        if command == "EXEC" {
+            assert_eq!((client.call("MULTI"), client.call("SET queued 1").text()), (ok(), "QUEUED".to_owned()));
+        }
+        (command, reply, client, id)
+    });
+    let held = stand.hold();
+    let big = "x".repeat(12 << 20);
+    assert_eq!(stand.client().try_call(&["SET", "big", &big]).unwrap(), ok(), "it passes alone");
+    wait_until("the budget is used up", || control.call("INFO tarn").text().contains("tarn_write_delay_us:20000\r"));
+    for (command, _, client, id) in &mut writers {
+        let (request, before) = (encode(&words(command)), listed(&mut control, *id, "tot-net-in"));
+        client.send_raw(&request).unwrap();
+        wait_until("it has come", || listed(&mut control, *id, "tot-net-in") == before + request.len());
+        assert_eq!(listed(&mut control, *id, "qbuf"), request.len(), "{command} does not run");
+    }
+    let mut reader = stand.client();
+    assert_eq!(reader.call("MULTI"), ok());
+    assert_eq!(reader.call("GET old").text(), "QUEUED");
+    assert_eq!(reader.call("EXEC"), Value::Array(vec![bulk("1")]), "what only reads does not wait");
+    assert_eq!(
+        (reader.call("MULTI"), reader.call("SET later 1").text()),
+        (ok(), "QUEUED".to_owned()),
+        "nor what is kept"
+    );
+    assert_eq!(reader.call("DISCARD"), ok());
+    assert_eq!((control.call("GET old"), control.call("EXISTS queued new")), (bulk("1"), Value::Int(0)));
+    drop(held);
+    for (command, reply, mut client, _) in writers {
+        assert_eq!(client.read().unwrap(), reply, "{command}");
+    }
 }

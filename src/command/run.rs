@@ -138,7 +138,7 @@ pub fn start(
             }
         }
     }
-    if session.multi.is_some() && !command.has(flags::UNQUEUED) {
+    if session.queues(command) {
         enqueue(session, command, call.args, runner.bounds().request, out);
         return Outcome::Done;
     }
@@ -205,8 +205,7 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
     if gate & gate::LOADING != 0 && !command.has(flags::LOADING) && command.name != "ping" {
         return Err(Error::err("LOADING Redis is loading the dataset in memory"));
     }
-    let queued = session.multi.as_ref().filter(|_| command.name == "exec");
-    let writes = command.has(flags::WRITE) || queued.is_some_and(|multi| multi.writes());
+    let writes = session.writes(command);
     if gate & gate::REFUSED != 0
         && writes
         && let Some(why) = server.engine.refusal()
@@ -509,20 +508,12 @@ impl Request {
     /// reads.
     fn ended(&self) -> Ended {
         let (client, server) = (self.session.client.clone(), self.server.clone());
-        let queued_writes = self.session.multi.as_ref().is_some_and(|multi| multi.writes());
-        let reads = !self.row.has(flags::WRITE) && !queued_writes;
-        let bits = if reads { bits::CLOSING | bits::GONE } else { bits::CLOSING };
+        let writes = self.session.writes(self.row);
+        let bits = if writes { bits::CLOSING } else { bits::CLOSING | bits::GONE };
         Box::new(move || {
             client.bits.load(Ordering::Relaxed) & bits != 0
                 || server.engine.gate.load(Ordering::Relaxed) & gate::STOPPING != 0
         })
-    }
-}
-
-impl Multi {
-    /// Whether anything queued writes.
-    pub fn writes(&self) -> bool {
-        self.queue.iter().any(|(command, _)| command.has(flags::WRITE))
     }
 }
 
@@ -579,10 +570,19 @@ mod tests {
             };
             let engine = Engine::open(Arc::new(RealIo), options).unwrap();
             engine.replay().unwrap();
-            let session = Session::new(Arc::new(Client::default()), engine.first_names(), true);
             let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap()));
             let stats = Arc::new(ThreadStats::new(table().slots()));
-            World { runner: Runner::new(server, stats), session: Some(Box::new(session)), _dir: dir, _pool: pool }
+            let mut world = World { runner: Runner::new(server, stats), session: None, _dir: dir, _pool: pool };
+            world.connect();
+            world
+        }
+
+        /// What follows is another client's.
+        fn connect(&mut self) -> Arc<Client> {
+            let client = Arc::new(Client::default());
+            let session = Session::new(client.clone(), self.engine().first_names(), true);
+            self.session = Some(Box::new(session));
+            client
         }
 
         fn engine(&self) -> &Engine {
@@ -621,8 +621,7 @@ mod tests {
         }
 
         fn call(&mut self, line: &str) -> String {
-            let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
-            let begun = self.begin(&args);
+            let begun = self.begin(&words(line));
             self.end(begun)
         }
     }
@@ -631,6 +630,10 @@ mod tests {
         fn drop(&mut self) {
             self.engine().close(false).unwrap();
         }
+    }
+
+    fn words(line: &str) -> OwnedArgs {
+        line.split(' ').map(str::as_bytes).collect()
     }
 
     const MEMBERS: usize = 40_000;
@@ -649,9 +652,8 @@ mod tests {
         assert_eq!(world.call(&sadd(&to)), format!(":{MEMBERS} "));
         let server = world.runner.server.clone();
         let held = server.engine.shards[1].core();
-        let both: OwnedArgs = ["SINTERCARD", "2", &from, &to].into_iter().map(str::as_bytes).collect();
         let before = meter::tests::taken();
-        let begun = world.begin(&both);
+        let begun = world.begin(&words(&format!("SINTERCARD 2 {from} {to}")));
         assert!(begun.is_err(), "a shard is taken");
         drop(held);
         assert_eq!(world.end(begun), format!(":{MEMBERS} "));
@@ -681,8 +683,7 @@ mod tests {
     fn a_command_of_very_many_keys_is_begun_elsewhere() {
         let mut world = World::new();
         let keys = |count: usize| (0..count).map(|i| format!(" k{i}")).collect::<String>();
-        let few: OwnedArgs = format!("EXISTS{}", keys(10)).split(' ').map(str::as_bytes).collect();
-        assert!(world.begin(&few).is_ok());
+        assert!(world.begin(&words(&format!("EXISTS{}", keys(10)))).is_ok());
         let before = meter::tests::taken();
         assert_eq!(world.call(&format!("EXISTS{}", keys(MOST_ARGS.get()))), ":0 ");
         assert_eq!(meter::tests::taken() - before, 0);
@@ -749,5 +750,68 @@ mod tests {
         let aborted = "-EXECABORT Transaction discarded because of previous errors. ";
         assert_eq!(world.call("EXEC"), aborted);
         assert_eq!(world.call("EXISTS k"), ":0 ");
+    }
+
+    /// A peer that has left ends only what writes nothing; a kill ends all, and nothing is left of it.
+    #[test]
+    fn what_writes_goes_on_when_its_client_has_left() {
+        let mut world = World::new();
+        let [all, most] = world.keys();
+        for key in [&all, &most] {
+            assert_eq!(world.call(&sadd(key)), format!(":{MEMBERS} "));
+        }
+        assert_eq!(world.call(&format!("SREM {most} m7")), ":1 ");
+        let look = format!("SDIFF {all} {most}");
+        let cases: [(&[&str], &str); 5] = [
+            (&[&look], "-ERR command ended "),
+            (&["MULTI", &look, "EXEC"], "-ERR command ended "),
+            (&[&format!("SDIFFSTORE copy {all} {most}")], ":1 "),
+            (&["MULTI", "SET copy v", &look, "EXEC"], "*2 +OK *1 $2 m7 "),
+            (&["MULTI", &look, "SET copy v", "EXEC"], "*2 *1 $2 m7 +OK "),
+        ];
+        for (lines, expected) in cases {
+            for (bit, writes) in [(bits::CLOSING, false), (bits::GONE, !expected.starts_with('-'))] {
+                world.connect().set_bit(bit, true);
+                let reply = lines.iter().map(|line| world.call(line)).last().unwrap();
+                assert!(bit == bits::CLOSING || reply.starts_with(expected), "{lines:?}: {reply}");
+                world.connect();
+                assert_eq!(world.call("DEL copy"), format!(":{} ", u8::from(writes)), "{lines:?}");
+            }
+        }
+    }
+
+    /// Its connection is gone before it has run: what it wrote stands, and what it was to do to others is done.
+    #[test]
+    fn what_is_gone_has_its_effects() {
+        let mut world = World::new();
+        let server = world.runner.server.clone();
+        let [key, _] = world.keys();
+        let other = Arc::new(Client { id: 5, ..Client::default() });
+        // No descriptor of a test is a client's.
+        other.leave();
+        server.clients.lock().insert(other.id, other.clone());
+        for line in ["MULTI", &format!("SET {key} v"), "CLIENT KILL ID 5"] {
+            world.call(line);
+        }
+        let held = server.engine.shards[0].core();
+        let begun = world.begin(&words("EXEC"));
+        assert!(begun.is_err(), "the shard is taken");
+        drop(begun);
+        let is_killed = || other.bits.load(Ordering::Relaxed) & bits::CLOSING != 0;
+        assert!(!is_killed());
+        drop(held);
+        assert!(is_killed());
+        world.connect();
+        assert_eq!(world.call(&format!("GET {key}")), "$1 v ");
+    }
+
+    /// The network lets it in: neither its bytes nor the places of its arguments are too much, but both together are.
+    #[test]
+    fn a_request_that_takes_more_than_a_command_may_hold_is_refused() {
+        let mut world = World::new();
+        world.runner.server.config.set(&[("maxmemory", "32mb")]).unwrap();
+        let keys = |count: usize| (0..count).map(|i| format!(" key:{i:026}")).collect::<String>();
+        assert_eq!(world.call(&format!("EXISTS{}", keys(10_000))), ":0 ");
+        assert!(world.call(&format!("EXISTS{}", keys(100_000))).starts_with("-OOM command needs more memory"));
     }
 }

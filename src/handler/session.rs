@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use super::{Command, OwnedArgs};
+use super::{Command, OwnedArgs, flags};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
 use crate::shard::memory::names::Names;
@@ -239,6 +239,18 @@ pub struct Labels {
 }
 
 impl Session {
+    /// Whether a command counts as one that writes: EXEC does if anything does that it is to run.
+    pub fn writes(&self, command: &Command) -> bool {
+        let queued = |multi: &Multi| multi.queue.iter().any(|(command, _)| command.has(flags::WRITE));
+        command.has(flags::WRITE) || command.name == "exec" && self.multi.as_ref().is_some_and(queued)
+    }
+
+    /// Whether a command is only kept for EXEC.
+    #[inline]
+    pub fn queues(&self, command: &Command) -> bool {
+        self.multi.is_some() && !command.has(flags::UNQUEUED)
+    }
+
     /// The state of a new connection.
     pub fn new(client: Arc<Client>, names: Arc<Names>, authenticated: bool) -> Self {
         Session {

@@ -30,13 +30,13 @@ use super::parked::Parked;
 use super::socket::Socket;
 use super::worker::Worker;
 use crate::command::run::{self, Call, Finished, Outcome};
-use crate::command::{self, Id};
+use crate::command::{self, Id, resolve};
 use crate::error::Error;
 use crate::handler::effects::{Effect, carry_out};
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::bits::{CLOSING, GONE, UNIX};
 use crate::handler::session::{Client, ReplyMode};
-use crate::handler::{After, Args, Command, Reply, Route, Session, flags};
+use crate::handler::{After, Args, Command, Reply, Route, Session};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
 use crate::shard::engine::gate;
@@ -409,7 +409,7 @@ impl Connection {
         let gate = self.worker.server.engine.gate.load(Ordering::Relaxed);
         // Where writes are refused, waiting would not help.
         if gate & (gate::SLOWED | gate::REFUSED) == gate::SLOWED
-            && let Some(delay) = self.slow_down(command.1, &mut state.delayed)
+            && let Some(delay) = self.slow_down(state, resolve(command.1, args.get(1)))
         {
             return Some(Stop::Park(Parked::Slowed(delay)));
         }
@@ -478,16 +478,17 @@ impl Connection {
     /// The pause of a writer while too much is dirty: once for what one read brought, and again and again where the
     /// budget is used up. It comes before any lease, else it would block the flush that it waits for.
     #[cold]
-    fn slow_down(&self, command: &Command, delayed: &mut bool) -> Option<Duration> {
+    fn slow_down(&self, state: &mut State, command: &Command) -> Option<Duration> {
         use crate::shard::engine::MOST_DELAY_US;
         let delay_us = self.worker.server.engine.write_delay_us.load(Ordering::Relaxed);
-        if !command.has(flags::WRITE) && command.name != "exec" || delay_us == 0 {
+        let writes_now = |session: &Session| session.writes(command) && !session.queues(command);
+        if delay_us == 0 || !state.session.as_deref().is_some_and(writes_now) {
             return None;
         }
-        if *delayed && delay_us < MOST_DELAY_US {
+        if state.delayed && delay_us < MOST_DELAY_US {
             return None;
         }
-        *delayed = true;
+        state.delayed = true;
         Some(Duration::from_micros(delay_us))
     }
 

@@ -152,7 +152,7 @@ impl Connection {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::UnixStream;
 
     use super::super::socket::Socket;
@@ -219,6 +219,33 @@ mod tests {
             let number = connection.worker.server.pause.borrow().number;
             assert!(!connection.park(Parked::Closed(number)).await, "what is held back of a peer that left never runs");
             assert!(connection.park(Parked::Slowed(Duration::from_millis(1))).await);
+        });
+    }
+
+    #[test]
+    fn what_is_on_its_way_leaves_whatever_the_connection_waits_for() {
+        with_connection(|connection, mut peer| async move {
+            connection.worker.server.hold_back(now_ms(), u64::MAX, true);
+            let number = connection.worker.server.pause.borrow().number;
+            let (_done, finished) = oneshot::channel();
+            let waits = [
+                Parked::Posted(finished),
+                Parked::Held(LONGEST, Vec::new()),
+                Parked::Closed(number),
+                Parked::Slowed(LONGEST),
+            ];
+            for (nth, parked) in waits.into_iter().enumerate() {
+                let (reply, mut read) = (vec![nth as u8; 4 << 20], vec![0; 4 << 20]);
+                connection.put_held(&reply);
+                assert!(connection.client.output_bytes.load(Ordering::Relaxed) > 0, "more than the socket takes");
+                tokio::select! {
+                    _ = connection.park(parked) => panic!("the wait {nth} ends"),
+                    all = tokio::time::timeout(Duration::from_secs(20), peer.read_exact(&mut read)) => {
+                        assert!(all.is_ok(), "it stands still during the wait {nth}");
+                    }
+                }
+                assert!(read == reply);
+            }
         });
     }
 }

@@ -1,7 +1,7 @@
 //! Rule 6: failed writes and failed syncs.
 
 use super::*;
-use crate::log::sim::Op;
+use crate::log::sim::{Moment, Op};
 
 #[test]
 fn rule_6_a_failed_write_is_cut_off_kept_and_written_again_with_its_lsns() {
@@ -89,6 +89,35 @@ fn rule_6_waiters_hear_of_failure_and_of_recovery() {
     assert_eq!((woken.load(Ordering::SeqCst), other_woken.load(Ordering::SeqCst), log.acked()), (1, 1, 2));
     add(&log, waiter);
     assert_eq!(woken.load(Ordering::SeqCst), 1, "no waiting, no waking");
+}
+
+/// Nothing else would wake them: their replies would hang where they are to be errors.
+#[test]
+fn rule_6_waiters_hear_of_the_failure_of_another() {
+    // The thread syncs what they have committed.
+    let sim = SimIo::new();
+    let (log, _) = with_records(&sim, Fsync::Always, 0);
+    let (waiter, woken) = counting(&log);
+    assert_eq!((add(&log, waiter), log.acked(), woken.load(Ordering::SeqCst)), (1, 0, 0));
+    sim.fail(Op::Sync, 0, 1, libc::EIO);
+    log.core.turn(true);
+    assert_eq!((log.acked(), log.is_healthy(), woken.load(Ordering::SeqCst)), (0, false, 1));
+    log.delete_before(log.rotate().unwrap()).unwrap();
+    assert_eq!((log.acked(), log.is_healthy(), woken.load(Ordering::SeqCst)), (1, true, 2));
+
+    // Another committer is writing, and fails.
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::EverySec, 1);
+    let (other, woken) = counting(&log);
+    let log = Arc::new(log);
+    sim.fail(Op::Write, 0, 1, libc::EIO);
+    let late = log.clone();
+    sim.at(Moment::Before(Op::Write), move || assert_eq!((add(&late, other), late.acked()), (3, 1)));
+    assert_eq!(add(&log, waiter), 2);
+    assert_eq!((log.acked(), log.is_healthy(), woken.load(Ordering::SeqCst)), (1, false, 1));
+    log.core.turn(false);
+    assert_eq!((log.acked(), log.is_healthy()), (3, true));
+    assert!(woken.load(Ordering::SeqCst) > 1);
 }
 
 #[test]
