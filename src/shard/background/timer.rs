@@ -7,7 +7,7 @@
 //! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
 //! | the order index grows, or is freed when nobody asks for it | 256 keys per hold of the lock, 20 ms a turn |
 //! | after a count was found to be wrong: the shard's keys are counted | 8,192 keys a turn |
-//! | garbage: elements of dropped bodies get tombstones | a batch of keys a turn, see [`super::garbage`] |
+//! | garbage: elements of dropped bodies get tombstones | a batch of keys a turn, see [`crate::shard::memory::garbage`] |
 //! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places per hold of the lock, a batch a turn |
 //!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is

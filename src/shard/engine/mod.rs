@@ -3,11 +3,10 @@
 //! | thread | does |
 //! |---|---|
 //! | `shard-N` | work that may wait, and every 100 ms the shard's timer: expiry sweep, garbage, dead namespaces |
-//! | `flush`, `watch`, `free`, `compact` | see [`background`] |
+//! | `flush`, `watch`, `free`, `compact` | see [`crate::shard::background`] |
 //! | `log` | see [`crate::log`] |
 //!
-//! Opening: superblock and lock file, checkpoint, log, store, namespaces, counts; then [`Engine::replay`] brings the log's records into
-//! the tables; only then may commands run.
+//! It is opened and closed in [`crate::shard::open`].
 
 pub mod checkpoint;
 pub mod options;

@@ -15,12 +15,12 @@
 
 use smallvec::SmallVec;
 
+use super::core::Core;
+use super::object::Kind;
+use super::overlay::Near;
+use super::table::Index;
 use crate::codec::Score;
 use crate::codec::element::{self, Group};
-use crate::shard::memory::core::Core;
-use crate::shard::memory::object::Kind;
-use crate::shard::memory::overlay::Near;
-use crate::shard::memory::table::Index;
 
 /// The element that a call of a command looks for first, as far as its row can tell.
 #[derive(Debug, Clone, Copy)]

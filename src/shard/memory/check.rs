@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::shard::memory::core::Core;
-use crate::shard::memory::object::{Kind, Object, state};
-use crate::shard::memory::overlay;
-use crate::shard::memory::table::Index;
+use super::core::Core;
+use super::object::{Kind, Object, state};
+use super::overlay;
+use super::table::Index;
 
 impl Core {
     /// Panics, naming what is wrong, unless the core's parts agree with each other.

@@ -23,12 +23,12 @@ use crate::log::{Log, Lsn};
 use crate::store::Partition;
 use crate::util::scale::Scaled;
 
-use crate::shard::memory::cold::{Cold, ColdCache};
-use crate::shard::memory::garbage::Queue;
-use crate::shard::memory::names::Names;
-use crate::shard::memory::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
-use crate::shard::memory::order::Order;
-use crate::shard::memory::table::{Index, Table, table_hash};
+use super::cold::{Cold, ColdCache};
+use super::garbage::Queue;
+use super::names::Names;
+use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
+use super::order::Order;
+use super::table::{Index, Table, table_hash};
 use crate::shard::router::ShardId;
 
 /// Per-shard counters of INFO; written under the shard's lock only.
@@ -65,7 +65,7 @@ pub struct Core {
     /// Times under which fjall's expiry index lists objects of the table.
     pub stored_ttl: HashMap<Index, u64, foldhash::fast::RandomState>,
     /// Hashes of the table whose fields expire.
-    pub fields: crate::shard::background::fields::Fields,
+    pub fields: super::fields::Fields,
     /// Records without an object, for the next flush.
     pub raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// Keys per namespace; below zero where a count was wrong, until they are counted anew.

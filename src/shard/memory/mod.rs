@@ -8,6 +8,7 @@
 //! | [`cold`] | moka: metadata that left the table |
 //! | [`membership`] | a filter of the keys that fjall may hold |
 //! | [`order`] | an index of the table's keys in order, for walks |
+//! | [`fields`] | which hashes have fields that expire, and when |
 //! | [`names`] | namespaces |
 //! | [`garbage`] | records of what is dead, and how they are worked off |
 //! | [`ahead`] | a pipeline's look-ahead within collections |
@@ -17,6 +18,7 @@ pub mod ahead;
 mod check;
 pub mod cold;
 pub mod core;
+pub mod fields;
 pub mod garbage;
 pub mod membership;
 pub mod names;

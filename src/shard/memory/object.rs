@@ -21,7 +21,7 @@ use crate::codec::element::Group;
 use crate::codec::{Extra, Kind as StoredKind, Meta, NsId};
 use crate::log::Lsn;
 
-use crate::shard::memory::overlay::{Key, Overlay};
+use super::overlay::{Key, Overlay};
 
 /// What a key holds; `Absent` stands for a removal that no flush has seen yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

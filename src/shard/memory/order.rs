@@ -16,9 +16,9 @@ use std::cmp::Ordering;
 
 use crate::codec::{self, MAX_INLINE, NsId};
 
-use crate::shard::memory::core::Core;
-use crate::shard::memory::object::{Kind, Object, state};
-use crate::shard::memory::table::{Index, Table};
+use super::core::Core;
+use super::object::{Kind, Object, state};
+use super::table::{Index, Table};
 
 /// Keys in a run at most.
 const RUN: usize = if cfg!(test) { 8 } else { 512 };

@@ -13,7 +13,7 @@
 
 use crate::codec::NsId;
 
-use crate::shard::memory::object::{Kind, Object};
+use super::object::{Kind, Object};
 use crate::util::prefetch::prefetch;
 
 /// Position of an object in its table; stays valid until the object is removed.

@@ -3,7 +3,7 @@
 use super::world::World;
 use crate::log::sim::SimIo;
 use crate::shard::Engine;
-use crate::shard::engine::Flush;
+use crate::shard::background::steps::Flush;
 use crate::shard::router::ShardId;
 
 /// The engine's own flush.

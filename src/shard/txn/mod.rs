@@ -15,6 +15,7 @@
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
 pub mod build;
+mod commit;
 pub mod elements;
 mod order;
 mod strings;
@@ -24,9 +25,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::codec::{self, Meta, NsId, redo};
+use crate::codec::{self, NsId, redo};
 use crate::error::Result;
-use crate::log::{Log, Lsn};
+use crate::log::Lsn;
 use crate::meter;
 
 use undo::{NamesBefore, Undo};
@@ -42,9 +43,6 @@ pub use strings::{BIG_STRING, CHUNK};
 
 /// Values up to this length are copied aside for undo; longer ones are moved.
 const COPY_LIMIT: usize = 1 << 10;
-
-/// What each buffer of a write set may keep from one transaction to the next.
-const KEPT_BYTES: usize = 1 << 20;
 
 /// Where a found object is: position of its core in the lease, index in its table. Valid to the end of the
 /// transaction, or until the object is removed.
@@ -445,155 +443,9 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
     }
 
-    /// The reply depends on whatever the cores under lease hold: on absent keys, or on a whole shard.
-    pub fn saw_all(&mut self) {
-        let last = self.lease.iter().map(|core| core.last_lsn).max();
-        self.need = self.need.max(last.unwrap_or(0));
-    }
-
-    /// Where the transaction stands.
-    pub fn mark(&self) -> Mark {
-        let set = &self.set;
-        Mark { redo: set.redo.len(), undo: set.undo.len(), touched: set.touched.len(), counts: set.counts.len() }
-    }
-
-    /// Whether anything was written.
-    pub fn has_writes(&self) -> bool {
-        // Changed metadata is logged by the commit only.
-        !self.set.redo.is_empty() || !self.set.undo.is_empty()
-    }
-
-    /// Takes back everything since a mark.
-    pub fn rollback_to(&mut self, mark: Mark) {
-        while self.set.undo.len() > mark.undo {
-            if let Some(undo) = self.set.undo.pop() {
-                self.undo(undo);
-            }
-        }
-        self.set.redo.truncate(mark.redo);
-        self.set.touched.truncate(mark.touched);
-        self.set.counts.truncate(mark.counts);
-        if mark.undo == 0 {
-            self.set.arena.clear();
-            self.set.give_back();
-        }
-    }
-
-    /// Appends all writes as one log record. Returns the LSN that the reply must wait for.
-    pub fn commit(&mut self, log: &Log) -> Lsn {
-        self.count_look_ups();
-        self.log_pending();
-        if self.set.redo.is_empty() && self.set.counts.is_empty() {
-            debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
-            self.set.give_back();
-            return self.need;
-        }
-        for (at, ns) in self.set.counts.drain(..) {
-            let core = &self.lease[at as usize];
-            redo::encode_count(core.shard, ns, core.count(ns), &mut self.set.redo);
-        }
-        let redo = &self.set.redo;
-        let lsn = log.append(|_, out| out.extend_from_slice(redo));
-        self.set.redo.clear();
-        for undo in self.set.undo.drain(..) {
-            if let Undo::Body { at, body: Some(body), .. } = undo {
-                self.lease[at.at as usize].throw_away(body);
-            }
-        }
-        self.set.arena.clear();
-        for i in 0..self.set.touched.len() {
-            self.stamp(self.set.touched[i], lsn);
-        }
-        self.set.touched.clear();
-        self.set.give_back();
-        for core in &mut self.lease {
-            core.last_lsn = lsn;
-        }
-        self.need = self.need.max(lsn);
-        self.need
-    }
-
-    /// Tells the shard's counters of the look-ups: those of a run that is repeated elsewhere do not count.
-    #[inline]
-    pub fn count_look_ups(&mut self) {
-        let (hits, misses) = (std::mem::take(&mut self.hits), std::mem::take(&mut self.misses));
-        if let Some(core) = self.lease.first_mut() {
-            core.stats.keyspace_hits += hits;
-            core.stats.keyspace_misses += misses;
-        }
-    }
-
-    /// Logs the metadata of the bodies that changed, once each.
-    fn log_pending(&mut self) {
-        for i in 0..self.set.touched.len() {
-            let at = self.set.touched[i];
-            let table = &mut self.lease[at.at as usize].table;
-            if !table.is_used(at.index) {
-                continue;
-            }
-            let object = table.at_mut(at.index);
-            if object.body.as_mut().is_some_and(|body| std::mem::take(&mut body.pending))
-                && let Some(meta) = object.meta()
-            {
-                self.set.push_put(object.ns, object.key(), &meta, b"");
-            }
-        }
-    }
-
-    fn stamp(&mut self, at: Found, lsn: Lsn) {
-        const TRACE: u8 = state::MAYBE_STORED | state::IN_FLIGHT;
-        let core = &mut *self.lease[at.at as usize];
-        if !core.table.is_used(at.index) {
-            return;
-        }
-        let object = core.table.at_mut(at.index);
-        object.lsn = lsn;
-        if let Some(body) = &mut object.body
-            && body.version == 0
-        {
-            body.version = lsn;
-        }
-        core.note_fields(at.index);
-        let object = core.table.at(at.index);
-        // A record that never was in fjall leaves no tombstone.
-        if object.kind == Kind::Absent && object.state & TRACE == 0 {
-            core.forget(at.index);
-        }
-    }
-
     /// The shard ids under lease.
     pub fn shards(&self) -> impl Iterator<Item = ShardId> + '_ {
         self.lease.iter().map(|core| core.shard)
-    }
-}
-
-impl WriteSet {
-    /// Capacities of the buffers, in bytes.
-    #[inline]
-    fn capacities(&self) -> [usize; 7] {
-        [
-            self.redo.capacity(),
-            self.header.capacity(),
-            self.arena.capacity(),
-            self.undo.capacity() * size_of::<Undo>(),
-            self.touched.capacity() * size_of::<Found>(),
-            self.counts.capacity() * size_of::<(u16, NsId)>(),
-            self.hints.capacity() * size_of::<(usize, u64)>(),
-        ]
-    }
-
-    /// Gives back what an unusual transaction took: the buffers are its thread's, which may never see another.
-    #[inline]
-    fn give_back(&mut self) {
-        if self.capacities().iter().any(|bytes| *bytes > KEPT_BYTES) && self.redo.is_empty() && self.undo.is_empty() {
-            *self = WriteSet::default();
-        }
-    }
-
-    fn push_put(&mut self, ns: NsId, key: &[u8], meta: &Meta, value: &[u8]) {
-        self.header.clear();
-        meta.encode_header(&mut self.header);
-        redo::encode_put(ns, key, &self.header, value, &mut self.redo);
     }
 }
 
@@ -616,36 +468,4 @@ fn set_tail(bytes: &mut Vec<u8>, start: usize, tail: &[u8]) {
         bytes.shrink_to(need);
     }
     bytes.extend_from_slice(tail);
-}
-
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-    use crate::shard::keyspace::walk::tests::engine;
-
-    /// Written, taken back or only read: what a huge transaction took is given back when it ends.
-    #[test]
-    fn a_huge_transaction_leaves_no_huge_buffers() {
-        let dir = tempfile::tempdir().unwrap();
-        let engine = engine(dir.path(), 1);
-        let ns = engine.first_names().id(b"0").unwrap();
-        let keys: Vec<Vec<u8>> = (0..100_000u32).map(|n| n.to_be_bytes().to_vec()).collect();
-        let mut set = WriteSet::default();
-        for end in ["commit", "rollback", "nothing written"] {
-            let lease = engine.lease(&[0]);
-            set.hints.extend(keys.iter().map(|key| (key.as_ptr() as usize, engine.router.hash(key))));
-            let mut txn = Txn::new(lease, &engine.router, &mut set, 1, true);
-            if end != "nothing written" {
-                keys.iter().for_each(|key| _ = txn.put_string(ns, key, b"value", 0).unwrap());
-                assert!(txn.set.capacities().iter().sum::<usize>() > 4 * KEPT_BYTES);
-            }
-            match end {
-                "rollback" => txn.rollback_to(Mark::default()),
-                _ => _ = txn.commit(&engine.log),
-            }
-            drop(txn);
-            assert!(set.capacities().iter().all(|bytes| *bytes <= KEPT_BYTES), "{end}: {:?}", set.capacities());
-        }
-    }
 }

@@ -7,7 +7,7 @@
 //! | partial, no index (a collection that was never big) | a walk |
 //!
 //! The index tells what fjall holds; the overlay knows of each of its elements whether fjall holds it, with and without
-//! the flight under way ([`overlay::state::NEXT`], [`overlay::state::BASE`]). A flight may land at any moment, also while
+//! the flight under way ([`crate::shard::memory::overlay::state::NEXT`], [`crate::shard::memory::overlay::state::BASE`]). A flight may land at any moment, also while
 //! this is read: the generation in the index's root tells which of the two it is, and who finds another root at the end
 //! begins again.
 

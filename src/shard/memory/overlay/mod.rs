@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`entry`] | key, value and state of one element |
 //! | [`keys`] | the keys of a node, and how they are searched |
-//! | [`node`] | leaves and inner nodes: search, split, merge, sums |
+//! | [`leaf`], [`node`] | leaves and inner nodes: search, split, merge, sums |
 //! | [`range`] | walks in order, from either end |
 //!
 //! | flag of an element | meaning |
@@ -23,6 +23,7 @@
 
 mod entry;
 mod keys;
+mod leaf;
 mod node;
 mod range;
 #[cfg(test)]
@@ -36,7 +37,8 @@ use std::ops::{Add, AddAssign, Bound, Sub, SubAssign};
 use smallvec::SmallVec;
 
 pub use entry::Entry;
-use node::{Change, Inner, LEAF_ENTRIES, Leaf, Merge, Sweep, Visit};
+use leaf::Leaf;
+use node::{Change, Inner, LEAF_ENTRIES, Merge, Sweep, Visit};
 pub use range::Range;
 
 use crate::util::prefetch::prefetch_all;

@@ -8,7 +8,8 @@ use std::ops::Bound;
 
 use smallvec::SmallVec;
 
-use super::node::{Children, Inner, Leaf};
+use super::leaf::Leaf;
+use super::node::{Children, Inner};
 use super::{Entry, Root};
 
 /// A gap between entries and the way down to it.
