@@ -5,6 +5,7 @@ use crate::Error;
 use crate::codec;
 use crate::codec::element::Group;
 use crate::log::Fsync;
+use crate::meter::{self, Allowance};
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, SPILL, Shape};
 
@@ -147,4 +148,24 @@ fn rule_10_a_result_over_itself_reads_what_it_replaces() {
     world.crash(None);
     world.verify();
     world.audit();
+}
+
+/// What a result takes twice on its way into memory, and in log and undo records, counts: no size of one is refused that is
+/// neither small enough for memory nor big enough for fjall.
+#[test]
+fn a_result_of_any_size_fits() {
+    const MOST: usize = 8 << 10;
+    let mut world = World::new(1, Fsync::No);
+    let ns = world.ns(DB);
+    world.builds = true;
+    for count in 1..200 {
+        let (at, _) = world.transact(&[b"key"], |txn| {
+            let _running = meter::begin(Allowance::elsewhere(MOST, Box::new(|| false)));
+            let mut build = Build::new(txn, ns, b"key");
+            (0..count).try_for_each(|n| build.put(&element(n), b""))?;
+            build.finish(txn, Shape::new(Kind::Hash, count as u64))?;
+            meter::fits()
+        });
+        assert_eq!(at, Ok(()), "{count} elements");
+    }
 }

@@ -33,6 +33,8 @@ use crate::shard::txn::{Found, Txn};
 
 /// Bytes of elements from which on a result goes to fjall in slices.
 pub const SPILL: Scaled<usize> = Scaled::new(16 << 20).in_unit_tests(2 << 10);
+/// The same, as a share of what the command may hold: what stays in memory is written there too, logged, and noted for undo.
+const SHARE: usize = 8;
 
 impl Staged {
     /// The key of its pending record.
@@ -111,7 +113,7 @@ impl Build {
         meter::hold(bytes)?;
         self.bytes += bytes;
         self.elements.push((element.to_vec(), value.to_vec()));
-        if self.bytes > SPILL.get().min(meter::most() / 4) { self.spill() } else { Ok(()) }
+        if self.bytes > SPILL.get().min(meter::most() / SHARE) { self.spill() } else { Ok(()) }
     }
 
     /// Brings what is in memory to fjall.
@@ -157,9 +159,10 @@ impl Build {
                 return Ok(None);
             }
             let at = txn.put_body(ns, &key, shape.kind, shape.body(), shape.expire_ms)?;
-            for (element, value) in &self.elements {
-                txn.put_element(at, element, value)?;
+            for (element, value) in self.elements {
+                txn.put_element(at, &element, &value)?;
             }
+            meter::release(self.bytes);
             return Ok(Some(at));
         }
         self.key.1 = key;
