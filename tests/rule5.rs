@@ -8,6 +8,8 @@
 
 mod common;
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -260,6 +262,31 @@ fn rule_5_a_reply_that_waits_for_less_does_not_let_go_of_those_before_it() {
         assert!(replies.iter().all(|reply| !reply.is_error()), "{lesser:?}: {replies:?}");
         assert_eq!((&replies[0], replies.last()), (&ok(), Some(&Value::Simple(b"PONG".to_vec()))), "{lesser:?}");
     }
+}
+
+/// What the socket does not take when the log lets it go leaves later, and nobody has to ask for it.
+#[test]
+fn rule_5_a_long_reply_that_has_waited_leaves_whole() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    // A socket of this kind takes little at once.
+    let path = dir.path().join("socket");
+    let stand =
+        Stand::start_on(SimIo::new(), dir, &["--appendfsync", "always", "--unixsocket", path.to_str().unwrap()]);
+    let mut control = stand.client();
+    let value = "v".repeat(700_000);
+    assert_eq!(control.try_call(&["SET", "long", &value]).unwrap(), ok());
+    let held = stand.hold();
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(b"SET k 1\r\nGET long\r\n").unwrap();
+    let both = |line: &str| line.contains(" flags=U ") && line.ends_with(" tot-cmds=2");
+    wait_until("both have run", || control.call("CLIENT LIST").text().lines().any(both));
+    held.begun.recv_timeout(LIMIT).expect("the log syncs");
+    drop(held);
+    let expected = format!("+OK\r\n$700000\r\n{value}\r\n");
+    let mut replies = vec![0; expected.len()];
+    stream.read_exact(&mut replies).expect("all of it");
+    assert!(replies == expected.as_bytes());
 }
 
 #[test]

@@ -193,6 +193,29 @@ fn a_pause_that_ends_lets_everybody_go() {
     assert_eq!(held[0].read().map(|value| value.text()).ok(), Some("50".to_owned()));
 }
 
+/// It is not their own silence.
+#[test]
+fn timeout_spares_who_is_kept_waiting() {
+    let server = Server::tarn(&["--timeout", "1"]);
+    let mut client = server.client();
+    client.call("CLIENT PAUSE 9000000000000000 WRITE");
+    let waiting = waiters(&server, &mut client, 1, b"WAIT 1 9000000000000000\r\n", "cmd=wait ");
+    let paused = waiters(&server, &mut client, 1, b"SET k v\r\n", "cmd=set ");
+    // Who came last is closed last.
+    let before = info(&mut client, "stats", "total_connections_received");
+    let idle = connect(&server);
+    until("the idle one is closed", || {
+        let has_come = info(&mut client, "stats", "total_connections_received") > before;
+        has_come && info(&mut client, "clients", "connected_clients") < 4
+    });
+    assert_eq!(listed(&mut client, "flags=b "), 2);
+    client.call("CLIENT UNPAUSE");
+    let mut answer = [0; 5];
+    assert!(paused.iter().all(|mut stream| stream.read_exact(&mut answer).is_ok()));
+    assert_eq!(&answer, b"+OK\r\n");
+    drop((waiting, idle));
+}
+
 #[test]
 fn a_server_stops_while_clients_wait() {
     let mut server = Server::tarn(&[]);

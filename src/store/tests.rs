@@ -481,12 +481,16 @@ fn damage_in_a_metadata_value_keeps_the_elements() {
     let dir = tempdir().unwrap();
     let store = open(&dir);
     let partition = store.partition(0);
+    // What was judged before it is dead.
     Records::default()
+        .fields(1, b"a", 5)
+        .garbage(1, b"a", 5)
         .put(|out| key::meta_key(1, b"k", out), b"\xff\xff")
         .fields(1, b"k", 5)
         .garbage(1, b"k", 5)
         .ingest(partition);
     partition.major_compact().unwrap();
+    assert_eq!(fields(partition, 1, b"a", 5), 0);
     assert_eq!(fields(partition, 1, b"k", 5), 2);
     assert!(store.health().is_ok());
 }

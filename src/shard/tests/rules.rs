@@ -144,6 +144,33 @@ fn rule_6_a_flush_ends_a_failed_sync() {
     assert!(world.get(DB, b"a").is_some());
 }
 
+/// What the disk loses of a log that could not be synced, the store may have by then.
+#[test]
+fn rule_6_the_log_goes_on_above_what_the_store_alone_has_kept() {
+    for seed in 0..20 {
+        let mut world = world(Fsync::EverySec);
+        world.put(DB, b"a", &big(1), 0);
+        world.flush();
+        world.put(DB, b"a", &big(2), 0);
+        world.put(DB, b"b", b"1", 0);
+        let last = world.engine().log.last();
+        world.sim.fail(Op::Sync, 0, 1, 5);
+        assert!(world.engine().log.sync_to(last).is_err());
+        let mut flush = world.begin_flush(None);
+        while world.stored(DB, b"b").is_none() {
+            world.step(&mut flush, 1);
+        }
+        drop(flush);
+        world.crash(Some(seed));
+        assert!(world.engine().log.last() >= last, "LSNs would be given twice");
+        assert!(world.get(DB, b"b").is_some());
+        world.put(DB, b"a", &big(3), 0);
+        world.reopen(false);
+        world.verify();
+        world.audit();
+    }
+}
+
 /// A full disk on which the log still finds room: writers must not wait for a flush that cannot come.
 #[test]
 fn rule_13_a_writer_does_not_wait_for_flushes_that_fail() {
@@ -186,6 +213,28 @@ fn rule_13_a_failed_flush_leaves_its_bytes_dirty() {
     world.flush();
     assert_eq!(world.engine().dirty_bytes(), 0);
     world.audit();
+}
+
+/// What a flush has gathered is in memory until fjall has it: writers are slowed meanwhile, as they were before it.
+#[test]
+fn rule_13_what_a_flush_has_gathered_counts_until_it_is_stored() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", &[b'x'; 10_000], 0);
+    let engine = world.engine().clone();
+    let before = engine.dirty_bytes();
+    engine.dirty_budget.store(before as u64, Ordering::Relaxed);
+    let mut flush = world.begin_flush(None);
+    let mut gathered = 0;
+    while world.stored(DB, b"a").is_none() {
+        engine.set_gates();
+        assert_eq!((engine.dirty_bytes(), engine.write_delay_us.load(Ordering::Relaxed)), (before, MOST_DELAY_US));
+        gathered += u32::from(world.state(DB, b"a").unwrap() & state::IN_FLIGHT != 0);
+        world.step(&mut flush, 1);
+    }
+    assert!(gathered > 0);
+    world.finish(&mut flush);
+    engine.set_gates();
+    assert_eq!((engine.dirty_bytes(), engine.write_delay_us.load(Ordering::Relaxed)), (0, 0));
 }
 
 /// Dirty objects cannot leave the table: a flush makes room although the dirty budget is hardly used.
