@@ -207,6 +207,7 @@ fn records_survive_and_the_directory_is_free_after_close() {
     for round in 0..12 {
         partition.ingest((0..50).map(|n| put(&format!("k{n:02}"), &format!("{round}")))).unwrap();
     }
+    assert!(partition.pinned_bytes() > 0);
     let error = Store::open(dir.path(), options()).err().unwrap();
     assert!(matches!(error, StoreError::InUse { .. }), "{error}");
     let superblock = *store.superblock();
