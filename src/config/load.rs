@@ -14,6 +14,7 @@ use super::store::Values;
 use super::table;
 use super::value::Reason;
 use crate::util::glob::matches;
+use crate::util::path::folder_of;
 use crate::util::words::{is_space, quote, split};
 
 /// Files that include each other in a circle end here.
@@ -221,7 +222,7 @@ fn included(path: &Path) -> Vec<PathBuf> {
     if !pattern.iter().any(|c| b"*?[".contains(c)) {
         return vec![path.to_owned()];
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
     // As in a shell, a glob does not name hidden files unless it begins with a dot.

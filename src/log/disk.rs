@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::util::pace::Pace;
+use crate::util::path::folder_of;
 use crate::util::sys::begin_write_back;
 
 /// A file that is open for reading and writing. Offsets are explicit, so that a cut never moves a hidden cursor.
@@ -195,10 +196,7 @@ pub fn replace_small_file(io: &dyn Io, path: &Path, bytes: &[u8]) -> io::Result<
     write_all(&*file, bytes, 0)?;
     file.sync_all()?;
     io.rename(&aside, path)?;
-    match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => io.sync_dir(dir),
-        _ => io.sync_dir(Path::new(".")),
-    }
+    io.sync_dir(folder_of(path))
 }
 
 /// Writes all of `bytes`, going on after short writes: the next one names the reason.

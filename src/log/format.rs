@@ -246,6 +246,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_cut_short_or_has_another_magic_heads_no_frame() {
+        let bytes = FrameHeader { count: 2, size_bytes: 9, first: 7, synced: 6, check: 5 }.encode(3);
+        for len in 0..FRAME_HEADER {
+            assert_eq!(FrameHeader::decode(&bytes[..len], 3), None, "{len} bytes");
+        }
+        let mut other = bytes;
+        other[0] ^= 1;
+        let check = xxh3_64_with_seed(&other[..40], 3);
+        other[40..].copy_from_slice(&check.to_le_bytes());
+        assert_eq!(FrameHeader::decode(&other, 3), None, "whole, but of something else");
+    }
+
+    #[test]
     fn lengths_at_every_width_of_the_prefix_come_back() {
         for size_bytes in [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152] {
             let mut buf = b"before".to_vec();

@@ -10,6 +10,7 @@ use super::read::{CHUNK, Found, SegmentReader, Walker, cut, list_segments};
 use super::segment::{self, Segment};
 use super::writer::{Core, Listed};
 use super::{Damage, Lsn, OpenError, Origin};
+use crate::util::path::folder_of;
 
 /// Every record of a log that was opened, oldest first. Needs as much memory as a frame: 1 MiB and one record.
 pub struct Replay {
@@ -102,7 +103,8 @@ impl Replay {
         let (io, dir) = (&*core.io, &core.dir);
         let step = |name| io.step(name).map_err(|source| OpenError::io(dir, source));
         step("log.start")?;
-        sync_parent(io, dir).map_err(|source| OpenError::io(dir, source))?;
+        // The directory itself may be new; what is synced in it is worth as much as its own name.
+        io.sync_dir(folder_of(dir)).map_err(|source| OpenError::io(dir, source))?;
         if let Some(damage) = &self.tail {
             tracing::warn!(
                 path = %damage.path.display(), offset = damage.offset, lsn = damage.lsn,
@@ -160,15 +162,6 @@ impl Replay {
             rewritten.map_err(|source| OpenError::io(path, source))?;
         }
         Ok(())
-    }
-}
-
-/// The directory itself may be new; what is synced in it is worth as much as its own name.
-fn sync_parent(io: &dyn Io, dir: &Path) -> std::io::Result<()> {
-    match dir.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => io.sync_dir(Path::new(".")),
-        Some(parent) => io.sync_dir(parent),
-        None => Ok(()),
     }
 }
 

@@ -478,6 +478,12 @@ impl Core {
         result
     }
 
+    /// Memory that both buffers hold.
+    #[cfg(test)]
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.writer.lock().batch.buf.capacity() + self.pending.0.lock().buf.capacity()
+    }
+
     /// Writes everything appended so far with one write(2). False if there was nothing.
     pub(super) fn write_out(&self, mut writer: MutexGuard<'_, Writer>) -> io::Result<bool> {
         if !self.fill(&mut writer)? {

@@ -41,6 +41,7 @@ pub use superblock::Superblock;
 /// A byte string as the store takes and gives it: cheap to clone, short ones without an allocation.
 pub use fjall::{UserKey, UserValue};
 
+use crate::util::path::folder_of;
 use filter::DeadFilterFactory;
 use fjall::{Database, Keyspace, PersistMode};
 use parking_lot::RwLock;
@@ -293,8 +294,5 @@ fn make_dir(dir: &Path) -> Result {
         return Ok(());
     }
     std::fs::create_dir_all(dir).map_err(StoreError::io("create", dir))?;
-    match dir.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => superblock::sync_dir(parent),
-        _ => superblock::sync_dir(Path::new(".")),
-    }
+    superblock::sync_dir(folder_of(dir))
 }

@@ -182,8 +182,10 @@ mod tests {
     fn rule_14_superblock_is_written_once_and_returns() {
         let dir = tempdir().unwrap();
         assert_eq!(Superblock::load(dir.path()).unwrap(), None);
+        let before_ms = now_ms();
         let made = Superblock::open(dir.path(), None, 16).unwrap();
         assert_eq!(made.shards, 16);
+        assert!(before_ms > 1_700_000_000_000 && (before_ms..=now_ms()).contains(&made.created_ms));
         assert_ne!(made.hash_key, [0, 0]);
         assert_eq!(Superblock::open(dir.path(), None, 64).unwrap(), made);
         assert_eq!(Superblock::open(dir.path(), Some(16), 64).unwrap(), made);

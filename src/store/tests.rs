@@ -199,6 +199,19 @@ fn a_range_does_not_see_what_comes_after_it() {
     assert_eq!(texts(partition.range(b"a", b"z").unwrap()), ["a=2", "c=2"]);
 }
 
+/// A directory can hold far more records than there is memory for a part of each.
+#[test]
+fn what_stays_in_memory_of_many_records_is_no_part_of_each() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    for from in [0, 10_000] {
+        partition.ingest((from..from + 10_000).map(|n| put(&format!("k{n:09}"), "value"))).unwrap();
+    }
+    // The ways to the pieces of filters and indexes, and no more.
+    assert!((1..20_000 / 10).contains(&partition.pinned_bytes()), "{} bytes", partition.pinned_bytes());
+}
+
 #[test]
 fn records_survive_and_the_directory_is_free_after_close() {
     let dir = tempdir().unwrap();

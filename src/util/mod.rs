@@ -7,6 +7,7 @@
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
 //! | [`pace`] | background work that lets go of its core now and then |
+//! | [`path`] | the folder of a file |
 //! | [`prefetch`] | memory into the cache before it is read |
 //! | [`splitmix`] | numbers that follow from a seed |
 //! | [`sys`] | scheduling of a thread, file limit, write-back of a file, shutdown of a socket |
@@ -23,6 +24,7 @@ pub mod logging;
 pub mod long_double;
 pub mod num;
 pub mod pace;
+pub mod path;
 pub mod prefetch;
 pub mod scale;
 pub mod splitmix;

@@ -21,6 +21,19 @@ fn one_write_takes_everything_appended_so_far() {
 }
 
 #[test]
+fn a_huge_commit_leaves_no_huge_buffer_and_a_small_one_its_own() {
+    let (log, waiter) = with_records(&SimIo::new(), Fsync::EverySec, 10);
+    let small = log.core.buffer_bytes();
+    assert!(small > 0, "nobody allocates for every commit");
+    for _ in 0..2 {
+        let last = log.append(|_, out| out.resize(out.len() + (20 << 20), 7));
+        assert!(log.core.buffer_bytes() > 20 << 20);
+        assert_eq!(log.commit(last, waiter), last);
+        assert!(log.core.buffer_bytes() < 1 << 20, "{} bytes", log.core.buffer_bytes());
+    }
+}
+
+#[test]
 fn everysec_acknowledges_what_is_written_always_what_is_synced() {
     let sim = SimIo::new();
     let (log, _) = with_records(&sim, Fsync::EverySec, 2);

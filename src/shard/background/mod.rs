@@ -79,9 +79,11 @@ impl Engine {
     }
 
     fn flush_thread(&self) {
-        let (mut last_flush, mut tend) = (Instant::now(), Tend::new());
+        let (mut last_flush, mut tend) = (Instant::now(), Tend::new(Instant::now()));
         while !self.stopping.load(Ordering::Relaxed) {
-            tend.turn(self);
+            if tend.turn(Instant::now(), || self.tend_store()) && self.store_failure.lock().take().is_some() {
+                tracing::info!("the store's compactions go on");
+            }
             let asked = {
                 let mut asked = self.flush_wake.0.lock();
                 if !*asked {
@@ -266,24 +268,64 @@ struct Tend {
 }
 
 impl Tend {
-    fn new() -> Self {
-        let now = Instant::now();
+    fn new(now: Instant) -> Self {
         Tend { next: now + TEND_EVERY, pause: TEND_EVERY, ill: now }
     }
 
-    fn turn(&mut self, engine: &Engine) {
-        let now = Instant::now();
+    /// Looks if it is time to. True where it has been well for so long that it may be taken for healed: what has ended the
+    /// worker may come up again when it gets that far.
+    fn turn(&mut self, now: Instant, is_well: impl FnOnce() -> bool) -> bool {
         if now < self.next {
-            return;
+            return false;
         }
         self.next = now + TEND_EVERY;
-        if !engine.tend_store() {
+        if !is_well() {
             (self.ill, self.next) = (now, now + self.pause);
             self.pause = (self.pause * 2).min(TEND_PAUSE);
-        } else if now > self.ill + 2 * self.pause && engine.store_failure.lock().take().is_some() {
-            // Not at once: what has ended the worker may come up again when it gets that far.
-            tracing::info!("the store's compactions go on");
+            return false;
+        }
+        let healed = now > self.ill + 2 * self.pause;
+        if healed {
             self.pause = TEND_EVERY;
         }
+        healed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds at which a store is looked at that is ill before `well_from`, and the first at which it counts as healed.
+    fn looks(
+        tend: &mut Tend,
+        start: Instant,
+        seconds: std::ops::Range<u64>,
+        well_from: u64,
+    ) -> (Vec<u64>, Option<u64>) {
+        let (mut looks, mut healed) = (Vec::new(), None);
+        for s in seconds {
+            let well = || {
+                looks.push(s);
+                s >= well_from
+            };
+            if tend.turn(start + Duration::from_secs(s), well) {
+                healed = healed.or(Some(s));
+            }
+        }
+        (looks, healed)
+    }
+
+    #[test]
+    fn a_store_that_stays_ill_is_tended_ever_more_rarely_until_it_is_well_for_long() {
+        let start = Instant::now();
+        let mut tend = Tend::new(start);
+        let (ill, healed) = looks(&mut tend, start, 0..300, 300);
+        assert_eq!((ill, healed), (vec![1, 2, 4, 8, 16, 32, 64, 128, 192, 256], None));
+        let (well, healed) = looks(&mut tend, start, 300..500, 300);
+        assert_eq!(well, (320..500).collect::<Vec<_>>());
+        assert_eq!(healed, Some(256 + 2 * 64 + 1));
+        let (again, _) = looks(&mut tend, start, 500..510, 510);
+        assert_eq!(again, [500, 501, 503, 507], "the pauses begin anew");
     }
 }

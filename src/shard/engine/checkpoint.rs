@@ -298,6 +298,7 @@ impl Engine {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -329,6 +330,29 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(decode(&bytes[..len]), None);
         }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let noted = Checkpoint { trust: Trust::Whole, ..sample() };
+        let missing = |bounds, stored: &[Lsn]| noted.missing(bounds, stored).unwrap();
+        assert_eq!(
+            missing(Some((9, 9)), &[4, 5]),
+            "records 2 to 8 are neither in the store nor in the log: a segment is missing"
+        );
+        assert_eq!(missing(Some((2, 2)), &[4, 5]), "the log's newest segment, 0000000000000003.log, is missing");
+        assert_eq!(
+            missing(Some((2, 3)), &[4, 1]),
+            "partition of shard 1 is from an earlier time, or empty: it reaches record 1, but held 5"
+        );
+        assert_eq!(
+            missing(Some((2, 3)), &[3, 1]),
+            "store/ is from an earlier time, or empty: 2 partitions are, the first of them that of shard 0"
+        );
+        assert_eq!(
+            noted.missing_end(6, &[4, 5]).unwrap(),
+            "the log ends with record 6, but went up to 258: its end is missing, or it is old"
+        );
     }
 
     #[test]

@@ -478,5 +478,9 @@ fn rule_13_a_replay_flushes_for_memory_and_not_for_the_dirty_budget() {
     assert!(engine.dirty_bytes() > 40_000 && engine.dirty_bytes() < world.options.table_budget / 2);
     assert!(engine.shards.iter().all(|shard| shard.core().gathers == 0));
     drop(engine);
+    // What is dirty is more than half of the tables' budget now, though not all of it.
+    world.options.table_budget = 64 << 10;
+    world.crash(None);
+    assert!(world.engine().shards.iter().any(|shard| shard.core().gathers > 0));
     world.audit();
 }

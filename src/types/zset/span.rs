@@ -36,11 +36,6 @@ impl Entry<'_> {
         read_sort(&self.key, &self.value)
     }
 
-    /// The key in the sort group.
-    pub fn key(&self) -> &[u8] {
-        &self.key
-    }
-
     /// A copy that outlives what it was read from.
     pub fn held(&self) -> Held {
         Held { key: Key::from_slice(&self.key), value: self.value.to_vec() }

@@ -368,8 +368,22 @@ fn crosses_threads() {
     is_send::<Overlay>();
 }
 
+/// Nodes above the leaves.
+fn inners(overlay: &Overlay) -> usize {
+    fn count(inner: &Inner) -> usize {
+        match inner.children() {
+            Children::Leaves(_) => 1,
+            Children::Inners(inners) => 1 + inners.iter().map(count).sum::<usize>(),
+        }
+    }
+    match &overlay.root {
+        Root::Leaf(_) => 0,
+        Root::Inner(inner) => count(inner),
+    }
+}
+
 #[test]
-fn keys_in_order_fill_leaves() {
+fn keys_in_order_fill_nodes() {
     let n = 320 * LEAF_ENTRIES as u32;
     // Up, down, and down towards a group that stands before in full leaves.
     let orders: [&dyn Fn(u32) -> u32; 3] = [&|i| i, &|i| n - i, &|i| if i < n / 2 { i } else { n + n - i }];
@@ -378,6 +392,7 @@ fn keys_in_order_fill_leaves() {
         (0..n).for_each(|i| drop(overlay.insert(clean(&order(i).to_be_bytes()))));
         check(&overlay);
         assert!(leaves(&overlay) < n as usize / LEAF_ENTRIES * 11 / 10, "{} leaves", leaves(&overlay));
+        assert!(inners(&overlay) <= 2 + n as usize / LEAF_ENTRIES / FAN_OUT, "{} above them", inners(&overlay));
     }
 }
 
