@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use tarn::codec::element::{self, Element};
 use tarn::codec::key::{self, DiskKey, decode_key};
-use tarn::codec::redo::Ops;
+use tarn::codec::redo::{Ops, Record};
 use tarn::codec::{Meta, NamespaceMap};
 
 fuzz_target!(|data: &[u8]| {
@@ -45,13 +45,13 @@ fn decode_metadata(bytes: &[u8]) {
 }
 
 fn decode_operations(bytes: &[u8]) {
-    let mut again = Vec::new();
+    let mut again = Record::default();
     let ops: Vec<_> = Ops::new(bytes).map_while(Result::ok).collect();
     for op in &ops {
         op.encode(&mut again);
     }
-    assert!(again.len() <= bytes.len());
-    assert!(Ops::new(&again).map_while(Result::ok).eq(ops));
+    assert!(again.bytes().len() <= bytes.len());
+    assert!(Ops::new(again.bytes()).map_while(Result::ok).eq(ops));
 }
 
 fn decode_namespaces(bytes: &[u8]) {

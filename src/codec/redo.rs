@@ -6,13 +6,17 @@
 //! | 2 | delete | `ns` `[key]` |
 //! | 3 | patch | `ns` `[key]` `offset` `[bytes]` |
 //! | 4 | expire | `ns` `[key]` `expire_ms` |
-//! | 5 | element put | `ns` `[key]` `version` `[element]` `[value]` |
-//! | 6 | element delete | `ns` `[key]` `version` `[element]` |
-//! | 7 | element patch | `ns` `[key]` `version` `[element]` `offset` `[bytes]` |
+//! | 5 | element put | `[element]` `[value]` |
+//! | 6 | element delete | `[element]` |
+//! | 7 | element patch | `[element]` `offset` `[bytes]` |
 //! | 8 | count | `shard` `ns` `count` |
 //! | 9 | raw put | `shard` `[key]` `[value]` |
 //! | 10 | raw delete | `shard` `[key]` |
 //! | 11 | names | `[map]` |
+//! | 12 | body | `ns` `[key]` `version` |
+//!
+//! Operations on elements are of the body that was named last. [`Record`] names it where it is another one, so that a
+//! command with thousands of elements names its key once.
 //!
 //! Numbers are varints, `[x]` is a varint length and that many bytes. `key` is the user's key, whole however long;
 //! `header` as [`super::Meta::encode_header`] makes it; `element` as [`super::element`] does; a raw `key` is a whole
@@ -21,8 +25,10 @@
 //! Every operation names its outcome and not a change to what was before, so that replaying a log, in order and from
 //! any record on whose predecessors are in the store, ends in the same state. A patch names the bytes at an offset.
 //!
-//! Version 0, in an element operation or in a put's header, stands for the LSN of the record: who writes a record
+//! Version 0, of a body or in a put's header, stands for the LSN of the record: who writes a record
 //! does not know its LSN yet.
+
+use std::ops::Range;
 
 use super::cursor::{Cursor, push_slice, push_varint};
 use super::{CodecError, NsId};
@@ -38,6 +44,7 @@ const COUNT: u8 = 8;
 const RAW_PUT: u8 = 9;
 const RAW_DELETE: u8 = 10;
 const NAMES: u8 = 11;
+const BODY: u8 = 12;
 
 /// One decoded operation; everything is borrowed from the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,10 +157,76 @@ fn push_head(tag: u8, ns: NsId, key: &[u8], more: usize, out: &mut Vec<u8>) {
     push_slice(key, out);
 }
 
+/// A record on its way into the log.
+#[derive(Debug, Default)]
+pub struct Record {
+    bytes: Vec<u8>,
+    /// The body named last.
+    body: Option<NamedBody>,
+}
+
+#[derive(Debug)]
+struct NamedBody {
+    ns: NsId,
+    version: u64,
+    /// Where its key stands in the record.
+    key: Range<usize>,
+}
+
+impl Record {
+    /// What it is so far.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes that it has room for.
+    #[inline]
+    pub const fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Where the next operation is appended, but for those on elements.
+    #[inline]
+    pub const fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Where operations on elements of this body are appended.
+    #[inline]
+    pub fn of_body(&mut self, ns: NsId, key: &[u8], version: u64) -> &mut Vec<u8> {
+        let is_named = |named: &NamedBody| {
+            named.ns == ns && named.version == version && self.bytes.get(named.key.clone()) == Some(key)
+        };
+        if !self.body.as_ref().is_some_and(is_named) {
+            push_head(BODY, ns, key, 0, &mut self.bytes);
+            let end = self.bytes.len();
+            self.body = Some(NamedBody { ns, version, key: end - key.len()..end });
+            push_varint(version, &mut self.bytes);
+        }
+        &mut self.bytes
+    }
+
+    /// Goes back to what it was when it had so many bytes.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.bytes.len() {
+            self.bytes.truncate(len);
+            self.body = None;
+        }
+    }
+
+    /// Begins anew.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.body = None;
+    }
+}
+
 #[inline]
-fn push_elem_head(tag: u8, ns: NsId, key: &[u8], version: u64, elem: &[u8], more: usize, out: &mut Vec<u8>) {
-    push_head(tag, ns, key, elem.len() + more, out);
-    push_varint(version, out);
+fn push_elem_head(tag: u8, elem: &[u8], more: usize, out: &mut Vec<u8>) {
+    out.reserve(elem.len() + more + 32);
+    out.push(tag);
     push_slice(elem, out);
 }
 
@@ -186,31 +259,23 @@ pub fn encode_expire(ns: NsId, key: &[u8], expire_ms: u64, out: &mut Vec<u8>) {
     push_varint(expire_ms, out);
 }
 
-/// Appends [`Op::ElemPut`].
+/// Appends [`Op::ElemPut`] behind [`Record::of_body`].
 #[inline]
-pub fn encode_elem_put(ns: NsId, key: &[u8], version: u64, elem: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    push_elem_head(ELEM_PUT, ns, key, version, elem, value.len(), out);
+pub fn encode_elem_put(elem: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    push_elem_head(ELEM_PUT, elem, value.len(), out);
     push_slice(value, out);
 }
 
-/// Appends [`Op::ElemDelete`].
+/// Appends [`Op::ElemDelete`] behind [`Record::of_body`].
 #[inline]
-pub fn encode_elem_delete(ns: NsId, key: &[u8], version: u64, elem: &[u8], out: &mut Vec<u8>) {
-    push_elem_head(ELEM_DELETE, ns, key, version, elem, 0, out);
+pub fn encode_elem_delete(elem: &[u8], out: &mut Vec<u8>) {
+    push_elem_head(ELEM_DELETE, elem, 0, out);
 }
 
-/// Appends [`Op::ElemPatch`].
+/// Appends [`Op::ElemPatch`] behind [`Record::of_body`].
 #[inline]
-pub fn encode_elem_patch(
-    ns: NsId,
-    key: &[u8],
-    version: u64,
-    elem: &[u8],
-    offset: u64,
-    bytes: &[u8],
-    out: &mut Vec<u8>,
-) {
-    push_elem_head(ELEM_PATCH, ns, key, version, elem, bytes.len(), out);
+pub fn encode_elem_patch(elem: &[u8], offset: u64, bytes: &[u8], out: &mut Vec<u8>) {
+    push_elem_head(ELEM_PATCH, elem, bytes.len(), out);
     push_varint(offset, out);
     push_slice(bytes, out);
 }
@@ -243,32 +308,64 @@ pub fn encode_names(map: &[u8], out: &mut Vec<u8>) {
 
 impl Op<'_> {
     /// Appends the operation.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub fn encode(&self, to: &mut Record) {
         match *self {
-            Op::Put { ns, key, header, value } => encode_put(ns, key, header, value, out),
-            Op::Delete { ns, key } => encode_delete(ns, key, out),
-            Op::Patch { ns, key, offset, bytes } => encode_patch(ns, key, offset, bytes, out),
-            Op::Expire { ns, key, expire_ms } => encode_expire(ns, key, expire_ms, out),
-            Op::ElemPut { ns, key, version, elem, value } => encode_elem_put(ns, key, version, elem, value, out),
-            Op::ElemDelete { ns, key, version, elem } => encode_elem_delete(ns, key, version, elem, out),
-            Op::ElemPatch { ns, key, version, elem, offset, bytes } => {
-                encode_elem_patch(ns, key, version, elem, offset, bytes, out);
+            Op::Put { ns, key, header, value } => encode_put(ns, key, header, value, to.out()),
+            Op::Delete { ns, key } => encode_delete(ns, key, to.out()),
+            Op::Patch { ns, key, offset, bytes } => encode_patch(ns, key, offset, bytes, to.out()),
+            Op::Expire { ns, key, expire_ms } => encode_expire(ns, key, expire_ms, to.out()),
+            Op::ElemPut { ns, key, version, elem, value } => {
+                encode_elem_put(elem, value, to.of_body(ns, key, version));
             }
-            Op::Count { shard, ns, count } => encode_count(shard, ns, count, out),
-            Op::Raw { shard, key, value } => encode_raw(shard, key, value, out),
-            Op::Names(map) => encode_names(map, out),
+            Op::ElemDelete { ns, key, version, elem } => encode_elem_delete(elem, to.of_body(ns, key, version)),
+            Op::ElemPatch { ns, key, version, elem, offset, bytes } => {
+                encode_elem_patch(elem, offset, bytes, to.of_body(ns, key, version));
+            }
+            Op::Count { shard, ns, count } => encode_count(shard, ns, count, to.out()),
+            Op::Raw { shard, key, value } => encode_raw(shard, key, value, to.out()),
+            Op::Names(map) => encode_names(map, to.out()),
         }
     }
 }
 
 /// The operations of one record, in order. Ends behind the first error.
 #[derive(Debug, Clone)]
-pub struct Ops<'a>(Cursor<'a>);
+pub struct Ops<'a> {
+    cursor: Cursor<'a>,
+    /// Namespace, key and version of the body named last.
+    body: Option<(NsId, &'a [u8], u64)>,
+}
 
 impl<'a> Ops<'a> {
     /// Reads the payload of a record.
     pub const fn new(payload: &'a [u8]) -> Self {
-        Ops(Cursor::new(payload))
+        Ops { cursor: Cursor::new(payload), body: None }
+    }
+
+    fn decode(&mut self) -> Result<Op<'a>, CodecError> {
+        let cursor = &mut self.cursor;
+        let mut tag = cursor.u8()?;
+        while tag == BODY {
+            self.body = Some((cursor.varint_u32()?, cursor.slice()?, cursor.varint()?));
+            tag = cursor.u8()?;
+        }
+        match tag {
+            PUT..=EXPIRE => decode_key_op(tag, cursor),
+            ELEM_PUT..=ELEM_PATCH => {
+                let (ns, key, version) = self.body.ok_or(CodecError::UnknownOp(tag))?;
+                let elem = cursor.slice()?;
+                Ok(match tag {
+                    ELEM_PUT => Op::ElemPut { ns, key, version, elem, value: cursor.slice()? },
+                    ELEM_DELETE => Op::ElemDelete { ns, key, version, elem },
+                    _ => Op::ElemPatch { ns, key, version, elem, offset: cursor.varint()?, bytes: cursor.slice()? },
+                })
+            }
+            COUNT => Ok(Op::Count { shard: cursor.varint_u16()?, ns: cursor.varint_u32()?, count: cursor.varint()? }),
+            RAW_PUT => Ok(Op::Raw { shard: cursor.varint_u16()?, key: cursor.slice()?, value: Some(cursor.slice()?) }),
+            RAW_DELETE => Ok(Op::Raw { shard: cursor.varint_u16()?, key: cursor.slice()?, value: None }),
+            NAMES => Ok(Op::Names(cursor.slice()?)),
+            tag => Err(CodecError::UnknownOp(tag)),
+        }
     }
 }
 
@@ -276,12 +373,12 @@ impl<'a> Iterator for Ops<'a> {
     type Item = Result<Op<'a>, CodecError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
+        if self.cursor.is_empty() {
             return None;
         }
-        let op = decode_op(&mut self.0);
+        let op = self.decode();
         if op.is_err() {
-            self.0 = Cursor::new(&[]);
+            self.cursor = Cursor::new(&[]);
         }
         Some(op)
     }
@@ -289,33 +386,14 @@ impl<'a> Iterator for Ops<'a> {
 
 impl std::iter::FusedIterator for Ops<'_> {}
 
-fn decode_op<'a>(cursor: &mut Cursor<'a>) -> Result<Op<'a>, CodecError> {
-    let tag = cursor.u8()?;
-    match tag {
-        PUT..=ELEM_PATCH => decode_key_op(tag, cursor),
-        COUNT => Ok(Op::Count { shard: cursor.varint_u16()?, ns: cursor.varint_u32()?, count: cursor.varint()? }),
-        RAW_PUT => Ok(Op::Raw { shard: cursor.varint_u16()?, key: cursor.slice()?, value: Some(cursor.slice()?) }),
-        RAW_DELETE => Ok(Op::Raw { shard: cursor.varint_u16()?, key: cursor.slice()?, value: None }),
-        NAMES => Ok(Op::Names(cursor.slice()?)),
-        tag => Err(CodecError::UnknownOp(tag)),
-    }
-}
-
 /// The operations that begin with namespace and key.
 fn decode_key_op<'a>(tag: u8, cursor: &mut Cursor<'a>) -> Result<Op<'a>, CodecError> {
     let (ns, key) = (cursor.varint_u32()?, cursor.slice()?);
     match tag {
-        PUT => return Ok(Op::Put { ns, key, header: cursor.slice()?, value: cursor.slice()? }),
-        DELETE => return Ok(Op::Delete { ns, key }),
-        PATCH => return Ok(Op::Patch { ns, key, offset: cursor.varint()?, bytes: cursor.slice()? }),
-        EXPIRE => return Ok(Op::Expire { ns, key, expire_ms: cursor.varint()? }),
-        _ => {}
-    }
-    let (version, elem) = (cursor.varint()?, cursor.slice()?);
-    match tag {
-        ELEM_PUT => Ok(Op::ElemPut { ns, key, version, elem, value: cursor.slice()? }),
-        ELEM_DELETE => Ok(Op::ElemDelete { ns, key, version, elem }),
-        ELEM_PATCH => Ok(Op::ElemPatch { ns, key, version, elem, offset: cursor.varint()?, bytes: cursor.slice()? }),
+        PUT => Ok(Op::Put { ns, key, header: cursor.slice()?, value: cursor.slice()? }),
+        DELETE => Ok(Op::Delete { ns, key }),
+        PATCH => Ok(Op::Patch { ns, key, offset: cursor.varint()?, bytes: cursor.slice()? }),
+        EXPIRE => Ok(Op::Expire { ns, key, expire_ms: cursor.varint()? }),
         tag => Err(CodecError::UnknownOp(tag)),
     }
 }
@@ -327,11 +405,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn encoded(ops: &[Op<'_>]) -> Vec<u8> {
-        let mut out = Vec::new();
-        for op in ops {
-            op.encode(&mut out);
-        }
-        out
+        let mut record = Record::default();
+        ops.iter().for_each(|op| op.encode(&mut record));
+        record.bytes().to_vec()
     }
 
     #[test]
@@ -343,9 +419,12 @@ mod tests {
             (Op::Delete { ns, key }, b"\x02\x01\x01k"),
             (Op::Patch { ns, key, offset: 300, bytes: b"x" }, b"\x03\x01\x01k\xac\x02\x01x"),
             (Op::Expire { ns, key, expire_ms: 9 }, b"\x04\x01\x01k\x09"),
-            (Op::ElemPut { ns, key, version, elem, value: b"v" }, b"\x05\x01\x01k\x05\x02\x01f\x01v"),
-            (Op::ElemDelete { ns, key, version, elem }, b"\x06\x01\x01k\x05\x02\x01f"),
-            (Op::ElemPatch { ns, key, version, elem, offset: 2, bytes: b"x" }, b"\x07\x01\x01k\x05\x02\x01f\x02\x01x"),
+            (Op::ElemPut { ns, key, version, elem, value: b"v" }, b"\x0c\x01\x01k\x05\x05\x02\x01f\x01v"),
+            (Op::ElemDelete { ns, key, version, elem }, b"\x0c\x01\x01k\x05\x06\x02\x01f"),
+            (
+                Op::ElemPatch { ns, key, version, elem, offset: 2, bytes: b"x" },
+                b"\x0c\x01\x01k\x05\x07\x02\x01f\x02\x01x",
+            ),
             (Op::Count { shard: 3, ns, count: 7 }, b"\x08\x03\x01\x07"),
             (Op::Raw { shard: 3, key: b"G", value: Some(b"v") }, b"\x09\x03\x01G\x01v"),
             (Op::Raw { shard: 3, key: b"G", value: Some(b"") }, b"\x09\x03\x01G\x00"),
@@ -355,6 +434,28 @@ mod tests {
         for (op, bytes) in cases {
             assert_eq!(encoded(&[op]), bytes, "{op:?}");
         }
+    }
+
+    #[test]
+    fn a_body_is_named_where_it_is_another_one() {
+        let put = |ns, key, version| Op::ElemPut { ns, key, version, elem: b"e", value: b"v" };
+        let one: Vec<Op<'_>> = vec![put(1, b"key", 5); 3];
+        assert_eq!(encoded(&one).iter().filter(|byte| **byte == b'k').count(), 1);
+        let all = [&one[..], &[put(2, b"key", 5), put(2, b"kez", 5), put(2, b"kez", 6), put(2, b"kez", 6)]].concat();
+        assert_eq!(Ops::new(&encoded(&all)).collect::<Result<Vec<_>, _>>().unwrap(), all);
+        assert_eq!(encoded(&all).iter().filter(|byte| **byte == b'k').count(), 4);
+
+        // What named it may have been taken back.
+        let mut record = Record::default();
+        put(1, b"key", 5).encode(&mut record);
+        record.truncate(0);
+        put(1, b"key", 5).encode(&mut record);
+        assert_eq!(Ops::new(record.bytes()).collect::<Result<Vec<_>, _>>().unwrap(), [put(1, b"key", 5)]);
+        record.clear();
+        put(1, b"key", 5).encode(&mut record);
+        assert_eq!(Ops::new(record.bytes()).count(), 1);
+        assert_eq!(Ops::new(b"\x05\x01e\x01v").next(), Some(Err(CodecError::UnknownOp(ELEM_PUT))), "of no body");
+        assert_eq!(Ops::new(b"\x0c\x01\x01k\x05").next(), Some(Err(CodecError::Truncated)), "no element");
     }
 
     #[test]
@@ -410,7 +511,7 @@ mod tests {
         }
 
         #[test]
-        fn random_bytes_never_panic(tag in 0u8..13, bytes in vec(any::<u8>(), 0..60)) {
+        fn random_bytes_never_panic(tag in 0u8..14, bytes in vec(any::<u8>(), 0..60)) {
             for op in Ops::new(&[&[tag], bytes.as_slice()].concat()).flatten() {
                 let _ = format!("{op:?}");
             }

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::Lsn;
 
 /// The format this binary writes and the only one it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 pub(super) const SEGMENT_MAGIC: [u8; 8] = *b"TARNLOG\n";
 pub(super) const SEGMENT_HEADER: usize = 40;
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn bytes_are_pinned() {
         let header = encode_segment_header(9, 0x0102_0304_0506_0708);
-        assert_eq!(header[..16], *b"TARNLOG\n\x02\0\0\0\0\0\0\0");
+        assert_eq!(header[..16], *b"TARNLOG\n\x03\0\0\0\0\0\0\0");
         assert_eq!(header[16..32], *b"\x09\0\0\0\0\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01");
         assert_eq!(decode_segment_header(&header, 9), Ok(0x0102_0304_0506_0708));
         assert_eq!(decode_segment_header(&header, 8), Err(BadHeader::Foreign(9)));

@@ -219,11 +219,11 @@ fn rule_4_a_damaged_segment_header_is_refused() {
 #[test]
 fn rule_4_another_format_version_is_named() {
     let mut header = encode_segment_header(0, 1);
-    header[8] = 3;
+    header[8] = 4;
     let check = xxhash_rust::xxh3::xxh3_64(&header[..32]);
     header[32..].copy_from_slice(&check.to_le_bytes());
     let error = reopen(&disk(&header), Fsync::No).err().unwrap().to_string();
-    assert_eq!(error, "log: log/0000000000000001.log has format version 3, this binary knows 2");
+    assert_eq!(error, "log: log/0000000000000001.log has format version 4, this binary knows 3");
 }
 
 #[test]

@@ -19,13 +19,18 @@ impl Txn<'_, '_> {
     /// Where the transaction stands.
     pub fn mark(&self) -> Mark {
         let set = &self.set;
-        Mark { redo: set.redo.len(), undo: set.undo.len(), touched: set.touched.len(), counts: set.counts.len() }
+        Mark {
+            redo: set.redo.bytes().len(),
+            undo: set.undo.len(),
+            touched: set.touched.len(),
+            counts: set.counts.len(),
+        }
     }
 
     /// Whether anything was written.
     pub fn has_writes(&self) -> bool {
         // Changed metadata is logged by the commit only.
-        !self.set.redo.is_empty() || !self.set.undo.is_empty()
+        !self.set.redo.bytes().is_empty() || !self.set.undo.is_empty()
     }
 
     /// Takes back everything since a mark.
@@ -48,16 +53,16 @@ impl Txn<'_, '_> {
     pub fn commit(&mut self, log: &Log) -> Lsn {
         self.count_look_ups();
         self.log_pending();
-        if self.set.redo.is_empty() && self.set.counts.is_empty() {
+        if self.set.redo.bytes().is_empty() && self.set.counts.is_empty() {
             debug_assert!(self.set.undo.is_empty(), "a change without an operation in the log");
             self.set.give_back();
             return self.need;
         }
         for (at, ns) in self.set.counts.drain(..) {
             let core = &self.lease[at as usize];
-            redo::encode_count(core.shard, ns, core.count(ns), &mut self.set.redo);
+            redo::encode_count(core.shard, ns, core.count(ns), self.set.redo.out());
         }
-        let redo = &self.set.redo;
+        let redo = self.set.redo.bytes();
         let lsn = log.append(|_, out| out.extend_from_slice(redo));
         self.set.redo.clear();
         for undo in self.set.undo.drain(..) {
@@ -145,7 +150,10 @@ impl WriteSet {
     /// Gives back what an unusual transaction took: the buffers are its thread's, which may never see another.
     #[inline]
     fn give_back(&mut self) {
-        if self.capacities().iter().any(|bytes| *bytes > KEPT_BYTES) && self.redo.is_empty() && self.undo.is_empty() {
+        if self.capacities().iter().any(|bytes| *bytes > KEPT_BYTES)
+            && self.redo.bytes().is_empty()
+            && self.undo.is_empty()
+        {
             *self = WriteSet::default();
         }
     }
@@ -153,7 +161,7 @@ impl WriteSet {
     pub(super) fn push_put(&mut self, ns: NsId, key: &[u8], meta: &Meta, value: &[u8]) {
         self.header.clear();
         meta.encode_header(&mut self.header);
-        redo::encode_put(ns, key, &self.header, value, &mut self.redo);
+        redo::encode_put(ns, key, &self.header, value, self.redo.out());
     }
 }
 

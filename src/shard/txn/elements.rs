@@ -278,7 +278,7 @@ impl Txn<'_, '_> {
             return true;
         }
         let owner = &object.bytes[..key_len];
-        redo::encode_elem_put(object.ns, owner, body.version, key, value, &mut self.set.redo);
+        redo::encode_elem_put(key, value, self.set.redo.of_body(object.ns, owner, body.version));
         let after = body.overlay.bytes();
         core.table_bytes = core.table_bytes + after - before;
         core.dirty_bytes += bytes;
@@ -315,7 +315,8 @@ impl Txn<'_, '_> {
             return Ok(false);
         };
         take(value);
-        redo::encode_elem_delete(object.ns, &object.bytes[..key_len], body.version, key, &mut self.set.redo);
+        let owner = &object.bytes[..key_len];
+        redo::encode_elem_delete(key, self.set.redo.of_body(object.ns, owner, body.version));
         let mut more = 0;
         if old.state & TRACE != 0 {
             let removal = Entry::new(key, None, old.state | overlay::state::DIRTY);

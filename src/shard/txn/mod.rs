@@ -58,7 +58,7 @@ pub struct WriteSet {
     /// Hashes of the keys that routing has looked at, by their address, in the order in which most commands use them:
     /// spares hashing them again.
     pub hints: SmallVec<[(usize, u64); 4]>,
-    redo: Vec<u8>,
+    redo: redo::Record,
     header: Vec<u8>,
     undo: Vec<Undo>,
     arena: Vec<u8>,
@@ -106,7 +106,7 @@ pub struct Txn<'a, 'e> {
 impl<'a, 'e> Txn<'a, 'e> {
     /// A transaction over leased cores.
     pub fn new(mut lease: Lease<'e>, router: &'a Router, set: &'a mut WriteSet, now_ms: u64, may_block: bool) -> Self {
-        debug_assert!(set.redo.is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
+        debug_assert!(set.redo.bytes().is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
         lease.iter_mut().for_each(|core| core.make_room());
         let routed = lease.len() == 1;
         Txn {
@@ -232,7 +232,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// committing.
     #[inline]
     fn charge(&mut self) {
-        let bytes = self.set.redo.len() + self.set.undo.len() * size_of::<Undo>();
+        let bytes = self.set.redo.bytes().len() + self.set.undo.len() * size_of::<Undo>();
         let more = bytes.saturating_sub(std::mem::replace(&mut self.charged, bytes));
         _ = meter::hold(more);
     }
@@ -309,7 +309,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// Puts or removes a record that belongs to no key.
     pub fn put_raw(&mut self, at: u16, key: Vec<u8>, value: Option<Vec<u8>>) {
         let core = &mut self.lease[at as usize];
-        redo::encode_raw(core.shard, &key, value.as_deref(), &mut self.set.redo);
+        redo::encode_raw(core.shard, &key, value.as_deref(), self.set.redo.out());
         let old = core.put_raw(key.clone(), value);
         self.set.undo.push(Undo::Raw { at, key, old });
     }
@@ -324,7 +324,7 @@ impl<'a, 'e> Txn<'a, 'e> {
                 if self.object(found).body.as_ref().is_some_and(|body| body.version == 0) {
                     // Born in this very record, as its successor may be: only a removal between tells them apart when
                     // the record is replayed, else elements of the one would turn up in the other.
-                    redo::encode_delete(ns, key, &mut self.set.redo);
+                    redo::encode_delete(ns, key, self.set.redo.out());
                 }
                 self.strip(found);
                 if self.object(found).kind == Kind::Absent {
@@ -372,7 +372,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             return false;
         }
         let (live, ns) = (object.is_live(self.now_ms), object.ns);
-        redo::encode_delete(ns, object.key(), &mut self.set.redo);
+        redo::encode_delete(ns, object.key(), self.set.redo.out());
         self.note_header(at);
         self.strip(at);
         let core = &mut *self.lease[at.at as usize];
@@ -394,7 +394,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.note_header(at);
         self.lease[at.at as usize].set_expire(at.index, expire_ms);
         let object = self.lease[at.at as usize].table.at(at.index);
-        redo::encode_expire(object.ns, object.key(), expire_ms, &mut self.set.redo);
+        redo::encode_expire(object.ns, object.key(), expire_ms, self.set.redo.out());
         self.touch(at);
     }
 
@@ -417,7 +417,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
         let mut record = Vec::new();
         names.map().encode(&mut record);
-        redo::encode_names(&record, &mut self.set.redo);
+        redo::encode_names(&record, self.set.redo.out());
         for at in 0..self.lease.len() as u16 {
             for &ns in dead {
                 let mut key = Vec::new();

@@ -52,7 +52,7 @@ impl Txn<'_, '_> {
         self.set.push_put(ns, &key, &meta, b"");
         for (number, chunk) in value.chunks(CHUNK).enumerate() {
             let element = chunk_element(number as u32);
-            redo::encode_elem_put(ns, &key, 0, &element, chunk, &mut self.set.redo);
+            redo::encode_elem_put(&element, chunk, self.set.redo.of_body(ns, &key, 0));
             body.overlay.insert(Entry::new(&element, Some(chunk), overlay::state::DIRTY));
         }
         let dirty = body.overlay.bytes();
@@ -142,7 +142,7 @@ impl Txn<'_, '_> {
         self.note_header(at);
         let core = &mut *self.lease[at.at as usize];
         let object = core.table.at_mut(at.index);
-        redo::encode_patch(object.ns, object.key(), offset as u64, bytes, &mut self.set.redo);
+        redo::encode_patch(object.ns, object.key(), offset as u64, bytes, self.set.redo.out());
         let before = object.mem_bytes();
         let key_len = object.key_len as usize;
         let (from, covered) = cover(&mut self.set.arena, &object.bytes[key_len..], offset, bytes.len());
@@ -199,8 +199,8 @@ impl Txn<'_, '_> {
         let object = core.table.at_mut(at.index);
         let key_len = object.key_len as usize;
         let Some(body) = &mut object.body else { return Ok(()) };
-        let patched = (object.ns, &object.bytes[..key_len], body.version);
-        redo::encode_elem_patch(patched.0, patched.1, patched.2, &key, offset as u64, bytes, redo);
+        let out = redo.of_body(object.ns, &object.bytes[..key_len], body.version);
+        redo::encode_elem_patch(&key, offset as u64, bytes, out);
         let before = body.overlay.bytes();
         let done = body.overlay.update(&key, |element| {
             let before = element.dirty_bytes();
