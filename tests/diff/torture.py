@@ -15,6 +15,7 @@ of commands whose replies are compared, then an event, then (after a restart alw
 | save, bgsave | a flush that is waited for; one that goes on while the next batch comes |
 | hot | the same few elements are written while one flush follows the other, then a flush, SIGKILL and a start: nothing is left to the log
 | read | other data is read, so that everything leaves memory |
+| expire | keys and fields of hashes expire that no sweep comes to; commands on them, of which only the outcome counts; then the sweeps
 | restart, kill | SIGTERM or SIGKILL between two commands, and a start |
 | killflush | SIGKILL at a random moment of a flush |
 | killload | SIGKILL while commands arrive: each goes in an EXEC that counts, and the model follows up to the count found after the
@@ -46,7 +47,7 @@ from difffuzz import K, compare  # noqa: E402
 from resp import Error, encode, rkey, show, show_cmd  # noqa: E402
 
 GROUPS = "string,bitmap,hyperloglog,hash,list,set,sorted_set,geo,stream,generic"
-EVENTS = {"none": 4, "idle": 1, "save": 2, "bgsave": 3, "read": 3, "restart": 1, "kill": 2, "killflush": 2, "killload": 2, "hot": 3}
+EVENTS = {"none": 4, "idle": 1, "expire": 2, "save": 2, "bgsave": 3, "read": 3, "restart": 1, "kill": 2, "killflush": 2, "killload": 2, "hot": 3}
 STARTS = ("restart", "kill", "killflush", "killload", "hot")
 FILLER = 600  # keys of other data, 20 KB each, in a database of its own
 COUNTER = K(b"counter")
@@ -324,7 +325,7 @@ class Tarn:
         self.args = ["--port", str(port), "--bind", "127.0.0.1", "--dir", self.dir, "--shards", shards,
                      "--appendfsync", g.c(["always", "always", "everysec"]), "--io-threads", g.c(["1", "2"]),
                      # the caches, asked for beyond measure, leave a fifth of the smallest budget to the tables
-                     "--maxmemory", "32mb", "--block-cache-size", "1gb", "--dirty-budget", g.c(["256kb", "1mb", "4mb"]),
+                     "--enable-debug-command", "yes", "--maxmemory", "32mb", "--block-cache-size", "1gb", "--dirty-budget", g.c(["256kb", "1mb", "4mb"]),
                      "--log-max-size", g.c(["1mb", "4mb", "64mb"]), "--log-segment-size", "1mb"]
         self.proc = None
         self.start()
@@ -572,6 +573,8 @@ class Run:
             self.hot(source)
         elif what == "read":
             self.filler([[b"GET", b"filler:%d" % i] for i in range(FILLER)])
+        elif what == "expire":
+            self.expire()
         elif what in ("restart", "kill"):
             self.tarn.end(signal.SIGTERM if what == "restart" else signal.SIGKILL)
         elif what == "killflush":
@@ -601,6 +604,46 @@ class Run:
         flusher.join()
         self.both("SET", COUNTER, "0")  # so that there is something to flush
         self.ct.call("SAVE")
+
+    def expire(self):
+        """Keys and fields expire and are met by commands before a sweep comes by. Redis's replies to those hang on its sweep."""
+        g = self.g
+        self.both("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+        hashes = sorted({k for k in (g.key("h") for _ in range(6)) if self.cr.call("TYPE", k) == b"hash"})
+        others = [g.key(g.c("sltzx")) for _ in range(4)]
+        names = {key: self.cr.call("HKEYS", key) or [g.mem()] for key in hashes}
+        for key in hashes:
+            gone = list({g.c(names[key]) for _ in range(1 + g.i(g.c([3, 30, 300])))})
+            self.both("HPEXPIRE", key, "1", "FIELDS", str(len(gone)), *gone)
+        for key in others:
+            self.both("PEXPIRE", key, "1")
+        time.sleep(0.02)
+        for _ in range(g.i(60)):
+            key = g.c(hashes + others)
+            self.both(*(self.on_unswept_hash(key, names[key]) if key in hashes else self.on_unswept(key)))
+        self.both("DEBUG", "SET-ACTIVE-EXPIRE", "1")
+        for _ in range(100):
+            # Both sweeps have come by.
+            a, b = (set(c.call("KEYS", "*")) for c in (self.cr, self.ct))
+            if a == b and all(self.cr.call("HLEN", key) == self.ct.call("HLEN", key) for key in hashes if key in a):
+                break
+            time.sleep(0.05)
+
+    def on_unswept_hash(self, key, names):
+        """A command on a hash of which fields have expired: none whose outcome hangs on the sweep (COMPAT.md)."""
+        g = self.g
+        field = lambda: g.c(names) if g.p(0.5) else g.mem()  # noqa: E731
+        return g.c([lambda: ["HSET", key, field(), g.val(), field(), g.val()], lambda: ["HSETNX", key, field(), g.val()],
+                    lambda: ["HDEL", key, field(), field()], lambda: ["HGETDEL", key, "FIELDS", "1", field()],
+                    lambda: ["HGET", key, field()], lambda: ["HLEN", key],
+                    lambda: ["HSETEX", key, "EX", "10000", "FIELDS", "1", field(), g.val()]])()
+
+    def on_unswept(self, key):
+        """A command on a key that has expired, if it was there."""
+        g = self.g
+        return g.c([["SADD", key, g.mem()], ["RPUSH", key, g.mem()], ["ZADD", key, "1", g.mem()], ["APPEND", key, "x"], ["PERSIST", key],
+                    ["RENAME", key, g.key("l")], ["LPOP", key], ["SETRANGE", key, "3", "x"],
+                    ["XADD", key, "MAXLEN", "10", g.new_id(), "a", "b"], ["COPY", key, g.key("t"), "REPLACE"]])
 
     def start_again(self):
         while self.g.p(0.15):  # killed once more on its way up
@@ -784,7 +827,7 @@ def torture(opt, run):
                 thread.over = True
             for thread in beside:
                 thread.join()
-            if what in STARTS or run.g.p(0.3):
+            if what in STARTS or what == "expire" or run.g.p(0.3):
                 run.check()
             rounds += 1
             if (opt.rounds and rounds >= opt.rounds) or (end and time.time() > end):
@@ -801,7 +844,8 @@ def main():
         os.makedirs(folder, exist_ok=True)
         g = difffuzz.Gen(opt.seed, opt)
         redis_port = free_port()
-        redis = subprocess.Popen([opt.redis, "--port", str(redis_port), "--bind", "127.0.0.1", "--save", "", "--dir", folder],
+        redis = subprocess.Popen([opt.redis, "--port", str(redis_port), "--bind", "127.0.0.1", "--save", "", "--dir", folder,
+                                  "--enable-debug-command", "yes"],
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         tarn = None
         try:
