@@ -115,6 +115,24 @@ fn a_key_made_again_survives_its_garbage() {
     world.audit();
 }
 
+/// Where a batch ends within one of them says nothing of the next. Few batches, so that no compaction does their work.
+#[test]
+fn databases_that_die_together_leave_nothing() {
+    let mut world = World::new(1, Fsync::No);
+    for n in 0..200 {
+        world.put(NAMES[0], format!("key {n}").as_bytes(), b"1", 0);
+    }
+    world.put(NAMES[1], b"big", &big(1), 0);
+    world.flush();
+    world.flush_names(&NAMES[..2]);
+    world.flush();
+    world.turns(1);
+    assert_ne!((world.stored_with(tag::META), world.stored_with(tag::ELEMENT)), (0, 0), "one batch does not do");
+    world.turns(TURNS);
+    assert_eq!((world.stored_with(tag::META), world.stored_with(tag::ELEMENT), world.queued()), (0, 0, 0));
+    world.audit();
+}
+
 /// Nobody writes: the flusher runs for what is dead, and then no more.
 #[test]
 fn an_idle_server_reclaims_and_comes_to_rest() {
