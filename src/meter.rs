@@ -372,6 +372,7 @@ pub fn is_over() -> bool {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 pub(crate) mod tests {
     use super::*;
     use std::sync::Arc;

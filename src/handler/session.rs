@@ -124,6 +124,10 @@ pub mod bits {
     pub const BLOCKED: u32 = 64;
     /// A command of the connection is held back by CLIENT PAUSE or the shutdown.
     pub const POSTPONED: u32 = 128;
+    /// A command of the connection runs on another thread.
+    pub const ELSEWHERE: u32 = 256;
+    /// It is the server's turn: `timeout` spares the connection.
+    pub const WAITS: u32 = BLOCKED | POSTPONED | ELSEWHERE;
 }
 
 /// A connection as other connections see it. Written by its own thread only, except for `kill`.

@@ -197,8 +197,14 @@ impl Connection {
     }
 
     fn poll_send(&self, state: &mut State, cx: &mut Context<'_>) {
+        let to_send = |state: &State| state.sending.len() - state.sent;
+        let before = to_send(state);
         if state.poll_send(&self.socket, cx).is_err() {
             self.turn_deaf(state);
+        }
+        if to_send(state) < before {
+            // Whoever reads is not idle.
+            self.is_active();
         }
         self.account(state);
     }
@@ -315,6 +321,11 @@ impl Connection {
         }
         self.account(state);
         Poll::Ready(Some(stop))
+    }
+
+    /// The time without a sign of the client begins anew.
+    pub(super) fn is_active(&self) {
+        self.client.active_ms.store(now_ms(), Ordering::Relaxed);
     }
 
     /// Runs the commands in `input`; how many bytes are done, and why it stopped.

@@ -63,13 +63,18 @@ impl Parked {
 impl Connection {
     /// Waits. Whether the connection goes on afterwards.
     pub(super) async fn park(self: &Rc<Self>, parked: Parked) -> bool {
-        match parked {
-            Parked::Posted(finished) => match self.posted(finished).await.map(|finished| self.take_back(finished)) {
-                None => false,
-                Some(None) => true,
-                // What comes back is never another command that runs elsewhere.
-                Some(Some(parked)) => Box::pin(self.park(parked)).await,
-            },
+        let goes_on = match parked {
+            Parked::Posted(finished) => {
+                self.mark(bits::ELSEWHERE, true);
+                let finished = self.posted(finished).await;
+                self.mark(bits::ELSEWHERE, false);
+                match finished.map(|finished| self.take_back(finished)) {
+                    None => false,
+                    Some(None) => true,
+                    // What comes back is never another command that runs elsewhere.
+                    Some(Some(parked)) => Box::pin(self.park(parked)).await,
+                }
+            }
             Parked::Held(time, reply) => {
                 self.mark(bits::BLOCKED, true);
                 let woken = self.wait(pin!(sleep(time.min(LONGEST))), true).await;
@@ -84,7 +89,10 @@ impl Connection {
                 matches!(woken, Woken::Done(()))
             }
             Parked::Slowed(time) => !matches!(self.wait(pin!(sleep(time)), false).await, Woken::Killed),
-        }
+        };
+        // It was the server that kept the client waiting.
+        self.is_active();
+        goes_on
     }
 
     /// Awaits a command that runs elsewhere. `None`: the connection is to be closed.

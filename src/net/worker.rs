@@ -223,7 +223,7 @@ impl Worker {
             let now_ms = crate::util::time::now_ms();
             for client in self.server.every_client() {
                 let idle_ms = now_ms.saturating_sub(client.active_ms.load(Ordering::Relaxed));
-                let waits = client.bits.load(Ordering::Relaxed) & (bits::BLOCKED | bits::POSTPONED) != 0;
+                let waits = client.bits.load(Ordering::Relaxed) & bits::WAITS != 0;
                 let idle = settings.timeout.is_some_and(|timeout| idle_ms > timeout.as_millis() as u64);
                 if idle && !waits || client.is_over(soft.soft_bytes, soft.soft_time, now_ms) {
                     client.kill();
