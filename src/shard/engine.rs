@@ -597,11 +597,16 @@ fn open_core(
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),
-        store_is_cold: store_bytes(store) > options.block_cache as u64 / 2,
+        store_is_cold: is_cold(store, options),
         partition,
     };
     super::replay::load_small_records(&mut core)?;
     Ok(core)
+}
+
+/// Whether a read of the store may have to wait for the disk.
+pub(super) fn is_cold(store: &Store, options: &EngineOptions) -> bool {
+    store_bytes(store) > options.block_cache as u64 / 2
 }
 
 /// Cores that the process may use.
