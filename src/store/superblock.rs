@@ -186,7 +186,7 @@ mod tests {
         let made = Superblock::open(dir.path(), None, 16).unwrap();
         assert_eq!(made.shards, 16);
         assert!(before_ms > 1_700_000_000_000 && (before_ms..=now_ms()).contains(&made.created_ms));
-        assert_ne!(made.hash_key, [0, 0]);
+        assert!(!made.hash_key.contains(&0), "all of it is random: {:?}", made.hash_key);
         assert_eq!(Superblock::open(dir.path(), None, 64).unwrap(), made);
         assert_eq!(Superblock::open(dir.path(), Some(16), 64).unwrap(), made);
         assert!(!dir.path().join(TEMP_NAME).exists());
@@ -203,6 +203,17 @@ mod tests {
         assert!(error.to_string().contains("created with 4 shards"));
         for shards in [0, MAX_SHARDS + 1] {
             assert!(matches!(Superblock::create(dir.path(), shards), Err(StoreError::ShardRange { .. })));
+        }
+    }
+
+    #[test]
+    fn any_number_of_shards_in_range_returns_and_no_other() {
+        let load = |shards| decode(&Superblock { shards, hash_key: [1, 2], created_ms: 3 }.encode(), Path::new("x"));
+        for shards in [1, MAX_SHARDS] {
+            assert_eq!(load(shards).unwrap().shards, shards);
+        }
+        for shards in [0, MAX_SHARDS + 1] {
+            assert!(load(shards).unwrap_err().to_string().contains("its number of shards is out of range"));
         }
     }
 
@@ -229,6 +240,14 @@ mod tests {
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
         let error = decode(&bytes, Path::new("dir/SUPERBLOCK")).unwrap_err().to_string();
         assert_eq!(error, "dir/SUPERBLOCK has format version 3, this server knows version 2");
+        // However little follows its version; without one it is none.
+        for (len, named) in [(12, true), (11, false), (8, false)] {
+            let mut short = bytes[..len].to_vec();
+            short.extend_from_slice(&xxh3_64(&short).to_le_bytes());
+            let error = decode(&short, Path::new("x")).unwrap_err();
+            assert_eq!(matches!(error, StoreError::Format { found: 3, .. }), named, "{len} bytes: {error}");
+            assert_eq!(matches!(error, StoreError::Superblock { .. }), !named, "{len} bytes: {error}");
+        }
     }
 
     #[test]

@@ -205,6 +205,7 @@ fn what_stays_in_memory_of_many_records_is_no_part_of_each() {
     let dir = tempdir().unwrap();
     let store = open(&dir);
     let partition = store.partition(0);
+    assert_eq!((store.active_compactions(), partition.l0_runs(), partition.pinned_bytes()), (0, 0, 0));
     for from in [0, 10_000] {
         partition.ingest((from..from + 10_000).map(|n| put(&format!("k{n:09}"), "value"))).unwrap();
     }

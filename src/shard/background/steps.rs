@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use crate::log;
 use crate::shard::background::flush::{Flight, Gather};
-use crate::shard::engine::{Engine, store_bytes};
+use crate::shard::engine::{Engine, is_cold};
 use crate::shard::router::ShardId;
 use crate::store::Partition;
 use crate::util::pace::Pace;
@@ -83,7 +83,7 @@ impl Flush {
             At::Settle(mut flight, failure) => {
                 let mut core = shard.core();
                 let more = flight.settle(&mut core, failure.is_none());
-                core.store_is_cold = engine.store_is_cold();
+                core.store_is_cold = is_cold(&engine.store, &engine.options);
                 match failure {
                     failure if more => At::Settle(flight, failure),
                     Some(failure) => return Err(failure),
@@ -187,11 +187,6 @@ impl Engine {
         })?;
         self.io.step("flush.ingested")?;
         Ok(())
-    }
-
-    /// Whether a read of the store may have to wait for the disk.
-    fn store_is_cold(&self) -> bool {
-        store_bytes(&self.store) > self.options.block_cache as u64 / 2
     }
 }
 

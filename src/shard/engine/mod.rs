@@ -320,8 +320,13 @@ impl Engine {
 }
 
 /// Bytes of all tables of the store.
-pub(in crate::shard) fn store_bytes(store: &Store) -> u64 {
+fn store_bytes(store: &Store) -> u64 {
     store.partitions().iter().map(|p| p.disk_bytes()).sum()
+}
+
+/// Whether a read of the store may have to wait for the disk.
+pub(in crate::shard) fn is_cold(store: &Store, options: &EngineOptions) -> bool {
+    store_bytes(store) > options.block_cache as u64 / 2
 }
 
 /// Cores that the process may use.

@@ -201,6 +201,25 @@ mod tests {
     }
 
     #[test]
+    fn while_the_store_is_empty_every_key_is_as_likely_as_any_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let put = |key: &str| engine.transact(&[0], 1, |txn| txn.put_string(0, key.as_bytes(), b"v", 0)).unwrap();
+        put("alone");
+        (0..99).for_each(|n| _ = put(&format!("user:{n:02}")));
+        // The order index is there, but has nothing that the table has not.
+        {
+            let mut core = engine.shards[0].core();
+            (0..2).for_each(|_| core.need_order(10, true));
+            while core.grow_order() {}
+            assert!(core.whole_order().is_some());
+        }
+        let drawn = drawn(&engine, 0, 5000);
+        assert_eq!(drawn.len(), 100);
+        assert!(drawn.values().all(|&times| (10..=250).contains(&times)), "{drawn:?}");
+    }
+
+    #[test]
     fn nothing_is_drawn_where_nothing_lives() {
         let dir = tempfile::tempdir().unwrap();
         let engine = engine(dir.path(), 1);

@@ -285,7 +285,9 @@ mod tests {
         }
         assert_eq!(table.iter().count(), model.len());
         for (key, index) in model {
+            let hash = table.at(index).hash;
             assert_eq!(table.at(index).key(), key);
+            assert_eq!(table.prefetch_object(hash).map(|index| table.at(index).hash), Some(hash));
         }
     }
 

@@ -11,7 +11,7 @@ use crate::log::{self, Io, Log, Lsn, Replay};
 use crate::shard::actor::{Crossing, Shard, ShardSet};
 use crate::shard::background::{recount, timer};
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
-use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, spawn, store_bytes};
+use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, is_cold, spawn};
 use crate::shard::memory::cold::ColdCache;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::garbage::Queue;
@@ -267,7 +267,7 @@ fn open_core(
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),
-        store_is_cold: store_bytes(store) > options.block_cache as u64 / 2,
+        store_is_cold: is_cold(store, options),
         partition,
     };
     crate::shard::open::replay::load_small_records(&mut core)?;

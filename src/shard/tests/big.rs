@@ -78,6 +78,28 @@ fn rule_10_what_a_crash_leaves_is_garbage() {
     }
 }
 
+/// What a collection on disk answers about ranks it answers without a walk through its elements.
+#[test]
+fn a_rank_on_disk_costs_the_steps_of_a_block() {
+    let mut world = World::new(1, Fsync::EverySec);
+    world.build(b"key", MANY, true).unwrap();
+    world.flush();
+    let ns = world.ns(DB);
+    for n in [0, 1, MANY / 2, MANY - 1] {
+        world.reopen(false);
+        let (steps, _) = world.transact(&[b"key"], |txn| {
+            let at = txn.find(ns, b"key")?.expect("was built");
+            let before = meter::tests::taken();
+            let found = txn.select(at, Group::HashField, n as u64)?.map(|(key, _)| key.to_vec());
+            assert_eq!(found, Some(element(n)));
+            assert_eq!(txn.rank(at, Group::HashField, &element(n))?, n as u64);
+            Ok(meter::tests::taken() - before)
+        });
+        let steps = steps.unwrap();
+        assert!(steps < MANY / 10, "{steps} steps for element {n}");
+    }
+}
+
 #[test]
 fn rule_10_what_a_failed_command_leaves_is_garbage() {
     let mut world = World::new(1, Fsync::EverySec);

@@ -31,6 +31,25 @@ fn flip(path: &Path) {
 }
 
 #[test]
+fn a_store_that_the_cache_cannot_hold_is_cold_from_the_start_on() {
+    for (values, cold) in [(2, false), (7, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = || engine(dir.path(), 1);
+        let first = engine();
+        for n in 0..values {
+            first.transact(&[0], 1, |txn| txn.put_string(0, &[n], &[n; 96 << 10], 0)).unwrap();
+        }
+        assert!(!first.shards[0].core().store_is_cold);
+        first.flush().unwrap();
+        let bytes = first.store.partition(0).disk_bytes();
+        assert_eq!(bytes > first.options.block_cache as u64 / 2, cold);
+        assert_eq!(first.shards[0].core().store_is_cold, cold);
+        drop(first);
+        assert_eq!(engine().shards[0].core().store_is_cold, cold);
+    }
+}
+
+#[test]
 fn rule_13_a_compaction_that_has_died_is_noticed_and_goes_on_when_its_cause_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine(dir.path(), 1);

@@ -202,3 +202,34 @@ impl Txn<'_, '_> {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    #[test]
+    fn names_and_values_alike_count_for_what_is_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        for (name, value) in [(200, 0), (8, 192), (100, 100)] {
+            let mut spilled = 0;
+            engine
+                .transact(&[0], 1, |txn| {
+                    let mut build = Build::new(txn, 0, b"key");
+                    for n in 0..100_u64 {
+                        let element = [&n.to_be_bytes()[..], &vec![b'x'; name - 8]].concat();
+                        build.put(&element, &vec![b'v'; value])?;
+                        let held: usize =
+                            build.elements.iter().map(|(element, value)| element.len() + value.len()).sum();
+                        assert!(held <= SPILL.get());
+                        spilled += usize::from(build.elements.is_empty());
+                    }
+                    Ok(())
+                })
+                .unwrap();
+            assert!((100 * 200 / SPILL.get()..=20).contains(&spilled), "{spilled} ingestions");
+        }
+    }
+}
