@@ -230,6 +230,26 @@ mod tests {
         });
     }
 
+    /// It always leaves some for later: what has left takes no memory.
+    #[test]
+    fn a_peer_that_reads_late_costs_what_it_is_late_by() {
+        const BEHIND: usize = 4 << 20;
+        with_connection(|connection, mut peer| async move {
+            connection.put_held(&vec![0; BEHIND]);
+            let (mut part, mut read) = (vec![0; 1 << 20], 0);
+            while read < 8 * BEHIND {
+                // Nobody tells a connection that is not polled that there is room again: it tries now and then.
+                let more = tokio::time::timeout(Duration::from_millis(2), peer.read(&mut part));
+                let n = more.await.map_or(0, Result::unwrap);
+                read += n;
+                connection.put_held(&part[..n]);
+                connection.send();
+                let memory = connection.client.memory_bytes();
+                assert!(memory < 4 * BEHIND as u64, "{memory} bytes after {read} were read");
+            }
+        });
+    }
+
     #[test]
     fn what_is_on_its_way_leaves_whatever_the_connection_waits_for() {
         with_connection(|connection, mut peer| async move {

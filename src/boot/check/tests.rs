@@ -399,3 +399,22 @@ fn no_crash_is_taken_for_a_loss() {
         }
     }
 }
+
+/// No repair mends a record of the store: whoever asks for one must not be told that all is well.
+#[test]
+fn a_damaged_record_of_the_store_fails_check_and_repair() {
+    let made = made();
+    flush_all(&made);
+    // The first table, as the newest says how far the store has come.
+    let tables = fs::read_dir(made.dir.path().join("store/keyspaces/1/tables")).unwrap();
+    let number = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    let first = tables.map(|table| table.unwrap().path()).min_by_key(number).unwrap();
+    let mut bytes = fs::read(&first).unwrap();
+    bytes[..64].iter_mut().for_each(|byte| *byte ^= 0xff);
+    fs::write(&first, bytes).unwrap();
+    for repair in [false, true] {
+        let (whole, said) = checked(made.dir.path(), repair);
+        assert_eq!(whole, Ok(false), "{said}");
+        assert!(said.contains(" is damaged: "), "{said}");
+    }
+}
