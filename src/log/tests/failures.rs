@@ -1,6 +1,7 @@
 //! Rule 6: failed writes and failed syncs.
 
 use super::*;
+use crate::log::read::CHUNK;
 use crate::log::sim::{Moment, Op};
 
 #[test]
@@ -241,5 +242,31 @@ fn rule_6_a_start_makes_good_a_sync_that_failed_before_the_crash() {
         let (log, records) = reopen(&sim, Fsync::No).unwrap();
         assert_eq!((records.len(), log.synced()), (5, 5));
         assert_eq!(reopen(&sim.power_loss(seed), Fsync::No).unwrap().1.len(), 5, "seed {seed}");
+    }
+}
+
+/// The proof ends deep in the first segment; those behind it are written again from their own beginnings.
+#[test]
+fn rule_6_a_start_makes_good_the_failed_syncs_of_several_segments() {
+    let base = SimIo::new();
+    let (log, waiter) = with_records(&base, Fsync::EverySec, 1);
+    let proven = log.append(|_, out| out.resize(out.len() + CHUNK, 0));
+    log.commit(proven, waiter);
+    log.sync_to(proven).unwrap();
+    for segment in 0..3 {
+        if segment > 0 {
+            log.rotate().unwrap();
+        }
+        add(&log, waiter);
+        let last = add(&log, waiter);
+        base.fail(Op::Sync, 0, 1, libc::EIO);
+        assert!(log.sync_to(last).is_err());
+    }
+    assert_eq!((log.status().segments, log.synced(), log.last()), (3, proven, 8));
+    for seed in 0..30 {
+        let sim = base.process_crash();
+        let (log, records) = reopen(&sim, Fsync::No).unwrap();
+        assert_eq!((records.len(), log.synced()), (8, 8));
+        assert_eq!(reopen(&sim.power_loss(seed), Fsync::No).unwrap().1.len(), 8, "seed {seed}");
     }
 }

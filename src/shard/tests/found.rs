@@ -9,7 +9,7 @@ use crate::shard::keyspace::walk::tests::met;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::table::{Index, table_hash};
 use crate::shard::txn::elements::LOAD_MOST;
-use crate::shard::txn::{BIG_STRING, CHUNK};
+use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
 
 /// Whoever stops the server must learn that acknowledged writes may be lost, and only then.
 #[test]
@@ -201,6 +201,29 @@ fn a_time_is_swept_as_soon_as_its_object_may_leave() {
     world.verify_counts();
     world.finish(&mut flush);
     world.audit();
+}
+
+/// A batch of the sweep may end between two keys of one millisecond, and one millisecond may have several batches.
+#[test]
+fn a_sweep_goes_on_with_the_millisecond_that_its_batch_has_cut() {
+    const KEYS: u64 = 3000;
+    for same_ms in [1, 700, 1500, KEYS] {
+        let mut world = world(Fsync::No);
+        let (ns, first_ms) = (world.ns(DB), world.now_ms + 5);
+        let put = |txn: &mut Txn<'_, '_>| {
+            (0..KEYS).try_for_each(|n| txn.put_string(ns, &n.to_be_bytes(), b"1", first_ms + n / same_ms).map(drop))
+        };
+        world.transact(&[], put).0.unwrap();
+        world.put(DB, b"stays", b"1", 0);
+        // They are on disk only: the table's own times have nothing to tell.
+        world.reopen(true);
+        assert_eq!(world.stored_with(codec::key::tag::EXPIRY) as u64, KEYS);
+        world.now_ms = first_ms + KEYS;
+        world.verify_counts();
+        world.flush();
+        assert_eq!(world.stored_with(codec::key::tag::EXPIRY), 0, "{same_ms} keys in a millisecond");
+        world.audit();
+    }
 }
 
 #[test]

@@ -151,6 +151,34 @@ fn an_idle_server_reclaims_and_comes_to_rest() {
     engine.close(false).unwrap();
 }
 
+/// FLUSHALL between any two steps of a flush, also one that fails: what is in flight stays until it has settled.
+#[test]
+fn objects_of_a_dead_namespace_leave_the_table_after_their_flight() {
+    let mut world = World::new(1, Fsync::No);
+    let left = |world: &World| world.engine().shards[0].core().table.iter().count();
+    for fail in [None, Some(0)] {
+        let mut stayed = false;
+        for steps in 0.. {
+            for n in 0..20 {
+                world.put(DB, format!("key {n}").as_bytes(), b"1", 0);
+            }
+            let mut flush = world.begin_flush(fail);
+            let under_way = (0..steps).all(|_| flush.step(world.engine()));
+            world.flush_names(&[DB]);
+            world.turns(1);
+            stayed |= left(&world) > 0;
+            world.finish(&mut flush);
+            world.turns(1);
+            assert_eq!(left(&world), 0, "flushed away after {steps} steps");
+            if !under_way {
+                break;
+            }
+        }
+        assert!(stayed, "some were in flight");
+    }
+    world.audit();
+}
+
 /// A queue's memory is a few numbers, whatever a replay finds.
 #[test]
 fn a_replay_counts_each_record_once() {

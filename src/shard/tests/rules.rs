@@ -10,6 +10,7 @@ use crate::codec::element::{self, Group};
 use crate::codec::order::StreamId;
 use crate::log::Fsync;
 use crate::log::sim::Op;
+use crate::shard::engine::checkpoint::{Checkpoint, LOST_LSNS, Trust};
 use crate::shard::engine::{MOST_DELAY_US, gate};
 use crate::shard::memory::object::{Kind, state};
 use crate::shard::txn::Txn;
@@ -463,6 +464,37 @@ fn rule_13_replay_flushes_as_it_goes() {
     assert!(world.engine().shards[0].core().gathers > 1);
     world.verify();
     world.audit();
+}
+
+/// What the operator has given up is not asked for again, nor is it forgotten that LSNs and counts may be wrong.
+#[test]
+fn rule_13_a_replay_that_flushes_as_it_goes_keeps_a_loss_accepted() {
+    for crash in [None, Some(("flush.synced", 1))] {
+        for missing in [0, 5] {
+            let mut world = world(Fsync::No);
+            let ns = world.ns(DB);
+            // As it comes back with a partition from an earlier time.
+            world.engine().shards[0].core().set_count(ns, 7);
+            for round in 0..60u8 {
+                world.put(DB, &[round % 3], &big(round), 0);
+            }
+            let engine = world.engine().clone();
+            let last = engine.log.last();
+            engine.log.sync_to(last).unwrap();
+            // `tarn check --repair` of a log that has lost its end, or of something else.
+            let repair = |c: &mut Checkpoint| (c.end, c.trust) = (last + missing, Trust::Accepted);
+            engine.checkpoint.lock().change(&*engine.io, repair).unwrap();
+            drop(engine);
+            world.options.dirty_budget = 256 << 10;
+            world.crash_in_replay = crash;
+            world.crash(None);
+            assert!(world.engine().shards[0].core().gathers > 2, "midway, and in the end");
+            assert!(world.engine().log.last() > last + LOST_LSNS, "no LSN is given twice");
+            world.verify();
+            world.verify_counts();
+            world.audit();
+        }
+    }
 }
 
 /// A flush has its price in each partition: a small dirty budget must not make a start slow.
