@@ -1,6 +1,8 @@
 //! Connections that wait: for time, for a pause to end, for a command that runs elsewhere. When the peer leaves, is killed, or
 //! the server stops, nothing of them stays.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::io::{Read, Write};

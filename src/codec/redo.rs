@@ -399,6 +399,7 @@ fn decode_key_op<'a>(tag: u8, cursor: &mut Cursor<'a>) -> Result<Op<'a>, CodecEr
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use proptest::collection::vec;
