@@ -152,16 +152,21 @@ fn writes_behind_replies_that_nobody_read_happen() {
     until("it is gone", || info(&mut client, "clients", "connected_clients") == 1);
 }
 
-/// It would take minutes; a connection stays until its command is back.
-#[test]
-fn a_long_read_ends_when_its_client_has_left() {
-    let server = Server::tarn(&["--io-threads", "2"]);
-    let mut client = server.client();
+/// Makes a set that is gone through on a shard's own thread.
+fn make_set(client: &mut Client) {
     let members: Vec<String> = (0..20_000).map(|n| format!("member:{n}")).collect();
     for members in members.chunks(1000) {
         let sadd: Vec<&str> = ["SADD", "set"].into_iter().chain(members.iter().map(String::as_str)).collect();
         assert!(client.try_call(&sadd).is_ok());
     }
+}
+
+/// It would take minutes; a connection stays until its command is back.
+#[test]
+fn a_long_read_ends_when_its_client_has_left() {
+    let server = Server::tarn(&["--io-threads", "2"]);
+    let mut client = server.client();
+    make_set(&mut client);
     let request = encode(&[&["SUNIONCARD", "8000"][..], &["set"; 8000]].concat());
     let reading = waiters(&server, &mut client, 3, &request, "cmd=sunioncard ");
     // A write ends with its reply, whoever is there to read it.
@@ -170,6 +175,21 @@ fn a_long_read_ends_when_its_client_has_left() {
     drop((reading, writing));
     until("all are gone", || info(&mut client, "clients", "connected_clients") == 1);
     until("the write has happened", || client.call("SCARD copy").int() == Some(20_000));
+}
+
+/// A peer that only stops sending, which nothing tells from one that has left, is given the time of a usual command.
+#[test]
+fn a_half_closed_client_has_the_answers_of_reads_elsewhere() {
+    let server = Server::tarn(&[]);
+    make_set(&mut server.client());
+    for _ in 0..10 {
+        let mut stream = connect(&server);
+        send(&stream, b"SUNIONCARD 2 set set\r\nSCARD set\r\n");
+        stream.shutdown(Shutdown::Write).unwrap_or_else(|e| panic!("{e}"));
+        let mut answers = String::new();
+        assert!(stream.read_to_string(&mut answers).is_ok());
+        assert_eq!(answers, ":20000\r\n:20000\r\n");
+    }
 }
 
 #[test]
@@ -246,6 +266,25 @@ fn a_server_stops_while_clients_wait() {
     assert_eq!(server.stop(), Some(0));
     drop((waiting, paused));
     assert!(matches!(client.try_call(&["PING"]), Err(Gone::Closed)));
+}
+
+/// They would take minutes, the shutdown's patience longer.
+#[test]
+fn a_server_that_stops_ends_long_commands() {
+    let mut server = Server::tarn(&["--shutdown-timeout", "3600"]);
+    let mut client = server.client();
+    make_set(&mut client);
+    let read = encode(&[&["SUNIONCARD", "8000"][..], &["set"; 8000]].concat());
+    let write = encode(&[&["SUNIONSTORE", "copy"][..], &["set"; 8000]].concat());
+    for (request, shown) in [(read, "cmd=sunioncard "), (write, "cmd=sunionstore ")] {
+        let running = waiters(&server, &mut client, 2, &request, shown);
+        assert_eq!(server.stop(), Some(0));
+        drop(running);
+        server.spawn();
+        server.wait_ready();
+        client = server.client();
+        assert_eq!((client.call("SCARD set").int(), client.call("EXISTS copy").int()), (Some(20_000), Some(0)));
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@
 //!
 //! A reply that differs between the protocols beyond what its notation says has two forms, on lines that begin with `2: ` and `3: `.
 //! `${name}` in a command is what `$name` captured, `${x*5}` is `xxxxx`, `${1..3:# m#}` is `1 m1 2 m2 3 m3 `: an argument that
-//! begins so is as many as it has words.
+//! begins so is as many as it has words. The last two may stand in replies: `[${1..300:"x#",} "end"]` is an array of 301.
 //!
 //! After a section's title:
 //!
@@ -455,7 +455,11 @@ fn expectations(lines: &[String]) -> Result<[Vec<Pattern>; 2], String> {
             }
         }
     }
-    Ok([notation::parse(&texts[0])?, notation::parse(&texts[1])?])
+    let parse = |text: &str| {
+        let full = substitute(text.as_bytes(), &HashMap::new());
+        notation::parse(&String::from_utf8_lossy(&full))
+    };
+    Ok([parse(&texts[0])?, parse(&texts[1])?])
 }
 
 /// Splits a command line as redis-cli does; `None` for unbalanced quotes.
