@@ -1,0 +1,280 @@
+//! Commands that go elsewhere, wait, or end on their way.
+
+use super::*;
+use crate::config::{Config, Source};
+use crate::handler::session::Client;
+use crate::log::{Fsync, RealIo};
+use crate::shard::Engine;
+use crate::shard::engine::EngineOptions;
+
+/// A server of two shards with their threads; the test's own thread is its network thread.
+struct World {
+    runner: Runner,
+    session: Option<Box<Session>>,
+    _dir: tempfile::TempDir,
+    /// What these commands hold comes out of the pool that other tests count.
+    _pool: parking_lot::MutexGuard<'static, ()>,
+}
+
+impl World {
+    fn new() -> World {
+        let (dir, pool) = (tempfile::tempdir().unwrap(), meter::tests::ONE.lock());
+        let options = EngineOptions {
+            dir: dir.path().to_owned(),
+            shards: Some(2),
+            databases: 1,
+            fsync: Fsync::No,
+            table_budget: 256 << 20,
+            dirty_budget: 128 << 20,
+            cold_budget: 1 << 20,
+            block_cache: 1 << 20,
+            log_limit: 256 << 20,
+            nice: 0,
+            background: true,
+        };
+        let engine = Engine::open(Arc::new(RealIo), options).unwrap();
+        engine.replay().unwrap();
+        let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap()));
+        let stats = Arc::new(ThreadStats::new(table().slots()));
+        let mut world = World { runner: Runner::new(server, stats), session: None, _dir: dir, _pool: pool };
+        world.connect();
+        world
+    }
+
+    /// What follows is another client's.
+    fn connect(&mut self) -> Arc<Client> {
+        let client = Arc::new(Client::default());
+        let session = Session::new(client.clone(), self.engine().first_names(), true);
+        self.session = Some(Box::new(session));
+        client
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.runner.server.engine
+    }
+
+    /// Names of keys of the two shards.
+    fn keys(&self) -> [String; 2] {
+        [0, 1].map(|shard| {
+            let mut names = (0..).map(|i| format!("key:{i}"));
+            names.find(|name| self.engine().router.shard_of(name.as_bytes()) == shard).unwrap()
+        })
+    }
+
+    /// Begins a command; its reply, or what will bring it.
+    fn begin(&mut self, args: &OwnedArgs) -> Result<Reply, oneshot::Receiver<Finished>> {
+        let args = args.as_args();
+        let command = table().find(&args[0]).unwrap();
+        let hash = args.get(1).map_or(0, |key| self.engine().router.hash(key));
+        let (mut out, mut need) = (Reply::new(2), 0);
+        let call = Call { command, args, hash, now_ms: 1 };
+        match start(&mut self.runner, &mut self.session, call, &mut out, &mut need) {
+            Outcome::Done => Ok(out),
+            Outcome::Posted(finished) => Err(finished),
+            Outcome::Closed => panic!("no gate is closed"),
+        }
+    }
+
+    fn end(&mut self, begun: Result<Reply, oneshot::Receiver<Finished>>) -> String {
+        let reply = begun.unwrap_or_else(|finished| {
+            let finished = finished.blocking_recv().unwrap();
+            self.session = Some(finished.session);
+            finished.reply
+        });
+        String::from_utf8_lossy(reply.as_slice()).replace("\r\n", " ")
+    }
+
+    fn call(&mut self, line: &str) -> String {
+        let begun = self.begin(&words(line));
+        self.end(begun)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.engine().close(false).unwrap();
+    }
+}
+
+fn words(line: &str) -> OwnedArgs {
+    line.split(' ').map(str::as_bytes).collect()
+}
+
+const MEMBERS: usize = 40_000;
+
+fn sadd(key: &str) -> String {
+    let members = (0..MEMBERS).map(|i| format!(" m{i}"));
+    format!("SADD {key}") + &members.collect::<String>()
+}
+
+/// Whoever gives a core back runs what waits at the crossing, on a network thread too: what is long goes on elsewhere.
+#[test]
+fn what_is_long_is_not_run_by_the_network_thread_that_frees_the_crossing() {
+    let mut world = World::new();
+    let [from, to] = world.keys();
+    assert_eq!(world.call(&sadd(&from)), format!(":{MEMBERS} "));
+    assert_eq!(world.call(&sadd(&to)), format!(":{MEMBERS} "));
+    let server = world.runner.server.clone();
+    let held = server.engine.shards[1].core();
+    let before = meter::tests::taken();
+    let begun = world.begin(&words(&format!("SINTERCARD 2 {from} {to}")));
+    assert!(begun.is_err(), "a shard is taken");
+    drop(held);
+    assert_eq!(world.end(begun), format!(":{MEMBERS} "));
+    let taken = meter::tests::taken() - before;
+    assert!(taken <= meter::STEPS_HERE.get(), "{taken} steps on a network thread");
+}
+
+#[test]
+fn a_command_that_is_run_again_counts_its_look_ups_once() {
+    let mut world = World::new();
+    let [from, to] = world.keys();
+    assert_eq!(world.call(&sadd(&from)), format!(":{MEMBERS} "));
+    let counted = |world: &World| -> u64 {
+        let cores = world.engine().lease(&[0, 1]);
+        cores.iter().map(|core| core.stats.keyspace_hits).sum()
+    };
+    let before = counted(&world);
+    // Goes on elsewhere after some thousand look-ups here.
+    assert_eq!(world.call(&format!("SINTERCARD 2 {from} {from}")), format!(":{MEMBERS} "));
+    assert_eq!(counted(&world) - before, 2);
+    assert_eq!(world.call(&format!("EXISTS {from} {to}")), ":1 ");
+    assert_eq!(counted(&world) - before, 3);
+}
+
+/// To find and hash the keys of such a command would take long by itself.
+#[test]
+fn a_command_of_very_many_keys_is_begun_elsewhere() {
+    let mut world = World::new();
+    let keys = |count: usize| (0..count).map(|i| format!(" k{i}")).collect::<String>();
+    assert!(world.begin(&words(&format!("EXISTS{}", keys(10)))).is_ok());
+    let before = meter::tests::taken();
+    assert_eq!(world.call(&format!("EXISTS{}", keys(MOST_ARGS.get()))), ":0 ");
+    assert_eq!(meter::tests::taken() - before, 0);
+}
+
+/// It would fit alone: it waits, and is not refused.
+#[test]
+fn a_command_that_finds_the_memory_taken_runs_when_it_is_free() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    server.config.set(&[("maxmemory", "32mb")]).unwrap();
+    let big = "v".repeat(1_400_000);
+    assert_eq!(world.call(&format!("SET k {big}")), "+OK ");
+    let most = Bounds::of(&server.config.settings()).command;
+    // The first megabyte of each is its own.
+    let others = [most, 2 << 20].map(|bytes| {
+        let (free, told) = std::sync::mpsc::channel::<()>();
+        let (begun, holds) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let _running = meter::begin(Allowance::here(most));
+            begun.send(meter::hold(bytes)).unwrap();
+            told.recv()
+        });
+        assert_eq!(holds.recv().unwrap(), Ok(()));
+        (free, other)
+    });
+    let free = || {
+        others.into_iter().for_each(|(free, other)| {
+            free.send(()).unwrap();
+            other.join().unwrap().unwrap();
+        })
+    };
+    let waiting = |commands: usize| {
+        while meter::crowd() < commands {
+            std::thread::yield_now();
+        }
+    };
+    let get: OwnedArgs = ["GET", "k"].into_iter().map(str::as_bytes).collect();
+    let left = world.begin(&get).unwrap_err();
+    waiting(1);
+    // Its client leaves: the turn comes and passes.
+    drop(left);
+    let session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+    world.session = Some(Box::new(session));
+    let set: OwnedArgs = ["SET", "other", &big].into_iter().map(str::as_bytes).collect();
+    let mut begun = world.begin(&set).unwrap_err();
+    waiting(2);
+    assert!(begun.try_recv().is_err());
+    free();
+    assert_eq!(world.end(Err(begun)), "+OK ");
+    assert_eq!(world.call("STRLEN other"), format!(":{} ", big.len()));
+    assert_eq!(meter::crowd(), 0);
+}
+
+#[test]
+fn a_queue_that_no_command_could_hold_is_given_up() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    server.config.set(&[("maxmemory", "32mb")]).unwrap();
+    assert_eq!(world.call("MULTI"), "+OK ");
+    let big = format!("SET k {}", "v".repeat(3 << 20));
+    assert_eq!(world.call(&big), "+QUEUED ");
+    assert!(world.call(&big).starts_with("-OOM command needs more memory"));
+    let aborted = "-EXECABORT Transaction discarded because of previous errors. ";
+    assert_eq!(world.call("EXEC"), aborted);
+    assert_eq!(world.call("EXISTS k"), ":0 ");
+}
+
+/// A peer that has left ends only what writes nothing; a kill ends all, and nothing is left of it.
+#[test]
+fn what_writes_goes_on_when_its_client_has_left() {
+    let mut world = World::new();
+    let [all, most] = world.keys();
+    for key in [&all, &most] {
+        assert_eq!(world.call(&sadd(key)), format!(":{MEMBERS} "));
+    }
+    assert_eq!(world.call(&format!("SREM {most} m7")), ":1 ");
+    let look = format!("SDIFF {all} {most}");
+    let cases: [(&[&str], &str); 5] = [
+        (&[&look], "-ERR command ended "),
+        (&["MULTI", &look, "EXEC"], "-ERR command ended "),
+        (&[&format!("SDIFFSTORE copy {all} {most}")], ":1 "),
+        (&["MULTI", "SET copy v", &look, "EXEC"], "*2 +OK *1 $2 m7 "),
+        (&["MULTI", &look, "SET copy v", "EXEC"], "*2 *1 $2 m7 +OK "),
+    ];
+    for (lines, expected) in cases {
+        for (bit, writes) in [(bits::CLOSING, false), (bits::GONE, !expected.starts_with('-'))] {
+            world.connect().set_bit(bit, true);
+            let reply = lines.iter().map(|line| world.call(line)).last().unwrap();
+            assert!(bit == bits::CLOSING || reply.starts_with(expected), "{lines:?}: {reply}");
+            world.connect();
+            assert_eq!(world.call("DEL copy"), format!(":{} ", u8::from(writes)), "{lines:?}");
+        }
+    }
+}
+
+/// Its connection is gone before it has run: what it wrote stands, and what it was to do to others is done.
+#[test]
+fn what_is_gone_has_its_effects() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    let [key, _] = world.keys();
+    let other = Arc::new(Client { id: 5, ..Client::default() });
+    // No descriptor of a test is a client's.
+    other.leave();
+    server.clients.lock().insert(other.id, other.clone());
+    for line in ["MULTI", &format!("SET {key} v"), "CLIENT KILL ID 5"] {
+        world.call(line);
+    }
+    let held = server.engine.shards[0].core();
+    let begun = world.begin(&words("EXEC"));
+    assert!(begun.is_err(), "the shard is taken");
+    drop(begun);
+    let is_killed = || other.bits.load(Ordering::Relaxed) & bits::CLOSING != 0;
+    assert!(!is_killed());
+    drop(held);
+    assert!(is_killed());
+    world.connect();
+    assert_eq!(world.call(&format!("GET {key}")), "$1 v ");
+}
+
+/// The network lets it in: neither its bytes nor the places of its arguments are too much, but both together are.
+#[test]
+fn a_request_that_takes_more_than_a_command_may_hold_is_refused() {
+    let mut world = World::new();
+    world.runner.server.config.set(&[("maxmemory", "32mb")]).unwrap();
+    let keys = |count: usize| (0..count).map(|i| format!(" key:{i:026}")).collect::<String>();
+    assert_eq!(world.call(&format!("EXISTS{}", keys(10_000))), ":0 ");
+    assert!(world.call(&format!("EXISTS{}", keys(100_000))).starts_with("-OOM command needs more memory"));
+}
