@@ -15,7 +15,7 @@ of commands whose replies are compared, then an event, then (after a restart alw
 | save, bgsave | a flush that is waited for; one that goes on while the next batch comes |
 | hot | the same few elements are written while one flush follows the other, then a flush, SIGKILL and a start: nothing is left to the log
 | read | other data is read, so that everything leaves memory |
-| expire | keys and fields of hashes expire that no sweep comes to; commands on them, of which only the outcome counts; then the sweeps
+| expire | (if asked for) keys and fields of hashes expire that no sweep comes to; commands on them, of which only the outcome counts; then the sweeps
 | restart, kill | SIGTERM or SIGKILL between two commands, and a start |
 | killflush | SIGKILL at a random moment of a flush |
 | killload | SIGKILL while commands arrive: each goes in an EXEC that counts, and the model follows up to the count found after the
@@ -47,7 +47,8 @@ from difffuzz import K, compare  # noqa: E402
 from resp import Error, encode, rkey, show, show_cmd  # noqa: E402
 
 GROUPS = "string,bitmap,hyperloglog,hash,list,set,sorted_set,geo,stream,generic"
-EVENTS = {"none": 4, "idle": 1, "expire": 2, "save": 2, "bgsave": 3, "read": 3, "restart": 1, "kill": 2, "killflush": 2, "killload": 2, "hot": 3}
+EVENTS = {"none": 4, "idle": 1, "save": 2, "bgsave": 3, "read": 3, "restart": 1, "kill": 2, "killflush": 2, "killload": 2, "hot": 3}
+ASKED_FOR = {"expire": 2}  # only if --events names it: Redis and Tarn differ in hashes of which all fields have expired (COMPAT.md)
 STARTS = ("restart", "kill", "killflush", "killload", "hot")
 FILLER = 600  # keys of other data, 20 KB each, in a database of its own
 COUNTER = K(b"counter")
@@ -560,7 +561,7 @@ class Run:
     # events
     def event(self, source):
         g = self.g
-        what = g.c([w for w, n in EVENTS.items() for _ in range(n) if self.opt.events is None or w in self.opt.events])
+        what = g.c([w for w, n in {**EVENTS, **ASKED_FOR}.items() for _ in range(n) if w in (self.opt.events or EVENTS)])
         self.stats[what] = self.stats.get(what, 0) + 1
         self.note(what)
         if what in STARTS:
