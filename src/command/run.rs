@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{Id, Slot, keys, resolve, table};
 use crate::error::{Error, quotation};
-use crate::handler::buffers::Coming;
+use crate::handler::buffers::Away;
 use crate::handler::ctx::Mark;
 use crate::handler::effects::carry_out;
 use crate::handler::limits::Bounds;
@@ -51,7 +51,7 @@ pub struct Finished {
     /// What leaves with the reply.
     pub effects: Vec<Effect>,
     /// Counts the reply as long as it is on its way.
-    pub coming: Coming,
+    pub away: Away,
 }
 
 /// What a network thread keeps for running commands.
@@ -400,6 +400,8 @@ struct Request {
     command: (Id, &'static Command),
     row: &'static Command,
     args: OwnedArgs,
+    /// Counts them as long as they wait and run, when the input they came in is given back.
+    away: Away,
     hash: u64,
     now_ms: u64,
     shards: ShardSet,
@@ -417,12 +419,14 @@ fn post(
     blocking: bool,
 ) -> oneshot::Receiver<Finished> {
     let (done, finished) = oneshot::channel();
+    let args = OwnedArgs::from(call.args);
     let request = Request {
         server: server.clone(),
+        away: Away::new(server, &session.client, args.memory_bytes()),
         session,
         command: call.command,
         row,
-        args: OwnedArgs::from(call.args),
+        args,
         hash: call.hash,
         now_ms: call.now_ms,
         shards,
@@ -474,9 +478,9 @@ impl Request {
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let buffers = (&mut set, &mut effects);
-        let bounds = (bounds.reply, !matches!(place, Place::Here));
+        let may = (bounds.reply, !matches!(place, Place::Here));
         let (lease, result) =
-            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, bounds);
+            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
         drop(running);
         drop(place);
         match result {
@@ -486,12 +490,13 @@ impl Request {
                     reply.give_back(0);
                 }
                 reply.trim();
-                let coming = Coming::new(&server, &self.session.client, reply.capacity());
+                drop(self.away);
+                let away = Away::new(&server, &self.session.client, reply.capacity());
                 if server.buffers.are_full() {
                     crate::server::client::evict(&server);
                 }
                 // A closed channel means that the connection is gone; its write stands all the same.
-                let finished = Finished { session: self.session, reply, need, failed, effects: effects.take(), coming };
+                let finished = Finished { session: self.session, reply, need, failed, effects: effects.take(), away };
                 if let Err(Finished { effects, .. }) = self.done.send(finished) {
                     carry_out(None, effects);
                 }

@@ -1,5 +1,5 @@
 //! What the buffers of all connections take together, and the limit of it (`maxmemory-clients`): requests that have not
-//! arrived whole, replies that have not been read, commands queued by MULTI.
+//! arrived whole, or wait for another thread, replies that have not been read, commands queued by MULTI.
 //!
 //! A connection tells of a change only when it has come to [`SLACK`]: those whose buffers are as empty as most never
 //! touch the sum. Whoever takes it beyond the limit has the largest connections closed.
@@ -76,30 +76,28 @@ impl Buffers {
     }
 }
 
-/// A reply that was made on another thread than its connection's: part of the sum until it is there, or dropped.
-pub struct Coming {
-    server: Arc<Server>,
-    client: Arc<Client>,
-    bytes: u64,
-}
+/// What a connection has on another thread: the copy of a request until it has run, a reply until it is there. Part of
+/// the sum until this is dropped.
+pub struct Away(Option<(Arc<Server>, Arc<Client>, u64)>);
 
-impl Coming {
-    /// A reply of so many bytes of memory.
-    pub fn new(server: &Arc<Server>, client: &Arc<Client>, bytes: usize) -> Coming {
-        let bytes = if (bytes as u64) < SLACK { 0 } else { bytes as u64 };
-        if bytes > 0 {
-            server.buffers.bytes.fetch_add(bytes, Ordering::Relaxed);
-            client.coming_bytes.store(bytes, Ordering::Relaxed);
+impl Away {
+    /// So many bytes of memory.
+    pub fn new(server: &Arc<Server>, client: &Arc<Client>, bytes: usize) -> Away {
+        let bytes = bytes as u64;
+        if bytes < SLACK {
+            return Away(None);
         }
-        Coming { server: server.clone(), client: client.clone(), bytes }
+        server.buffers.bytes.fetch_add(bytes, Ordering::Relaxed);
+        client.away_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Away(Some((server.clone(), client.clone(), bytes)))
     }
 }
 
-impl Drop for Coming {
+impl Drop for Away {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.server.buffers.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-            self.client.coming_bytes.store(0, Ordering::Relaxed);
+        if let Some((server, client, bytes)) = &self.0 {
+            server.buffers.bytes.fetch_sub(*bytes, Ordering::Relaxed);
+            client.away_bytes.fetch_sub(*bytes, Ordering::Relaxed);
         }
     }
 }
@@ -112,7 +110,7 @@ mod tests {
     use crate::shard::keyspace::walk::tests::engine;
 
     #[test]
-    fn a_reply_on_its_way_is_counted_until_it_is_there() {
+    fn what_is_on_another_thread_is_counted_until_it_is_back() {
         let dir = tempfile::tempdir().unwrap();
         let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap()));
         server.buffers.set_limit(5 * SLACK);
@@ -120,12 +118,12 @@ mod tests {
         server.clients.lock().extend(clients.iter().map(|client| (client.id, client.clone())));
         // No descriptor of a test is a client's.
         clients.iter().for_each(|client| client.leave());
-        let coming = clients.each_ref().map(|client| Coming::new(&server, client, client.id as usize * SLACK as usize));
+        let away = clients.each_ref().map(|client| Away::new(&server, client, client.id as usize * SLACK as usize));
         assert!(server.buffers.are_full() && server.buffers.bytes() == 6 * SLACK);
         crate::server::client::evict(&server);
         let killed = clients.each_ref().map(|client| client.bits.load(Ordering::Relaxed) != 0);
         assert_eq!(killed, [true, false, false], "the largest");
-        drop(coming);
+        drop(away);
         assert_eq!((server.buffers.bytes(), clients[0].held_bytes()), (0, 0));
     }
 

@@ -167,8 +167,8 @@ pub struct Client {
     pub query_free: AtomicU64,
     /// Memory of its buffers, in use or not, and of MULTI's queue.
     pub buffer_bytes: AtomicU64,
-    /// A reply that was made elsewhere and is on its way to it.
-    pub coming_bytes: AtomicU64,
+    /// Its request that waits or runs elsewhere, then the reply on its way to it.
+    pub away_bytes: AtomicU64,
     /// Since when that is above the soft limit of its class, Unix ms; 0 if it is not.
     pub over_since_ms: AtomicU64,
     /// See [`bits`].
@@ -196,7 +196,7 @@ impl Client {
 
     /// What of that others may want closed: its buffers and what is on its way into them.
     pub fn held_bytes(&self) -> u64 {
-        self.buffer_bytes.load(Ordering::Relaxed) + self.coming_bytes.load(Ordering::Relaxed)
+        self.buffer_bytes.load(Ordering::Relaxed) + self.away_bytes.load(Ordering::Relaxed)
     }
 
     /// Closes the connection from any thread; it runs nothing more.

@@ -515,7 +515,7 @@ impl Connection {
         state.session = Some(finished.session);
         state.effects.extend(finished.effects);
         // From here on the connection's own buffers count it.
-        drop(finished.coming);
+        drop(finished.away);
         let begin = state.out.len();
         state.out.append(finished.reply);
         self.need.set(self.need.get().max(finished.need));

@@ -39,8 +39,8 @@ pub struct FieldSweep {
     ns: NsId,
     key: Vec<u8>,
     version: u64,
-    /// The last element gone through; the group's tag alone before the first.
-    last: Key,
+    /// The last element gone through.
+    last: Option<Key>,
     /// Bounds of the times met that are still to come; `u64::MAX` and 0 for none.
     lower: u64,
     upper: u64,
@@ -63,7 +63,7 @@ impl FieldSweep {
                 ns: object.ns,
                 key: object.key().to_vec(),
                 version: object.body.as_ref().map_or(0, |body| body.version),
-                last: Key::from_slice(&whole_group(Group::HashField).0),
+                last: None,
                 lower: u64::MAX,
                 upper: 0,
                 parked_ms: now_ms + UNFINISHED_MS,
@@ -104,7 +104,7 @@ impl Txn<'_, '_> {
             self.delete_found(at);
             return Ok(Slice::none());
         }
-        let whole = sweep.last.len() == 1;
+        let whole = sweep.last.is_none();
         let slice = self.read_slice(at, sweep)?;
         let size = self.remove_expired(at, &slice)?;
         if size == 0 {
@@ -133,8 +133,9 @@ impl Txn<'_, '_> {
 
     /// Goes through at most [`SLICE`] fields.
     fn read_slice(&self, at: Found, sweep: &mut FieldSweep) -> Result<Slice> {
-        let (_, upper) = whole_group(Group::HashField);
-        let lower = Bound::Excluded(&sweep.last[..]);
+        let (first, upper) = whole_group(Group::HashField);
+        // The element of a field without a name is the group's first bound.
+        let lower = sweep.last.as_deref().map_or(Bound::Included(&first[..]), Bound::Excluded);
         let mut slice = Slice::none();
         let mut last = None;
         for element in self.elements(at, lower, Bound::Excluded(&upper), false)? {
@@ -154,7 +155,7 @@ impl Txn<'_, '_> {
             last = Some(stored);
         }
         if let Some(last) = last {
-            sweep.last = Key::from_slice(&last);
+            sweep.last = Some(Key::from_slice(&last));
         }
         Ok(slice)
     }

@@ -233,6 +233,22 @@ fn a_flushed_database_leaves_no_record_of_fields() {
 }
 
 #[test]
+fn a_field_without_a_name_is_swept_like_any_other() {
+    let mut bench = Bench::new();
+    // Gone through at once, and in slices.
+    bench.set(b"few", &[(b"", 2000), (b"a", 9000)]);
+    bench.set(b"many", &[(b"", 2000), (b"a", 9000), (b"b", 0), (b"c", 0), (b"d", 0), (b"e", 3000)]);
+    bench.set(b"none", &[(b"", 2000)]);
+    bench.set(b"later", &[(b"", 8000), (b"a", 2000)]);
+    bench.turn(2500);
+    let hash = |key: &[u8]| bench.hash(key).map(|(fields, times)| (fields, times.lower, times.upper));
+    assert_eq!(hash(b"few"), Some((vec![("a".to_owned(), 9000)], 9000, 9000)));
+    assert_eq!(bench.names(b"many"), "abcde");
+    assert_eq!(hash(b"none"), None);
+    assert_eq!(hash(b"later"), Some((vec![(String::new(), 8000)], 8000, 8000)));
+}
+
+#[test]
 fn times_added_while_a_sweep_is_under_way_are_not_lost() {
     let bench = Bench { now_ms: 2000, ..Bench::new() };
     bench.set(b"ten", &[(b"a", 0), (b"b", 0), (b"c", 0), (b"d", 0), (b"e", 0), (b"z", 2000)]);
