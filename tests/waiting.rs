@@ -229,12 +229,15 @@ fn timeout_spares_who_is_kept_waiting() {
     let add: Vec<&str> = ["SADD", "set"].into_iter().chain(members.iter().map(String::as_str)).collect();
     assert_eq!(client.try_call(&add).unwrap(), Value::Int(100_000));
     client.call("CLIENT PAUSE 9000000000000000 WRITE");
+    // Such a socket takes little at once: each read lets some more leave.
+    let mut reader = UnixStream::connect(&path).unwrap();
+    reader.set_read_timeout(Some(SOON)).unwrap();
+    reader.write_all(b"GET big\r\n").unwrap();
+    // Its reply is there before the next command, which holds the keys of its shard: `big` may be one of them.
+    reader.read_exact(&mut [0; 8192]).unwrap();
     // Long enough for any machine.
     let endless = format!("SINTERCARD 5000{}\r\n", " set".repeat(5000));
     let elsewhere = waiters(&server, &mut client, 1, endless.as_bytes(), "cmd=sintercard ");
-    // Such a socket takes little at once: each read lets some more leave.
-    let mut reader = UnixStream::connect(&path).unwrap();
-    reader.write_all(b"GET big\r\n").unwrap();
     let waiting = waiters(&server, &mut client, 1, b"WAIT 1 9000000000000000\r\n", "cmd=wait ");
     let paused = waiters(&server, &mut client, 1, b"SET k v\r\n", "cmd=set ");
     // Who came last is closed last.
