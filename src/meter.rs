@@ -18,11 +18,13 @@
 //!
 //! Bytes of all commands together come out of one pool, in grains. A command that would fit but finds the pool taken by
 //! others is `Crowded`: it is rolled back and run again when nothing of the pool is taken, one such command after the other
-//! ([`when_alone`]); nothing more is given to others until the last of these has run.
+//! ([`when_alone`]); nothing more is given to others until the last of these has run. It does not wait for ever: others may
+//! take hours, or wait themselves for keys that such a one has. After [`PATIENCE`] it takes what there is, or is refused.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -41,6 +43,8 @@ pub const ALLOCATION: usize = 16;
 
 /// Bytes that a command may hold without asking the pool, and by which it asks for more.
 const GRAIN: usize = 1 << 20;
+/// How long a command waits for the memory that others have.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Bytes of the pool that commands have.
 static POOLED: AtomicUsize = AtomicUsize::new(0);
@@ -56,26 +60,34 @@ type AtTurn = Box<dyn FnOnce(Turn) + Send>;
 struct Crowd {
     /// Whether one of them has its turn.
     has_turn: bool,
-    /// One a connection at most.
-    waiting: VecDeque<AtTurn>,
+    /// Since when, first come first; one a connection at most.
+    waiting: VecDeque<(Instant, AtTurn)>,
 }
 
-/// A command's turn to have the pool alone, until this is dropped.
+/// A command's turn to have the pool alone, until this is dropped; or to have what of it there is.
 #[must_use = "the turn ends when this is dropped"]
-pub struct Turn(());
+pub struct Turn {
+    late: bool,
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        CROWD.lock().has_turn = false;
+        if !self.late {
+            CROWD.lock().has_turn = false;
+        }
         next_turn();
     }
 }
 
-/// Calls `at_turn` when the pool is free and those that came before have had their turns.
+/// Calls `at_turn` when the pool is free and those that came before have had their turns, or after [`PATIENCE`].
 pub fn when_alone(at_turn: AtTurn) {
+    wait_since(Instant::now(), at_turn);
+}
+
+fn wait_since(since: Instant, at_turn: AtTurn) {
     {
         let mut crowd = CROWD.lock();
-        crowd.waiting.push_back(at_turn);
+        crowd.waiting.push_back((since, at_turn));
         CROWDED.store(true, Ordering::SeqCst);
     }
     next_turn();
@@ -94,20 +106,45 @@ fn next_turn() {
         // Who has the turn, or gives back the last of the pool, goes on from here.
         return;
     }
-    let Some(at_turn) = crowd.waiting.pop_front() else { return CROWDED.store(false, Ordering::SeqCst) };
+    let Some((_, at_turn)) = crowd.waiting.pop_front() else { return CROWDED.store(false, Ordering::SeqCst) };
     crowd.has_turn = true;
     drop(crowd);
-    at_turn(Turn(()));
+    at_turn(Turn { late: false });
+}
+
+/// Has those run that have waited too long. Called every few milliseconds.
+pub fn tend() {
+    if !CROWDED.load(Ordering::Relaxed) {
+        return;
+    }
+    loop {
+        let mut crowd = CROWD.lock();
+        let is_late = crowd.waiting.front().is_some_and(|(since, _)| since.elapsed() >= PATIENCE);
+        let Some((_, at_turn)) = is_late.then(|| crowd.waiting.pop_front()).flatten() else { return };
+        drop(crowd);
+        at_turn(Turn { late: true });
+    }
 }
 
 /// Whether a command is to end: its client was killed or has left, or the server goes down.
 pub type Ended = Box<dyn Fn() -> bool>;
 
+/// What a command has of the pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Share {
+    /// What is there as long as nobody waits for it.
+    Usual,
+    /// All of it.
+    Alone,
+    /// What is there; it does not wait any more.
+    Late,
+}
+
 /// What a command is given.
 pub struct Allowance {
     steps: usize,
     here: bool,
-    alone: bool,
+    share: Share,
     most_bytes: usize,
     ended: Option<Ended>,
 }
@@ -116,18 +153,18 @@ impl Allowance {
     /// On a network thread, with so many bytes.
     #[inline]
     pub fn here(most_bytes: usize) -> Self {
-        Allowance { steps: STEPS_HERE.get(), here: true, alone: false, most_bytes, ended: None }
+        Allowance { steps: STEPS_HERE.get(), here: true, share: Share::Usual, most_bytes, ended: None }
     }
 
     /// On a thread where it may take its time, as long as `ended` does not say that nobody wants it any more.
     pub fn elsewhere(most_bytes: usize, ended: Ended) -> Self {
-        Allowance { steps: STEPS_A_LOOK, here: false, alone: false, most_bytes, ended: Some(ended) }
+        Allowance { steps: STEPS_A_LOOK, here: false, share: Share::Usual, most_bytes, ended: Some(ended) }
     }
 
-    /// The same at a turn to have the pool alone.
+    /// The same at its turn.
     #[must_use]
-    pub fn alone(self, _turn: &Turn) -> Self {
-        Allowance { alone: true, ..self }
+    pub fn at(self, turn: &Turn) -> Self {
+        Allowance { share: if turn.late { Share::Late } else { Share::Alone }, ..self }
     }
 }
 
@@ -135,7 +172,7 @@ impl Allowance {
 struct State {
     left: Cell<i64>,
     here: Cell<bool>,
-    alone: Cell<bool>,
+    share: Cell<Share>,
     /// Of a refusal of bytes: whether they would be there without the others.
     crowded: Cell<bool>,
     held: Cell<usize>,
@@ -148,7 +185,7 @@ struct State {
 struct Values {
     left: i64,
     here: bool,
-    alone: bool,
+    share: Share,
     crowded: bool,
     held: usize,
     granted: usize,
@@ -160,7 +197,7 @@ impl State {
         State {
             left: Cell::new(i64::MAX),
             here: Cell::new(false),
-            alone: Cell::new(false),
+            share: Cell::new(Share::Usual),
             crowded: Cell::new(false),
             held: Cell::new(0),
             granted: Cell::new(usize::MAX),
@@ -173,7 +210,7 @@ impl State {
         Values {
             left: self.left.replace(by.left),
             here: self.here.replace(by.here),
-            alone: self.alone.replace(by.alone),
+            share: self.share.replace(by.share),
             crowded: self.crowded.replace(by.crowded),
             held: self.held.replace(by.held),
             granted: self.granted.replace(by.granted),
@@ -198,9 +235,9 @@ pub struct Running {
 /// Gives this thread's next command its allowance.
 #[inline]
 pub fn begin(allowance: Allowance) -> Running {
-    let Allowance { steps, here, alone, most_bytes, ended } = allowance;
+    let Allowance { steps, here, share, most_bytes, ended } = allowance;
     let (left, granted) = (steps as i64, GRAIN.min(most_bytes));
-    let values = Values { left, here, alone, crowded: false, held: 0, granted, most: most_bytes };
+    let values = Values { left, here, share, crowded: false, held: 0, granted, most: most_bytes };
     let before = STATE.with(|state| state.replace(values));
     let asks = ended.is_some();
     let ended = if asks { ENDED.replace(ended) } else { None };
@@ -301,7 +338,7 @@ fn ask(before: usize) -> Result {
     }
     STATE.with(|state| {
         let (held, granted, most) = (state.held.get(), state.granted.get(), state.most.get());
-        if held <= most && (state.alone.get() || !CROWDED.load(Ordering::SeqCst)) {
+        if held <= most && (state.share.get() != Share::Usual || !CROWDED.load(Ordering::SeqCst)) {
             let more = (held - granted).next_multiple_of(GRAIN);
             let room =
                 |pooled: usize| pooled.checked_add(more).filter(|pooled| *pooled <= most.next_multiple_of(GRAIN));
@@ -311,7 +348,7 @@ fn ask(before: usize) -> Result {
             }
         }
         // The next step ends the command even if who asked cannot tell it.
-        state.crowded.set(held <= most);
+        state.crowded.set(held <= most && state.share.get() != Share::Late);
         state.held.set(usize::MAX);
         state.left.set(-1);
         fits()
@@ -480,7 +517,7 @@ pub(crate) mod tests {
         assert_eq!((name, crowd()), ("a", 2));
         assert!(seen.try_recv().is_err(), "one at a time");
         assert_eq!(needs(ordinary()), Err(Error::Crowded), "who comes later waits behind them");
-        assert_eq!(needs(ordinary().alone(&turn)), Ok(()));
+        assert_eq!(needs(ordinary().at(&turn)), Ok(()));
         wait("c");
         drop(turn);
         let (name, turn) = seen.try_recv().unwrap();
@@ -489,5 +526,40 @@ pub(crate) mod tests {
         assert_eq!(seen.try_recv().unwrap().0, "c", "a turn that is dropped has passed");
         assert_eq!(crowd(), 0);
         assert_eq!(needs(ordinary()), Ok(()));
+    }
+
+    #[test]
+    fn nobody_waits_for_memory_for_ever() {
+        let _one = ONE.lock();
+        let (turns, seen) = std::sync::mpsc::channel();
+        let wait = |since: Instant| {
+            let turns = turns.clone();
+            wait_since(since, Box::new(move |turn| turns.send(turn).unwrap()));
+        };
+        let needs = |bytes: usize, turn: &Turn| {
+            let _running = begin(Allowance::elsewhere(8 * GRAIN, Box::new(|| false)).at(turn));
+            hold(bytes)
+        };
+        let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
+        wait(Instant::now());
+        let first = seen.try_recv().unwrap();
+        let endless = begin(Allowance::elsewhere(8 * GRAIN, Box::new(|| false)).at(&first));
+        assert_eq!(hold(6 * GRAIN), Ok(()));
+        wait(long_ago);
+        wait(long_ago);
+        wait(Instant::now());
+        assert!(seen.try_recv().is_err());
+        tend();
+        let late = [seen.try_recv().unwrap(), seen.try_recv().unwrap()];
+        assert!(seen.try_recv().is_err() && crowd() == 2, "the last has not waited long");
+        assert_eq!(needs(6 * GRAIN, &late[0]), Err(Error::TooMuch), "refused for good");
+        assert_eq!(needs(2 * GRAIN, &late[1]), Ok(()), "there is so much");
+        drop(late);
+        drop(endless);
+        assert!(seen.try_recv().is_err(), "the first one's turn is not over");
+        drop(first);
+        drop(seen.try_recv().unwrap());
+        assert_eq!(crowd(), 0);
+        assert!(!CROWDED.load(Ordering::SeqCst));
     }
 }

@@ -448,7 +448,7 @@ enum Place {
     Here,
     /// On the shard's thread.
     Elsewhere,
-    /// There, at its turn to have the memory alone.
+    /// There, at its turn to have the memory.
     Alone(meter::Turn),
 }
 
@@ -470,7 +470,7 @@ impl Request {
         let running = meter::begin(match &place {
             Place::Here => Allowance::here(bounds.command),
             Place::Elsewhere => Allowance::elsewhere(bounds.command, self.ended()),
-            Place::Alone(turn) => Allowance::elsewhere(bounds.command, self.ended()).alone(turn),
+            Place::Alone(turn) => Allowance::elsewhere(bounds.command, self.ended()).at(turn),
         });
         // The copy of the request counts, too. A refusal ends the command at its first step.
         _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
@@ -479,8 +479,7 @@ impl Request {
         let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let buffers = (&mut set, &mut effects);
         let may = (bounds.reply, !matches!(place, Place::Here));
-        let (lease, result) =
-            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
+        let (lease, result) = under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
         drop(running);
         drop(place);
         match result {

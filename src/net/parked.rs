@@ -237,7 +237,9 @@ mod tests {
         with_connection(|connection, mut peer| async move {
             connection.put_held(&vec![0; BEHIND]);
             let (mut part, mut read) = (vec![0; 1 << 20], 0);
+            let began = std::time::Instant::now();
             while read < 8 * BEHIND {
+                assert!(began.elapsed().as_secs() < 60, "it stands still after {read}");
                 // Nobody tells a connection that is not polled that there is room again: it tries now and then.
                 let more = tokio::time::timeout(Duration::from_millis(2), peer.read(&mut part));
                 let n = more.await.map_or(0, Result::unwrap);

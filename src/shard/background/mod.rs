@@ -3,7 +3,7 @@
 //! | thread | does |
 //! |---|---|
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long; looks after the store, opens it again where a compaction failed |
-//! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; tables over their limit shrink; free memory goes back to the system |
+//! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; tables over their limit shrink; free memory goes back to the system; who waits too long for other commands' memory goes on |
 //! | `free` | frees big overlays that commands have thrown away |
 //! | `compact` | rewrites partitions of which much is dead |
 //!
@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::meter;
 use crate::shard::engine::{Engine, MOST_DELAY_US, gate, spawn};
 use crate::shard::router::ShardId;
 use crate::util::alloc::Trimmer;
@@ -117,13 +118,14 @@ impl Engine {
         poisoned || full || long || old || crowded
     }
 
-    /// Watches over memory. It is not the flusher's to do: writers fill the budget while a flush runs.
+    /// Watches over memory, and over who waits for it. It is not the flusher's to do: writers fill the budget while a flush runs.
     fn watch_thread(&self) {
         let (mut last_trim, mut trimmer) = (Instant::now(), Trimmer::default());
         let mut last_shrink = Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
             self.set_gates();
             self.follow_sizes();
+            meter::tend();
             if last_shrink.elapsed() > SHRINK_EVERY {
                 self.shrink_tables();
                 last_shrink = Instant::now();

@@ -73,22 +73,9 @@ impl Table {
     /// Second step: the object that the slot probably names.
     #[inline]
     pub fn prefetch_object(&self, hash: u32) -> Option<Index> {
-        if self.slots.is_empty() {
-            return None;
-        }
-        let mut at = self.home(hash);
-        loop {
-            let slot = self.slots[at];
-            if slot == 0 {
-                return None;
-            }
-            if (slot >> 32) as u32 == hash {
-                let index = slot as u32 - 1;
-                prefetch(self.at(index));
-                return Some(index);
-            }
-            at = (at + 1) & self.mask;
-        }
+        let index = self.probe(hash, |_| true)?;
+        prefetch(self.at(index));
+        Some(index)
     }
 
     /// Third step: the key's bytes.
@@ -103,6 +90,15 @@ impl Table {
     /// The object of a key, removals that wait for a flush included.
     #[inline]
     pub fn find(&self, hash: u32, ns: NsId, key: &[u8]) -> Option<Index> {
+        self.probe(hash, |index| {
+            let object = self.at(index);
+            object.ns == ns && object.key() == key
+        })
+    }
+
+    /// The first object of this hash that is the one.
+    #[inline]
+    fn probe(&self, hash: u32, is_it: impl Fn(Index) -> bool) -> Option<Index> {
         if self.slots.is_empty() {
             return None;
         }
@@ -112,12 +108,9 @@ impl Table {
             if slot == 0 {
                 return None;
             }
-            if (slot >> 32) as u32 == hash {
-                let index = slot as u32 - 1;
-                let object = self.at(index);
-                if object.ns == ns && object.key() == key {
-                    return Some(index);
-                }
+            let index = slot as u32 - 1;
+            if (slot >> 32) as u32 == hash && is_it(index) {
+                return Some(index);
             }
             at = (at + 1) & self.mask;
         }
