@@ -25,6 +25,8 @@ use crate::log::Lsn;
 use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::engine::gate;
+use crate::shard::memory::reads::Reads;
+use crate::shard::memory::table::table_hash;
 use crate::shard::txn::{Txn, WriteSet};
 use crate::util::scale::Scaled;
 
@@ -305,14 +307,16 @@ fn run_here(
     };
     let begin = out.len();
     let mut blocking = command.has(flags::THREAD) || long;
-    if !blocking && let Some(lease) = server.engine.try_lease(&shards) {
+    let mut runs = 0;
+    while !blocking && let Some(lease) = server.engine.try_lease(&shards) {
         let running = meter::begin(Allowance::here(bounds.command));
+        _ = meter::hold(set.reads.memory_bytes());
         let place = (bounds.reply, false);
         let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
         // What waits for these cores has an allowance of its own.
         drop(running);
-        drop(lease);
         if let Ok((lsn, failed)) = result {
+            drop(lease);
             *need = (*need).max(lsn);
             if failed {
                 bump(&stats.calls[table().slot(call.command.0, command) as usize][2], 1);
@@ -320,11 +324,59 @@ fn run_here(
             }
             return Outcome::Done;
         }
-        // Cold, long, or too much beside others: another try on a network thread would end as this one did.
-        blocking = true;
+        runs += 1;
+        if !set.reads.is_content() {
+            want_keys(server, session, command, call.args, &lease, &mut set.reads);
+        }
+        drop(lease);
+        if runs == MOST_RUNS || set.reads.is_content() {
+            // Long, too much beside others, or not to be read ahead: another run on this thread would end as this one did.
+            set.reads.give_up();
+            blocking = true;
+        } else {
+            set.reads.bring();
+            if !set.reads.is_content() {
+                break;
+            }
+        }
     }
     let Some(session) = slot.take() else { return Outcome::Closed };
-    Outcome::Posted(post(server, session, command, call, shards, out.proto(), blocking))
+    let reads = set.reads.part();
+    Outcome::Posted(post(server, session, command, call, shards, (out.proto(), blocking, reads)))
+}
+
+/// Runs of a command on a network thread: each may find missing what only the one before could tell it to look for.
+const MOST_RUNS: usize = 8;
+
+/// A command lacks something of the store: what other keys it has that are to be read, at once.
+#[cold]
+fn want_keys(
+    server: &Server,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+    lease: &Lease<'_>,
+    reads: &mut Reads,
+) {
+    let router = &server.engine.router;
+    let mut keys_of = |command: &Command, args: Args<'_>| {
+        for &(at, _) in &keys::keys_of(command, args).unwrap_or_default() {
+            if reads.wants_much() {
+                break;
+            }
+            let hash = router.hash(&args[at]);
+            let shard = router.shard(hash, &args[at]);
+            if let Ok(at_core) = lease.binary_search_by_key(&shard, |core| core.shard) {
+                lease[at_core].want(table_hash(hash, session.ns), session.ns, &args[at], reads);
+            }
+        }
+    };
+    if matches!(command.route, Route::Keys) {
+        keys_of(command, args);
+    }
+    for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
+        keys_of(queued.0, queued.1.as_args());
+    }
 }
 
 /// With more arguments, or commands queued, a command is not even begun on a network thread.
@@ -406,6 +458,9 @@ struct Request {
     now_ms: u64,
     shards: ShardSet,
     proto: u8,
+    /// What it lacked, and has been brought, in so many runs.
+    reads: Reads,
+    runs: usize,
     done: oneshot::Sender<Finished>,
 }
 
@@ -415,8 +470,7 @@ fn post(
     row: &'static Command,
     call: Call<'_>,
     shards: ShardSet,
-    proto: u8,
-    blocking: bool,
+    (proto, blocking, reads): (u8, bool, Reads),
 ) -> oneshot::Receiver<Finished> {
     let (done, finished) = oneshot::channel();
     let args = OwnedArgs::from(call.args);
@@ -431,10 +485,14 @@ fn post(
         now_ms: call.now_ms,
         shards,
         proto,
+        reads,
+        runs: 0,
         done,
     };
     if blocking {
         request.post(Place::Elsewhere);
+    } else if !request.reads.is_content() {
+        request.bring();
     } else {
         // Whoever holds the shard runs it, and finds out whether it is cold or long.
         request.post(Place::Here);
@@ -453,6 +511,16 @@ enum Place {
 }
 
 impl Request {
+    /// Has it run when what it lacks has been read.
+    fn bring(mut self) {
+        let (server, reads) = (self.server.clone(), std::mem::take(&mut self.reads));
+        let then = move |reads| {
+            self.reads = reads;
+            self.post(Place::Here);
+        };
+        server.engine.readers.bring(reads, Box::new(then));
+    }
+
     fn post(self, place: Place) {
         let (server, shards) = (self.server.clone(), self.shards.clone());
         let may_block = !matches!(place, Place::Here);
@@ -474,8 +542,10 @@ impl Request {
         });
         // The copy of the request counts, too. A refusal ends the command at its first step.
         _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
+        _ = meter::hold(self.reads.memory_bytes());
         let mut reply = Reply::new(self.proto);
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+        set.reads = std::mem::take(&mut self.reads);
         let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let buffers = (&mut set, &mut effects);
         let may = (bounds.reply, !matches!(place, Place::Here));
@@ -500,7 +570,12 @@ impl Request {
                     carry_out(None, effects);
                 }
             }
-            Err(Again::Elsewhere) => self.post(Place::Elsewhere),
+            Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
+            Err(Again::Elsewhere) => {
+                want_keys(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
+                (self.reads, self.runs) = (set.reads, self.runs + 1);
+                self.bring();
+            }
             Err(Again::Alone) => meter::when_alone(Box::new(|turn| self.post(Place::Alone(turn)))),
         }
         lease

@@ -3,6 +3,7 @@
 //! | fetched | by |
 //! |---|---|
 //! | slots and objects of keys | [`Table::prefetch_slot`](crate::shard::memory::table::Table::prefetch_slot) and its kin |
+//! | keys that only the store may have | [`Reads`], all of them at once |
 //! | elements of big collections | [`crate::shard::memory::ahead`], as the rows of the commands say |
 //!
 //! Every step is taken for all commands before the next is for any, so that their cache misses overlap. What is found
@@ -19,6 +20,7 @@ use crate::shard::actor::Guard;
 use crate::shard::engine::Engine;
 use crate::shard::memory::ahead::{self, Look, Wanted};
 use crate::shard::memory::core::Core;
+use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
 use crate::shard::router::ShardId;
 
@@ -49,6 +51,7 @@ pub(super) struct Parsed {
 struct Target {
     shard: ShardId,
     hash: u32,
+    key: Span,
     index: Option<u32>,
 }
 
@@ -84,8 +87,8 @@ impl Ahead {
         }
     }
 
-    /// Hashes the keys of the commands ahead and prefetches what they will touch.
-    pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8]) {
+    /// Hashes the keys of the commands ahead and prefetches what they will touch. What only the store may have is wanted.
+    pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8], reads: &mut Reads) {
         let looks = self.aim(engine, ns, input);
         let Ahead { targets, .. } = self;
         let mut cores = Cores { engine, held: None };
@@ -97,6 +100,9 @@ impl Ahead {
         for target in &mut *targets {
             if let Some(core) = cores.of(target.shard) {
                 target.index = core.table.prefetch_object(target.hash);
+                if target.index.is_none() {
+                    core.want(target.hash, ns, &input[target.key.0 as usize..target.key.1 as usize], reads);
+                }
             }
         }
         for target in &*targets {
@@ -129,7 +135,8 @@ impl Ahead {
         let mut add = |span: Span| {
             let key = &input[span.0 as usize..span.1 as usize];
             let hash = engine.router.hash(key);
-            let target = Target { shard: engine.router.shard(hash, key), hash: table_hash(hash, ns), index: None };
+            let shard = engine.router.shard(hash, key);
+            let target = Target { shard, hash: table_hash(hash, ns), key: span, index: None };
             // A pipeline often stays with one key.
             if targets.last().is_none_or(|last| (last.shard, last.hash) != (target.shard, target.hash)) {
                 targets.push(target);

@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::ahead::{AHEAD, Ahead, Parsed};
 use super::parked::Parked;
 use super::socket::Socket;
@@ -40,6 +42,7 @@ use crate::handler::{After, Args, Command, Reply, Route, Session};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
 use crate::shard::engine::gate;
+use crate::shard::memory::reads::{MOST_READS, Reads};
 use crate::util::time::now_ms;
 
 /// Output above which no more requests are run until the peer has read.
@@ -90,6 +93,10 @@ struct State {
     deaf: bool,
     /// The writer has waited for what the last read brought.
     delayed: bool,
+    /// What the commands ahead lacked, for their next run.
+    reads: Option<Reads>,
+    /// They have waited for it once.
+    has_read: bool,
     /// The last read filled the scratch buffer: there is more.
     more: bool,
     /// Nothing is read until the output has gone: whoever sends it wakes the task.
@@ -148,6 +155,8 @@ impl Connection {
             broken: false,
             deaf: false,
             delayed: false,
+            reads: None,
+            has_read: false,
             more: false,
             stalled: false,
         };
@@ -333,7 +342,11 @@ impl Connection {
         let mut done = 0;
         let now_ms = now_ms();
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
+        if let Some(reads) = state.reads.take() {
+            self.worker.runner.borrow_mut().set.reads = reads;
+        }
         let ahead = &mut *self.worker.ahead.borrow_mut();
+        let mut taken = 0;
         let stop = loop {
             if self.is_killed() {
                 break Stop::Close;
@@ -344,14 +357,26 @@ impl Connection {
             state.limits = Limits { unauthenticated: stranger, ..self.worker.request_limits() };
             let most = if stranger { 1 } else { AHEAD };
             let parsed = state.parse_ahead(ahead, input, done, most);
+            let mut stop = None;
             if let [_, _, ..] | [Parsed { command: Some((_, Command { route: Route::Keys, .. })), .. }] =
                 ahead.calls[..]
                 && let Some(session) = &state.session
             {
-                ahead.look(&self.worker.server.engine, session.ns, input);
+                let reads = &mut self.worker.runner.borrow_mut().set.reads;
+                ahead.look(&self.worker.server.engine, session.ns, input, reads);
+                // Once is enough: whatever has changed meanwhile, each command looks after itself. And who may not run yet
+                // does not read.
+                if state.has_read || stranger || self.worker.server.engine.gate.load(Ordering::Relaxed) != 0 {
+                    reads.give_up();
+                }
+                taken += reads.bring();
+                if !reads.is_content() {
+                    stop = Some(Stop::Park(self.read_ahead(reads)));
+                }
             }
-            let mut stop = None;
-            for call in &ahead.calls {
+            let calls = if stop.is_some() { &[] } else { &ahead.calls[..] };
+            for call in calls {
+                state.has_read = false;
                 stop = self.run_one(state, &ahead.spans, input, call, now_ms);
                 if matches!(&stop, Some(Stop::Park(parked)) if parked.tries_again()) {
                     break;
@@ -363,6 +388,18 @@ impl Connection {
                 if stop.is_some() {
                     break;
                 }
+            }
+            let reads = &mut self.worker.runner.borrow_mut().set.reads;
+            match &stop {
+                // For those that come after it.
+                Some(Stop::Park(Parked::Posted(_) | Parked::Slowed(_))) if reads.memory_bytes() > 0 => {
+                    state.reads = Some(std::mem::take(reads));
+                }
+                _ => reads.end(),
+            }
+            if stop.is_none() && taken >= MOST_READS {
+                // Others of this thread have waited for the disk meanwhile.
+                stop = Some(Stop::Park(Parked::Turn));
             }
             if stop.is_some() {
                 // What was parsed beyond is parsed again.
@@ -386,6 +423,24 @@ impl Connection {
         };
         self.reply_soon(state);
         (done, stop)
+    }
+
+    /// Has what the commands ahead lack read elsewhere.
+    #[cold]
+    fn read_ahead(&self, reads: &mut Reads) -> Parked {
+        let (done, read) = oneshot::channel();
+        // A connection that is gone wants it no more.
+        let then = move |reads| _ = done.send(reads);
+        self.worker.server.engine.readers.bring(std::mem::take(reads), Box::new(then));
+        Parked::Reads(read)
+    }
+
+    /// What the commands ahead lacked is there, or cannot be had.
+    pub(super) fn take_reads(&self, reads: Option<Reads>) {
+        self.state.borrow_mut().has_read = true;
+        if let Some(reads) = reads {
+            self.state.borrow_mut().reads = Some(reads);
+        }
     }
 
     /// Runs one command. `None`: go on.
@@ -612,6 +667,7 @@ impl State {
             + self.parser.memory_bytes()
             + taken(self.out.len(), self.out.capacity())
             + taken(self.sending.len(), self.sending.capacity())
+            + self.reads.as_ref().map_or(0, Reads::memory_bytes)
     }
 
     /// Makes room for so many bytes more of a request: twice what there was, as vectors do, but no more than the request

@@ -5,6 +5,7 @@
 //! | a command that runs elsewhere | after [`GRACE`] it is told ([`bits::GONE`]), and awaited: what is behind it comes after it | closes at once |
 //! | the time of a held reply (WAIT) to pass | goes on at once | closes at once |
 //! | the gate to open (CLIENT PAUSE, shutdown) | closes at once: the command never began | closes at once |
+//! | what its commands lack to be read from disk | waits on: they were received whole | closes at once |
 //! | its turn, as a writer that is slowed | waits on: the write was received whole, and a flush bounds the wait | closes at once |
 //!
 //! That the peer has left is seen although requests of its may be unread, as long as the socket's buffer holds them all;
@@ -24,6 +25,7 @@ use super::connection::Connection;
 use crate::command::run::Finished;
 use crate::handler::session::bits;
 use crate::shard::engine::gate;
+use crate::shard::memory::reads::Reads;
 use crate::util::time::now_ms;
 
 /// How long a command runs on for a peer that has left: one that only sends no more (`printf … | nc`) still reads.
@@ -41,6 +43,10 @@ pub(super) enum Parked {
     Closed(u64),
     /// The command is tried again after this.
     Slowed(Duration),
+    /// Others of its thread have their turn first.
+    Turn,
+    /// What the commands ahead lack is being read; then they are tried again.
+    Reads(oneshot::Receiver<Reads>),
 }
 
 /// How a wait ended.
@@ -56,7 +62,7 @@ enum Woken<T> {
 impl Parked {
     /// Whether the command has not run and is tried again.
     pub(super) fn tries_again(&self) -> bool {
-        matches!(self, Parked::Closed(_) | Parked::Slowed(_))
+        matches!(self, Parked::Closed(_) | Parked::Slowed(_) | Parked::Reads(_))
     }
 }
 
@@ -87,6 +93,22 @@ impl Connection {
                 let woken = self.wait(pin!(self.gate_opens(pause)), true).await;
                 self.mark(bits::POSTPONED, false);
                 matches!(woken, Woken::Done(()))
+            }
+            Parked::Turn => {
+                tokio::task::yield_now().await;
+                true
+            }
+            Parked::Reads(read) => {
+                self.mark(bits::ELSEWHERE, true);
+                let woken = self.wait(pin!(read), false).await;
+                self.mark(bits::ELSEWHERE, false);
+                match woken {
+                    Woken::Done(reads) => {
+                        self.take_reads(reads.ok());
+                        true
+                    }
+                    _ => false,
+                }
             }
             Parked::Slowed(time) => !matches!(self.wait(pin!(sleep(time)), false).await, Woken::Killed),
         };

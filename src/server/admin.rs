@@ -71,7 +71,7 @@ fn lastsave(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 
 /// Flushes on the calling thread, which must be one that may wait and must hold no shard.
 pub(super) fn flush(ctx: &Ctx) -> Result {
-    if !ctx.may_block {
+    if !ctx.may_block() {
         return Err(Error::Cold);
     }
     if !ctx.lease.is_empty() {

@@ -65,7 +65,7 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
         ctx.txn.mark_encoding(copy, encoding);
         return Ok(true);
     };
-    if body.size > MOST_AT_ONCE.get() && !ctx.may_block {
+    if body.size > MOST_AT_ONCE.get() && !ctx.may_block() {
         return Err(Error::Cold);
     }
     let shape = Shape {

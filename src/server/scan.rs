@@ -100,7 +100,7 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::parse(args.cursor(2), None)?;
     ctx.txn.saw_all();
     let many = options.count > IN_PLACE.get();
-    if !ctx.txn.may_block && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+    if !ctx.txn.may_block() && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
@@ -182,7 +182,7 @@ fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     ctx.txn.saw_all();
     let whole = ctx.txn.lease.len() >= shards.len();
     let little = whole && ctx.txn.lease.iter().map(|core| cost(core, ns)).sum::<usize>() <= IN_PLACE.get();
-    if !ctx.txn.may_block && (!little || ctx.txn.lease.iter().any(|core| must_wait(core))) {
+    if !ctx.txn.may_block() && (!little || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
@@ -262,7 +262,7 @@ fn dice(n: u64) -> u64 {
 fn randomkey(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let (ns, router, now_ms) = (ctx.ns(), ctx.txn.router, ctx.now_ms);
     ctx.txn.saw_all();
-    if !ctx.txn.may_block && ctx.txn.lease.iter().any(|core| must_wait(core)) {
+    if !ctx.txn.may_block() && ctx.txn.lease.iter().any(|core| must_wait(core)) {
         return Err(Error::Cold);
     }
     // A shard is as likely as its keys are many; if all of its keys have just expired, the next one is asked.

@@ -34,7 +34,7 @@ fn discard(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    let may_block = ctx.txn.may_block;
+    let may_block = ctx.txn.may_block();
     let Some(multi) = ctx.multi() else {
         return Err(Error::err("ERR EXEC without MULTI"));
     };

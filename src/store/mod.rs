@@ -35,7 +35,7 @@ mod tests;
 pub use error::{Result, StoreError};
 pub use lock::DirLock;
 pub use options::{Compression, StoreOptions, default_shards};
-pub use partition::{Partition, Range};
+pub use partition::{Partition, Range, Record};
 pub use superblock::Superblock;
 
 /// A byte string as the store takes and gives it: cheap to clone, short ones without an allocation.

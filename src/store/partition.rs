@@ -11,14 +11,26 @@
 //!   may be behind what it has on disk. The partition takes no other until the store has been reopened.
 
 use super::error::{Result, StoreError};
+use crate::util::scale::Scaled;
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How long to wait for everybody to be out. Who wants in meanwhile does not wait.
 const ALONE_WAIT: Duration = Duration::from_millis(200);
+
+/// What a read takes at most while the page cache or the block cache answers it, ns. A disk takes longer.
+const QUICK_NS: Scaled<u64> = Scaled::new(40_000).in_unit_tests(u64::MAX);
+/// A value of more bytes takes long wherever it comes from.
+const QUICK_BYTES: usize = 256 << 10;
+/// How many reads of late count, and what a slow one of them adds to their share.
+const OF_LATE: u32 = 64;
+const SLOW: u32 = 1 << 10;
+/// The share from which on reads are not quick: two of those of late.
+const MOST_SLOW: u32 = SLOW + SLOW / 2;
 
 /// fjall's own limit.
 const MAX_KEY: usize = u16::MAX as usize;
@@ -28,12 +40,40 @@ const MAX_KEY: usize = u16::MAX as usize;
 /// The filter belongs to the partition that it reads: a handle of its own would keep the database, and its lock file,
 /// alive for ever. Both look here, and closing empties the slot.
 #[derive(Default)]
-pub(super) struct Slot(RwLock<Option<Keyspace>>);
+pub(super) struct Slot {
+    handle: RwLock<Option<Keyspace>>,
+    /// With the number of its version.
+    view: RwLock<Option<(u64, Arc<View>)>>,
+}
+
+/// Point reads of one version of the partition. fjall's own look up the version first, and wait whenever a compaction or
+/// an ingestion installs another, through its syncs. There is no memtable whose records this could miss (rule 15).
+///
+/// As long as it lives the files of its version stay: [`Partition::follow`] replaces it.
+type View = dyn Fn(&[u8]) -> Result<Option<UserValue>> + Send + Sync;
+
+fn view(keyspace: &Keyspace) -> (u64, Arc<View>) {
+    let version = keyspace.tree.current_version();
+    let number = version.id();
+    let view = move |key: &[u8]| {
+        let hash = xxh3_64(key);
+        // The newest first.
+        let runs = version.iter_levels().flat_map(|level| level.iter());
+        for table in runs.filter_map(|run| run.get_for_key(key)) {
+            let record = table.get(key, u64::MAX, hash).map_err(fjall::Error::from);
+            if let Some(record) = record.map_err(StoreError::fjall("read a record"))? {
+                return Ok((!record.is_tombstone()).then_some(record.value));
+            }
+        }
+        Ok(None)
+    };
+    (number, Arc::new(view))
+}
 
 impl Slot {
     /// Runs `read` on the handle. Recursive, because what is ingested may itself be read from the partition.
     pub(super) fn with<R>(&self, read: impl FnOnce(&Keyspace) -> Result<R>) -> Result<R> {
-        match &*self.0.read_recursive() {
+        match &*self.handle.read_recursive() {
             Some(keyspace) => read(keyspace),
             None => Err(StoreError::Closed),
         }
@@ -41,27 +81,33 @@ impl Slot {
 
     /// The same, but `None` instead of waiting for whoever opens or closes: closing waits for the filter's thread.
     pub(super) fn try_with<R>(&self, read: impl FnOnce(&Keyspace) -> R) -> Option<R> {
-        self.0.try_read_recursive()?.as_ref().map(read)
+        self.handle.try_read_recursive()?.as_ref().map(read)
     }
 
     /// Runs `work` on the handle while nobody else uses it. `None`, soon, if somebody goes on doing so.
     fn alone<R>(&self, work: impl FnOnce(&Keyspace) -> R) -> Option<R> {
-        self.0.try_write_for(ALONE_WAIT)?.as_ref().map(work)
+        self.handle.try_write_for(ALONE_WAIT)?.as_ref().map(work)
     }
 
     /// Keeps everybody out until the guard is dropped.
     pub(super) fn close(&self) -> RwLockWriteGuard<'_, Option<Keyspace>> {
-        let mut guard = self.0.write();
+        let mut guard = self.handle.write();
         *guard = None;
+        *self.view.write() = None;
         guard
     }
 }
+
+/// Key and value.
+pub type Record = (UserKey, UserValue);
 
 /// One shard's records.
 pub struct Partition {
     slot: Arc<Slot>,
     disk_bytes: AtomicU64,
     failed: AtomicBool,
+    /// How many reads of late were slow, in units of [`SLOW`].
+    slow_reads: AtomicU32,
     /// Id of the data directory.
     owner: u64,
     /// One ingestion at a time: a flush and a big result may want to at once.
@@ -74,6 +120,7 @@ impl Partition {
             slot,
             disk_bytes: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            slow_reads: AtomicU32::new(0),
             owner,
             ingesting: Default::default(),
         }
@@ -88,8 +135,62 @@ impl Partition {
         &self.slot
     }
 
-    /// The value of a key. May wait for the disk.
+    /// The value of a key. May wait for the disk; for fjall only while the store is being opened again, or drops files.
     pub fn get(&self, key: &[u8]) -> Result<Option<UserValue>> {
+        let bytes = |value: &Option<UserValue>| value.as_ref().map_or(0, |value| value.len());
+        self.timed(bytes, || {
+            self.slot.with(|keyspace| {
+                let known = self.slot.view.read().as_ref().map(|(_, view)| view.clone());
+                known.unwrap_or_else(|| view(keyspace).1)(key)
+            })
+        })
+    }
+
+    /// The records from `lower` on, below `upper`, `most` of them and `most_bytes` at most; `None` if there are more bytes.
+    pub fn few(&self, lower: &[u8], upper: &[u8], most: usize, most_bytes: usize) -> Result<Option<Vec<Record>>> {
+        let bytes = |records: &Option<Vec<Record>>| if records.is_none() { usize::MAX } else { 0 };
+        self.timed(bytes, || {
+            let (mut records, mut sum) = (Vec::new(), 0);
+            for record in self.range(lower, upper)?.take(most) {
+                let record = record?;
+                sum += record.0.len() + record.1.len();
+                if sum > most_bytes {
+                    return Ok(None);
+                }
+                records.push(record);
+            }
+            Ok(Some(records))
+        })
+    }
+
+    /// A read that counts among those of late.
+    fn timed<R>(&self, bytes: impl Fn(&R) -> usize, read: impl FnOnce() -> Result<R>) -> Result<R> {
+        let started = Instant::now();
+        let found = read()?;
+        let slow = started.elapsed().as_nanos() as u64 > QUICK_NS.get();
+        let share = self.slow_reads.load(Ordering::Relaxed);
+        // Lost updates of others do no harm.
+        let share = match bytes(&found) > QUICK_BYTES {
+            true => share.max(2 * MOST_SLOW),
+            false => share - share / OF_LATE + if slow { SLOW } else { 0 },
+        };
+        self.slow_reads.store(share, Ordering::Relaxed);
+        Ok(found)
+    }
+
+    /// Whether reads come back about as soon as it takes to ask another thread for them.
+    pub fn reads_are_quick(&self) -> bool {
+        self.slow_reads.load(Ordering::Relaxed) < MOST_SLOW
+    }
+
+    /// The disk is waited for.
+    #[cfg(test)]
+    pub fn note_slow(&self) {
+        self.slow_reads.store(2 * MOST_SLOW, Ordering::Relaxed);
+    }
+
+    /// The same as of what ranges see: [`Partition::get`] may see what an ingestion has brought a moment later than they do.
+    pub fn get_newest(&self, key: &[u8]) -> Result<Option<UserValue>> {
         self.slot.with(|keyspace| keyspace.get(key).map_err(StoreError::fjall("read a record")))
     }
 
@@ -135,12 +236,13 @@ impl Partition {
         }
         let count = self.slot.with(|keyspace| {
             let count = run_ingestion(keyspace, items, before_finish);
-            if count.is_err() {
-                self.failed.store(true, Ordering::Release);
+            match &count {
+                // Before anybody relies on what it has brought.
+                Ok(_) => self.renew(keyspace),
+                Err(_) => self.failed.store(true, Ordering::Release),
             }
             count
         })?;
-        self.refresh_disk_bytes();
         Ok(count)
     }
 
@@ -151,19 +253,28 @@ impl Partition {
 
     pub(super) fn set_open(&self) {
         self.failed.store(false, Ordering::Release);
-        self.refresh_disk_bytes();
+        self.follow();
     }
 
-    /// Bytes of the partition's tables, as of the last ingestion or [`Partition::refresh_disk_bytes`].
+    /// Bytes of the partition's tables, as of the last ingestion or [`Partition::follow`].
     pub fn disk_bytes(&self) -> u64 {
         self.disk_bytes.load(Ordering::Relaxed)
     }
 
-    /// Brings [`Partition::disk_bytes`] up to date with what background compactions have done.
-    pub fn refresh_disk_bytes(&self) {
-        if let Some(bytes) = self.slot.try_with(|keyspace| keyspace.disk_space()) {
-            self.disk_bytes.store(bytes, Ordering::Relaxed);
-        }
+    /// Brings what is known of the partition, and what is read of it, up to date with what compactions have done.
+    pub fn follow(&self) {
+        self.slot.try_with(|keyspace| self.renew(keyspace));
+    }
+
+    fn renew(&self, keyspace: &Keyspace) {
+        self.disk_bytes.store(keyspace.disk_space(), Ordering::Relaxed);
+        let new = view(keyspace);
+        let mut now = self.slot.view.write();
+        // Of two at once the newer stays.
+        let old = now.as_ref().is_none_or(|(number, _)| *number < new.0).then(|| now.replace(new));
+        drop(now);
+        // With the last who knew them, files may go: not under the lock.
+        drop(old);
     }
 
     /// Ingested runs that compaction has not merged yet. fjall does not push back on ingestion: who ingests watches this
@@ -182,7 +293,7 @@ impl Partition {
     /// all of it does, and up to its size again on disk meanwhile.
     pub fn major_compact(&self) -> Result {
         self.slot.with(|keyspace| keyspace.major_compact().map_err(StoreError::fjall("compact")))?;
-        self.refresh_disk_bytes();
+        self.follow();
         self.drop_replaced()
     }
 

@@ -167,7 +167,9 @@ pub fn scan_between(
         entries += emit(&stored, &value, &mut met)?;
         last = Some(stored);
     }
-    let last = last.filter(|_| elements.next().is_some());
+    // A step that is refused here is not one more element.
+    let more = elements.next().transpose()?.is_some();
+    let last = last.filter(|_| more);
     let next = last.map_or(0, |last| ctx.server.element_cursors.issue(0, Some(Box::from(&last[..]))));
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());

@@ -278,3 +278,101 @@ fn a_request_that_takes_more_than_a_command_may_hold_is_refused() {
     assert_eq!(world.call(&format!("EXISTS{}", keys(10_000))), ":0 ");
     assert!(world.call(&format!("EXISTS{}", keys(100_000))).starts_with("-OOM command needs more memory"));
 }
+
+impl World {
+    /// Everything is on disk only.
+    fn rest(&self) {
+        self.engine().flush().unwrap();
+        for shard in &self.engine().shards {
+            let mut core = shard.core();
+            let limit = std::mem::replace(&mut core.table_limit, 0);
+            (0..300).for_each(|_| core.make_room());
+            core.table_limit = limit;
+            core.cold.clear();
+            core.store_is_cold = true;
+            assert!(core.table.is_empty());
+        }
+    }
+}
+
+#[test]
+fn what_is_not_in_memory_is_read_here_and_with_no_lock() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.call(&format!("MSET {a} 1 {b} 2"));
+    world.call("HSET hash f 1 g 2");
+    world.rest();
+    let mut here = |line: &str, expected: &str| {
+        // A timer may have a shard when the command comes.
+        let here = (0..50).any(|_| {
+            world.rest();
+            let begun = world.begin(&words(line));
+            let here = begun.is_ok();
+            assert_eq!(world.end(begun), expected, "{line}");
+            here
+        });
+        assert!(here, "{line} is read where it stands");
+    };
+    here(&format!("GET {a}"), "$1 1 ");
+    here(&format!("MGET {a} none {b} {a}"), "*4 $1 1 $-1 $1 2 $1 1 ");
+    here("HGET hash f", "$1 1 ");
+    here(&format!("EXISTS {a} {b} hash"), ":3 ");
+    assert_eq!(world.call("HSET hash f 2 h 3"), ":1 ");
+    world.rest();
+    assert_eq!(world.call(&format!("DEL {a} {b}")), ":2 ");
+    world.rest();
+    assert_eq!(world.call(&format!("EXISTS {a} {b} hash")), ":1 ");
+    assert!(world.runner.set.reads.is_content());
+}
+
+#[test]
+fn what_a_slow_disk_has_is_read_by_others() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.call(&format!("MSET {a} 1 {b} 2"));
+    world.rest();
+    world.engine().store.partitions().iter().for_each(|partition| partition.note_slow());
+    let begun = world.begin(&words(&format!("MGET {a} {b}")));
+    assert!(begun.is_err(), "the network thread does not wait");
+    assert_eq!(world.end(begun), "*2 $1 1 $1 2 ");
+    assert_eq!(world.engine().readers.pending(), 0);
+    for _ in 0..200 {
+        // They have found it quick again.
+        world.rest();
+        let begun = world.begin(&words(&format!("GET {a}")));
+        if begun.is_ok() {
+            return;
+        }
+        assert_eq!(world.end(begun), "$1 1 ");
+    }
+    panic!("it is never read here again");
+}
+
+/// Whatever it lacked on the way.
+#[test]
+fn a_transaction_on_keys_that_are_on_disk_happens_once() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.call(&format!("MSET {a} 1 {b} 2"));
+    world.rest();
+    assert_eq!(world.call("MULTI"), "+OK ");
+    for line in [format!("INCR {a}"), format!("APPEND {b} 3"), format!("MGET {a} {b}")] {
+        assert_eq!(world.call(&line), "+QUEUED ");
+    }
+    let begun = world.begin(&words("EXEC"));
+    assert_eq!(world.end(begun), "*3 :2 :2 *2 $1 2 $2 23 ");
+}
+
+/// All of a compact hash is one page, whatever step is the last that a network thread has for it.
+#[test]
+fn a_page_that_takes_the_last_step_leads_to_no_other() {
+    let mut world = World::new();
+    let most = meter::STEPS_HERE.get();
+    world.runner.server.config.set(&[("hash-max-listpack-entries", "1000000")]).unwrap();
+    let fields: Vec<String> = (0..most - 20).map(|n| format!("{n} v")).collect();
+    world.call(&format!("HSET hash {}", fields.join(" ")));
+    for n in most - 20..most + 2 {
+        world.call(&format!("HSET hash {n} v"));
+        assert!(world.call("HSCAN hash 0").starts_with("*2 $1 0 "), "of {} fields", n + 1);
+    }
+}

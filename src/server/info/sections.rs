@@ -435,6 +435,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_block_cache_budget", engine.options.block_cache);
     text.line("tarn_pinned_bytes", pinned_bytes);
     text.line("tarn_store_reads", facts.shards.stats.stored_reads);
+    text.line("tarn_store_reads_waiting", engine.readers.pending());
     text.line("tarn_store_bytes", store_bytes);
     text.line("tarn_compactions_running", engine.store.active_compactions());
     text.line("tarn_compactions_ok", u8::from(engine.store_failure().is_none()));

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long; looks after the store, opens it again where a compaction failed |
 //! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; tables over their limit shrink; free memory goes back to the system; who waits too long for other commands' memory goes on |
+//! | `read-n` | reads the store for commands that wait for it ([`crate::shard::engine::readers`]) |
 //! | `free` | frees big overlays that commands have thrown away |
 //! | `compact` | rewrites partitions of which much is dead |
 //!
@@ -21,6 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::meter;
+use crate::shard::engine::readers::READERS;
 use crate::shard::engine::{Engine, MOST_DELAY_US, gate, spawn};
 use crate::shard::router::ShardId;
 use crate::util::alloc::Trimmer;
@@ -69,14 +71,20 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Starts the threads that serve no shard.
-    pub(in crate::shard) fn start_background(self: &Arc<Self>) -> [JoinHandle<()>; 4] {
+    pub(in crate::shard) fn start_background(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
         let (flush, watch, free, compact) = (self.clone(), self.clone(), self.clone(), self.clone());
-        [
+        let reader = |n: usize| {
+            let engine = self.clone();
+            spawn(format!("read-{n}"), 0, move || engine.readers.run())
+        };
+        let mut threads = vec![
             spawn("flush".to_owned(), 0, move || flush.flush_thread()),
             spawn("watch".to_owned(), 0, move || watch.watch_thread()),
             spawn("free".to_owned(), self.options.nice, move || free.free_thread()),
             spawn("compact".to_owned(), self.options.nice, move || compact.compact_thread()),
-        ]
+        ];
+        threads.extend((0..READERS).map(reader));
+        threads
     }
 
     fn flush_thread(&self) {
@@ -235,8 +243,10 @@ impl Engine {
         }
     }
 
-    /// Counts the runs that wait for compaction: debt, as fjall takes in any number of them.
+    /// Counts the runs that wait for compaction: debt, as fjall takes in any number of them. And follows what compactions
+    /// have done.
     pub(in crate::shard) fn count_runs(&self) {
+        self.store.partitions().iter().for_each(|partition| partition.follow());
         let runs = || self.store.partitions().iter().map(|partition| partition.l0_runs() as u64);
         self.stats.level0_runs.store(runs().sum(), Ordering::Relaxed);
         self.stats.level0_runs_max.store(runs().max().unwrap_or(0), Ordering::Relaxed);

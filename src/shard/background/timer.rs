@@ -57,8 +57,12 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Rece
         }
         if Instant::now() >= next_turn {
             let turn = engine.turn(id);
-            timer.turn(crate::util::time::now_ms());
+            timer.short_turn(crate::util::time::now_ms());
             drop(turn);
+            // Who finds others at it comes again: what is due on time waits for nobody's ingestion.
+            if let Some(_turn) = engine.try_long_turn(id) {
+                timer.long_turn(crate::util::time::now_ms());
+            }
             next_turn = Instant::now() + if timer.filling() { FILL_TURN } else { TURN };
         }
     }
@@ -82,23 +86,31 @@ impl<'a> Timer<'a> {
     }
 
     /// One turn at this time.
+    #[cfg(test)]
     pub fn turn(&mut self, now_ms: u64) {
+        self.short_turn(now_ms);
+        self.long_turn(now_ms);
+    }
+
+    /// What is due at its time.
+    fn short_turn(&mut self, now_ms: u64) {
+        let turns =
+            [Self::tend_order, Self::collect_staged, Self::expire_table, Self::expire_stored, Self::expire_fields];
+        self.each(&turns, now_ms);
+    }
+
+    /// What reads much, and ingests: it takes as long as the disk does.
+    fn long_turn(&mut self, now_ms: u64) {
+        let turns = [Self::fill_membership, Self::collect_garbage, Self::reap_namespaces, Self::count_anew];
+        self.each(&turns, now_ms);
+    }
+
+    fn each(&mut self, turns: &[fn(&mut Self, u64) -> Result], now_ms: u64) {
         if self.engine.log.health().is_some() {
             // It keeps the store from being reopened, which may be what is needed.
             self.recount = None;
             return;
         }
-        let turns = [
-            Self::fill_membership,
-            Self::tend_order,
-            Self::collect_staged,
-            Self::expire_table,
-            Self::expire_stored,
-            Self::expire_fields,
-            Self::collect_garbage,
-            Self::reap_namespaces,
-            Self::count_anew,
-        ];
         for turn in turns {
             if let Err(error) = turn(self, now_ms) {
                 tracing::error!(shard = self.id, %error, "a turn of the shard's timer failed");

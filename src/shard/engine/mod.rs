@@ -10,6 +10,7 @@
 
 pub mod checkpoint;
 pub mod options;
+pub mod readers;
 
 pub use options::{EngineOptions, Sizes};
 
@@ -25,6 +26,7 @@ use crate::store::Store;
 
 use crate::shard::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use crate::shard::engine::checkpoint::Kept;
+use crate::shard::engine::readers::Readers;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
 use crate::shard::router::{Router, ShardId};
@@ -79,6 +81,8 @@ pub struct Engine {
     pub log: Arc<Log>,
     /// fjall.
     pub store: Arc<Store>,
+    /// Who reads the store for commands that wait for it.
+    pub readers: Readers,
     /// I/O of the log; its named steps also mark the steps of a flush.
     pub io: Arc<dyn Io>,
     /// The options it was opened with.
@@ -117,6 +121,8 @@ pub struct Engine {
     pub(in crate::shard) flush_lock: parking_lot::Mutex<()>,
     /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
     pub(in crate::shard) turns: Vec<parking_lot::Mutex<()>>,
+    /// The same, of what they do with the disk: nobody waits for one of these.
+    pub(in crate::shard) long_turns: Vec<parking_lot::Mutex<()>>,
     pub(in crate::shard) flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
     /// Big bodies to be freed.
     pub(in crate::shard) trash: crossbeam_channel::Receiver<Box<Body>>,
@@ -231,6 +237,11 @@ impl Engine {
     /// Waits until a shard's timer may run; it does so as long as the guard lives.
     pub fn turn(&self, shard: ShardId) -> parking_lot::MutexGuard<'_, ()> {
         self.turns[shard as usize % self.turns.len()].lock()
+    }
+
+    /// The right to what a shard's timer does with the disk, if nobody is at it.
+    pub fn try_long_turn(&self, shard: ShardId) -> Option<parking_lot::MutexGuard<'_, ()>> {
+        self.long_turns[shard as usize % self.long_turns.len()].try_lock()
     }
 
     /// Lives with other sizes from now on. The thread `watch` brings the cores to follow.

@@ -1,7 +1,9 @@
 //! The second-level cache: metadata records of clean objects that left the table, and keys known to be absent.
 //!
 //! Wide and budgeted, behind the shard's own table: a moka hit costs microseconds, as much as a block that fjall holds
-//! in memory, but an entry takes a hundred bytes where the block cache takes a block.
+//! in memory, but an entry takes a hundred bytes where the block cache takes a block. An entry costs as much to make as the
+//! read that it spares: a [`Doorkeeper`] lets in only what leaves the table for the second time within a while, so that who
+//! passes by once, or is only written, costs nothing here.
 //!
 //! Invariant: a key stands in the table or here, never in both; [`ColdCache::take`] removes what it finds.
 
@@ -21,6 +23,41 @@ pub struct ColdCache {
     cache: moka::sync::Cache<Box<[u8]>, Cold, foldhash::fast::RandomState>,
     /// Entries put and not taken; an upper bound that spares the look-up while the cache is empty.
     entries: usize,
+    door: Doorkeeper,
+}
+
+/// Keys that the doorkeeper has seen at least when it forgets them all.
+const DOOR_KEYS: usize = 4096;
+/// What it has of bits for each.
+const DOOR_BITS: usize = 8;
+/// Bytes of an entry of which the budget has room for as many as the doorkeeper sees.
+const USUAL_ENTRY: usize = 400;
+
+/// Remembers, about, which keys came by of late.
+struct Doorkeeper {
+    bits: Box<[u64]>,
+    seen: usize,
+}
+
+impl Doorkeeper {
+    fn new(keys: usize) -> Self {
+        let keys = keys.max(DOOR_KEYS).next_power_of_two();
+        Doorkeeper { bits: vec![0; keys * DOOR_BITS / 64].into(), seen: 0 }
+    }
+
+    /// Whether a key of this hash has come by before; it has from now on.
+    fn knows(&mut self, hash: u32) -> bool {
+        let bit = crate::util::splitmix::next(&mut u64::from(hash)) as usize % (self.bits.len() * 64);
+        let word = &mut self.bits[bit / 64];
+        let known = *word >> (bit % 64) & 1 == 1;
+        *word |= 1 << (bit % 64);
+        self.seen += usize::from(!known);
+        if self.seen * DOOR_BITS == self.bits.len() * 64 {
+            self.bits.fill(0);
+            self.seen = 0;
+        }
+        known
+    }
 }
 
 #[expect(clippy::borrowed_box, reason = "moka hands out its own key type")]
@@ -39,7 +76,7 @@ impl ColdCache {
             .max_capacity(budget as u64)
             .weigher(weigh)
             .build_with_hasher(foldhash::fast::RandomState::default());
-        ColdCache { cache, entries: 0 }
+        ColdCache { cache, entries: 0, door: Doorkeeper::new(budget / USUAL_ENTRY) }
     }
 
     /// Bytes it may hold.
@@ -60,9 +97,13 @@ impl ColdCache {
     }
 
     /// Whether something is known of a key.
-    #[cfg(test)]
     pub fn contains(&self, ns: NsId, key: &[u8]) -> bool {
         self.entries > 0 && self.cache.contains_key(&Self::key(ns, key))
+    }
+
+    /// Whether a record is to be remembered whose key, of this hash, leaves the table.
+    pub fn lets_in(&mut self, hash: u32) -> bool {
+        self.door.knows(hash)
     }
 
     /// Remembers a metadata record.

@@ -28,6 +28,7 @@ use super::garbage::Queue;
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::order::Order;
+use super::reads::Reads;
 use super::table::{Index, Table, table_hash};
 use crate::shard::router::ShardId;
 
@@ -102,6 +103,8 @@ pub struct Core {
     pub generation: u64,
     /// Generation of the flight that is gathered whole and not yet settled.
     pub flying: Option<u64>,
+    /// Raised before what a flight has brought may leave memory (see [`super::reads`]).
+    pub epoch: u64,
     /// Records of this LSN and lower ones may be in fjall; higher ones are not.
     pub stored_lsn: Lsn,
     /// Earliest time that fjall's expiry index may list; the sweep starts there.
@@ -139,18 +142,19 @@ pub struct Core {
 impl Core {
     /// The object of a key that is in the table, or brought there from the second-level cache or the store.
     ///
-    /// `Err(Cold)` where that would wait for the disk and `may_block` is false.
-    pub fn fault(&mut self, hash: u64, ns: NsId, key: &[u8], may_block: bool) -> Result<Option<Index>> {
+    /// `Err(Cold)` where that would wait for the disk and `reads` may not.
+    #[inline]
+    pub fn fault(&mut self, hash: u64, ns: NsId, key: &[u8], reads: &mut Reads) -> Result<Option<Index>> {
         let hash = table_hash(hash, ns);
         if let Some(index) = self.table.find(hash, ns, key) {
             return Ok(Some(index));
         }
-        self.fault_missing(hash, ns, key, may_block)
+        self.fault_missing(hash, ns, key, reads)
     }
 
     #[cold]
     #[inline(never)]
-    fn fault_missing(&mut self, hash: u32, ns: NsId, key: &[u8], may_block: bool) -> Result<Option<Index>> {
+    fn fault_missing(&mut self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) -> Result<Option<Index>> {
         if !self.fjall_may_hold(hash) {
             return Ok(None);
         }
@@ -162,16 +166,25 @@ impl Core {
             }
             None => {}
         }
-        if self.store_is_cold && !may_block {
-            return Err(Error::Cold);
-        }
         let mut disk_key = Vec::with_capacity(key.len() + 16);
         codec::key::meta_key(ns, key, &mut disk_key);
+        let value = reads.record(self, disk_key)?.map_err(|e| storage(key, e))?;
         self.stats.stored_reads += 1;
-        match self.partition.get(&disk_key).map_err(|e| storage(key, e))? {
+        match value {
             Some(value) => self.admit(hash, ns, key, &value).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Has a key that only the store may have be read ahead of who will look it up.
+    pub fn want(&self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) {
+        let in_memory = || self.table.find(hash, ns, key).is_some() || self.cold.contains(ns, key);
+        if !self.store_is_cold || in_memory() || !self.fjall_may_hold(hash) {
+            return;
+        }
+        let mut disk_key = Vec::with_capacity(key.len() + 16);
+        codec::key::meta_key(ns, key, &mut disk_key);
+        _ = reads.record(self, disk_key);
     }
 
     /// False if fjall does not hold the key for certain: no look-up would go there.
@@ -238,7 +251,7 @@ impl Core {
                 None => return Ok(None),
             }
         }
-        let found = self.fault(router.hash(&key), ns, &key, true)?;
+        let found = self.fault(router.hash(&key), ns, &key, &mut Reads::blocking())?;
         Ok(found.map(|index| (key, index)))
     }
 
@@ -377,7 +390,9 @@ impl Core {
         }
         let mut object = self.discard(index);
         self.stats.evicted_objects += 1;
-        if let Some(meta) = object.meta() {
+        if self.cold.lets_in(object.hash)
+            && let Some(meta) = object.meta()
+        {
             let mut value = Vec::with_capacity(object.value().len() + 32);
             meta.encode(None, object.value(), &mut value);
             self.cold.put(object.ns, object.key(), value);

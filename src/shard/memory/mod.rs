@@ -6,6 +6,7 @@
 //! | [`table`], [`object`] | hot and dirty objects |
 //! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
 //! | [`cold`] | moka: metadata that left the table |
+//! | [`reads`] | reads of the store that hold no lock, and why they are sound |
 //! | [`membership`] | a filter of the keys that fjall may hold |
 //! | [`order`] | an index of the table's keys in order, for walks |
 //! | [`fields`] | which hashes have fields that expire, and when |
@@ -25,4 +26,5 @@ pub mod names;
 pub mod object;
 pub mod order;
 pub mod overlay;
+pub mod reads;
 pub mod table;

@@ -11,6 +11,7 @@ use crate::log::{self, Io, Log, Lsn, Replay};
 use crate::shard::actor::{Crossing, Shard, ShardSet};
 use crate::shard::background::{recount, timer};
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
+use crate::shard::engine::readers::{READERS, Readers};
 use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, is_cold, spawn};
 use crate::shard::memory::cold::ColdCache;
 use crate::shard::memory::core::Core;
@@ -62,6 +63,7 @@ impl Engine {
             gate: AtomicU32::new(gate::LOADING),
             stats: EngineStats::default(),
             first_names: names.clone(),
+            readers: Readers::default(),
             table_budget: AtomicU64::new(options.table_budget as u64),
             cold_budget: AtomicU64::new(options.cold_budget as u64),
             resized: AtomicBool::new(false),
@@ -77,6 +79,7 @@ impl Engine {
             store_failure: parking_lot::Mutex::new(None),
             flush_lock: parking_lot::Mutex::new(()),
             turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
+            long_turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             flush_wake: Default::default(),
             trash,
             threads: parking_lot::Mutex::new(Vec::new()),
@@ -151,11 +154,13 @@ impl Engine {
             // Wakes the thread; one that has ended needs no waking.
             shard.post_to_thread(ShardSet::new(), Box::new(|lease| lease));
         }
+        self.readers.end(READERS);
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the engine panicked");
             }
         }
+        self.readers.close();
         let mut flushed = false;
         if flush {
             match self.flush() {
@@ -253,6 +258,7 @@ fn open_core(
         gathers: 0,
         generation: crate::util::time::now_ns(),
         flying: None,
+        epoch: 0,
         stored_lsn: 0,
         staged: Default::default(),
         log: log.clone(),

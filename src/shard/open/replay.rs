@@ -19,6 +19,7 @@ use crate::shard::memory::garbage;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Kind, state};
 use crate::shard::memory::overlay::{self, Entry};
+use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
 use crate::shard::router::ShardId;
 
@@ -220,12 +221,12 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool
             Ok(())
         }),
         Op::Patch { ns, key, offset, bytes } => with_key(ns, key, &mut |core, hash| {
-            let Some(index) = core.fault(hash, ns, key, true)? else { return Ok(()) };
+            let Some(index) = core.fault(hash, ns, key, &mut Reads::blocking())? else { return Ok(()) };
             patch(core, index, lsn, offset as usize, bytes);
             Ok(())
         }),
         Op::Expire { ns, key, expire_ms } => with_key(ns, key, &mut |core, hash| {
-            let Some(index) = core.fault(hash, ns, key, true)? else { return Ok(()) };
+            let Some(index) = core.fault(hash, ns, key, &mut Reads::blocking())? else { return Ok(()) };
             if core.table.at(index).kind != Kind::Absent {
                 core.set_expire(index, expire_ms);
                 stamp(core, index, lsn);
@@ -304,7 +305,7 @@ fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: O
     let mut found = core.table.find(crate::shard::memory::table::table_hash(hash, ns), ns, key);
     if found.is_none() && core.gathers > 0 {
         // This replay has flushed: a body may be in fjall whose end the log does not call garbage.
-        found = core.fault(hash, ns, key, true)?;
+        found = core.fault(hash, ns, key, &mut Reads::blocking())?;
     }
     let Some(index) = found else {
         core.cold.take(ns, key);
@@ -423,7 +424,7 @@ fn change_element(
     element: &[u8],
     change: impl FnOnce(Option<&Entry>, u8) -> Entry,
 ) -> Result {
-    let Some(index) = core.fault(hash, ns, key, true)? else { return Ok(()) };
+    let Some(index) = core.fault(hash, ns, key, &mut Reads::blocking())? else { return Ok(()) };
     let version = if version == 0 { lsn } else { version };
     let partition = core.partition.clone();
     let object = core.table.at_mut(index);

@@ -85,7 +85,7 @@ impl Body<'_> {
     }
 
     pub(super) fn root(&self) -> Result<Option<Root>> {
-        let value = self.partition.get(&self.root_key())?;
+        let value = self.partition.get_newest(&self.root_key())?;
         Ok(value.map(|value| Root::decode(&value)).transpose()?)
     }
 

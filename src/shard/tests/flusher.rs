@@ -57,6 +57,21 @@ fn wait(flushed: &Receiver<()>) {
 }
 
 #[test]
+fn what_is_due_waits_for_no_other_shards_disk() {
+    let live = Live::new(|_| ());
+    let ns = live.engine.first_names().id(NAMES[0]).unwrap();
+    // Others collect garbage, without end.
+    let held: Vec<_> = live.engine.long_turns.iter().map(|turn| turn.lock()).collect();
+    live.engine.transact(&[0], now_ms(), |txn| txn.put_string(ns, b"k", b"v", now_ms() + 1)).unwrap();
+    let began = std::time::Instant::now();
+    while live.engine.shards[0].core().count(ns) > 0 {
+        assert!(began.elapsed() < Duration::from_secs(30), "the sweep comes by");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(held);
+}
+
+#[test]
 fn a_log_that_has_passed_its_size_is_flushed_away() {
     let live = Live::new(|options| options.log_limit = 64 << 10);
     let flushed = live.flushed();

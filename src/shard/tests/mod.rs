@@ -13,6 +13,7 @@
 //! | `rules` | the rules of log, table and flush, one by one |
 //! | `found` | what was found wrong once beside them |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
+//! | `reads` | what is read without the lock is used only where it is true |
 //! | `sizes` | memory follows budgets that change |
 
 mod actor;
@@ -23,6 +24,7 @@ mod flusher;
 mod found;
 mod garbage;
 mod model;
+mod reads;
 mod rules;
 mod sizes;
 mod step;

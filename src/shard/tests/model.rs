@@ -9,6 +9,7 @@ use super::world::{Elements, NAMES, Rng, Value, World, difference, read, shown};
 use crate::Error;
 use crate::log::Fsync;
 use crate::shard::memory::object::Kind;
+use crate::shard::memory::reads::{Reads, Wanted};
 use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
 
@@ -130,7 +131,10 @@ impl Run {
         let choice = self.rng.below(100);
         trace(|| format!("step {choice}, lsn {}", self.world.engine().log.last()));
         match choice {
-            0..50 => self.transaction(),
+            0..50 => {
+                let ahead = self.rng.chance(40);
+                self.transaction(ahead);
+            }
             50..54 => self.names(),
             54..60 => self.advance(),
             60..66 => self.world.turn(),
@@ -209,7 +213,34 @@ impl Run {
         }
     }
 
-    fn transaction(&mut self) {
+    /// What another transaction lacked is read while the world goes on, before and after.
+    fn bring(&mut self) {
+        let mut reads = std::mem::take(&mut self.world.reads);
+        let wanted = reads.take_wanted();
+        self.meanwhile();
+        wanted.into_iter().map(Wanted::read).for_each(|brought| reads.add(brought));
+        self.meanwhile();
+        self.world.reads = reads;
+    }
+
+    fn meanwhile(&mut self) {
+        trace(|| "meanwhile".to_owned());
+        for _ in 0..self.rng.below(4) {
+            match self.rng.below(8) {
+                0 | 1 => self.world.evict(),
+                2 | 3 => self.transaction(false),
+                4 if self.rng.chance(20) => self.names(),
+                5 => {
+                    self.finish_flush();
+                    self.world.flush();
+                }
+                _ => self.step_flush(),
+            }
+        }
+    }
+
+    /// One that may go `ahead` reads nothing under the lock.
+    fn transaction(&mut self, ahead: bool) {
         let name = *self.rng.pick(&NAMES);
         if !self.world.model.contains_key(name) {
             return;
@@ -222,34 +253,46 @@ impl Run {
         let at = self.rng.below(count + 1);
         let fails = self.rng.chance(10);
         let names_too = undone.len() == 3;
-        let ns = self.world.ns(name);
         let now_ms = self.world.now_ms;
-        let mut db = self.world.model[name].clone();
         let all: Vec<&[u8]> = acts.iter().chain(&undone).map(Act::key).collect();
         let keys = if names_too { Vec::new() } else { all };
-        let before = self.world.model[name].clone();
-        self.world.builds = acts.iter().chain(&undone).any(|act| matches!(act, Act::Build { .. }));
+        let builds = acts.iter().chain(&undone).any(|act| matches!(act, Act::Build { .. }));
         trace(|| format!("{name:?} {acts:?} undone {undone:?} at {at}, fails {fails}, names {names_too}"));
-        let (result, need) = self.world.transact(&keys, |txn| {
-            for i in 0..=count {
-                if i == at && !undone.is_empty() {
-                    let mark = txn.mark();
-                    let mut other = db.clone();
-                    for act in &undone {
-                        apply(txn, ns, act, &mut other, now_ms)?;
+        // After some tries it waits for the disk under the lock.
+        let mut tries = if ahead { 6 } else { 0 };
+        let (result, need, before, db) = loop {
+            let ns = self.world.ns(name);
+            let before = self.world.model[name].clone();
+            let mut db = before.clone();
+            (self.world.ahead, self.world.builds) = (tries > 0, builds);
+            let (result, need) = self.world.transact(&keys, |txn| {
+                for i in 0..=count {
+                    if i == at && !undone.is_empty() {
+                        let mark = txn.mark();
+                        let mut other = db.clone();
+                        for act in &undone {
+                            apply(txn, ns, act, &mut other, now_ms)?;
+                        }
+                        if names_too {
+                            let (names, dead) = txn.lease[0].names.renewed(&[name]).unwrap();
+                            txn.replace_names(names, &dead);
+                        }
+                        txn.rollback_to(mark);
                     }
-                    if names_too {
-                        let (names, dead) = txn.lease[0].names.renewed(&[name]).unwrap();
-                        txn.replace_names(names, &dead);
+                    if let Some(act) = acts.get(i) {
+                        apply(txn, ns, act, &mut db, now_ms)?;
                     }
-                    txn.rollback_to(mark);
                 }
-                if let Some(act) = acts.get(i) {
-                    apply(txn, ns, act, &mut db, now_ms)?;
-                }
+                if fails { Err(Error::err("rolled back by the test")) } else { Ok(()) }
+            });
+            self.world.ahead = false;
+            if result != Err(Error::Cold) {
+                self.world.reads = Reads::default();
+                break (result, need, before, db);
             }
-            if fails { Err(Error::err("rolled back by the test")) } else { Ok(()) }
-        });
+            tries = if self.world.reads.is_content() { 0 } else { tries - 1 };
+            self.bring();
+        };
         assert_eq!(result.is_err(), fails, "{result:?}");
         let db = if fails { before } else { db };
         self.world.model.insert(name, db);

@@ -286,6 +286,9 @@ fn rule_7_table_or_moka() {
     world.flush();
     world.evict();
     let ns = world.ns(DB);
+    assert!(!world.engine().shards[0].core().cold.contains(ns, b"a"), "who leaves once is not worth an entry");
+    assert!(world.get(DB, b"a").is_some());
+    world.evict();
     assert!(world.engine().shards[0].core().cold.contains(ns, b"a"));
     assert!(world.get(DB, b"a").is_some());
     assert!(!world.engine().shards[0].core().cold.contains(ns, b"a"));

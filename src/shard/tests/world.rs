@@ -17,6 +17,7 @@ use crate::shard::keyspace::walk::tests::met;
 use crate::shard::keyspace::walk::{self, Stop};
 use crate::shard::memory::core::Core;
 use crate::shard::memory::object::Kind;
+use crate::shard::memory::reads::Reads;
 use crate::shard::router::ShardId;
 use crate::shard::txn::elements::whole_group;
 use crate::shard::txn::{BIG_STRING, CHUNK, Mark, Txn, WriteSet};
@@ -109,6 +110,10 @@ pub(super) struct World {
     pub(super) model: Model,
     /// Transactions may build big results, whose pending records are log records of their own.
     pub(super) builds: bool,
+    /// Transactions read nothing from disk under the lock: what they lack they want.
+    pub(super) ahead: bool,
+    /// What they lack, and what was brought for them.
+    pub(super) reads: Reads,
     /// Step, and how often it is passed before, at which the next replay is cut off.
     pub(super) crash_in_replay: Option<(&'static str, u64)>,
     /// The model after each LSN since the last opening, oldest first.
@@ -156,6 +161,8 @@ impl World {
         let mut world = World {
             crash_in_replay: None,
             builds: false,
+            ahead: false,
+            reads: Reads::default(),
             sim: SimIo::new(),
             _dir: dir,
             options,
@@ -209,7 +216,10 @@ impl World {
         }
         let (before, dirty) = (engine.log.last(), self.dirty_beyond(&shards));
         let mut set = WriteSet::default();
-        let mut txn = Txn::new(engine.lease(&shards), &engine.router, &mut set, self.now_ms, true);
+        set.reads = std::mem::take(&mut self.reads);
+        let mut lease = engine.lease(&shards);
+        lease.iter_mut().for_each(|core| core.store_is_cold |= self.ahead);
+        let mut txn = Txn::new(lease, &engine.router, &mut set, self.now_ms, !self.ahead);
         let result = run(&mut txn);
         let need = match &result {
             Ok(_) => txn.commit(&engine.log),
@@ -219,6 +229,7 @@ impl World {
             }
         };
         drop(txn);
+        self.reads = set.reads;
         let last = engine.log.last();
         if result.is_err() && !self.builds {
             let after = self.dirty_beyond(&shards);

@@ -97,7 +97,7 @@ impl Build {
             key: (ns, key.to_vec()),
             elements: Vec::new(),
             bytes: 0,
-            may_block: txn.may_block,
+            may_block: txn.may_block(),
             shard: core.shard,
             partition: core.partition.clone(),
             log: core.log.clone(),

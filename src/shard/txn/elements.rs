@@ -113,7 +113,7 @@ impl Txn<'_, '_> {
 
     /// Whether a read of the store may go on here.
     pub(super) fn may_read(&self, core: &Core) -> Result {
-        if core.store_is_cold && !self.may_block { Err(Error::Cold) } else { Ok(()) }
+        if core.store_is_cold && !self.may_block() { Err(Error::Cold) } else { Ok(()) }
     }
 
     /// The value of an element.
@@ -135,17 +135,16 @@ impl Txn<'_, '_> {
         if !body.maybe_stored || body.overlay.get(key).is_some() {
             return Ok(());
         }
-        self.may_read(core)?;
         let small = body.size <= LOAD_WHOLE.get() && object.kind != Kind::String && is_exact(object);
         if body.overlay.is_empty() && small && (self.load_whole(at)? || self.body(at).overlay.get(key).is_some()) {
             return Ok(());
         }
         let core = &self.lease[at.at as usize];
         let object = core.table.at(at.index);
-        let body = self.body(at);
+        let Some(body) = &object.body else { return Ok(()) };
         let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
         codec::key::element_key(object.ns, object.key(), body.version, key, &mut disk_key);
-        let value = core.partition.get(&disk_key).map_err(|e| storage(object.key(), e))?;
+        let value = self.set.reads.record(core, disk_key)?.map_err(|e| storage(object.key(), e))?;
         if let Some(value) = value {
             self.admit(at, key, &value);
         }
@@ -196,10 +195,8 @@ impl Txn<'_, '_> {
         let mut prefix = Vec::new();
         codec::key::element_prefix(object.ns, object.key(), self.body(at).version, &mut prefix);
         let upper = [&prefix[..], &[Group::Rank.tag()]].concat();
-        let unreadable = |e: StoreError| storage(object.key(), e);
-        let range = core.partition.range(&prefix, &upper).map_err(unreadable)?;
-        let records =
-            range.take(LOAD_MOST.get() + 1).collect::<std::result::Result<Vec<_>, _>>().map_err(unreadable)?;
+        let records = self.set.reads.range(core, prefix.clone(), upper, LOAD_MOST.get() + 1)?;
+        let records = records.map_err(|e| storage(object.key(), e))?;
         if let Some(body) = &mut self.object_mut(at).body {
             // A write mostly follows.
             body.overlay.reserve(records.len() + records.len() / 8 + 2);

@@ -36,6 +36,7 @@ use crate::shard::actor::Lease;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Body, Kind, Object, state};
+use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
 use crate::shard::router::{Router, ShardId};
 
@@ -58,6 +59,8 @@ pub struct WriteSet {
     /// Hashes of the keys that routing has looked at, by their address, in the order in which most commands use them:
     /// spares hashing them again.
     pub hints: SmallVec<[(usize, u64); 4]>,
+    /// How the store is read, and what was read.
+    pub reads: Reads,
     redo: redo::Record,
     header: Vec<u8>,
     undo: Vec<Undo>,
@@ -85,8 +88,6 @@ pub struct Txn<'a, 'e> {
     set: &'a mut WriteSet,
     /// The time at which the transaction happens.
     pub now_ms: u64,
-    /// Whether reads may wait for the disk.
-    pub may_block: bool,
     /// Whether look-ups count as hits and misses.
     pub count_hits: bool,
     /// Whether look-ups leave the access time alone (CLIENT NO-TOUCH).
@@ -109,12 +110,12 @@ impl<'a, 'e> Txn<'a, 'e> {
         debug_assert!(set.redo.bytes().is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
         lease.iter_mut().for_each(|core| core.make_room());
         let routed = lease.len() == 1;
+        set.reads.may_block = may_block;
         Txn {
             lease,
             router,
             set,
             now_ms,
-            may_block,
             count_hits: false,
             no_touch: false,
             need: 0,
@@ -138,6 +139,12 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
     }
 
+    /// Whether reads may wait for the disk.
+    #[inline]
+    pub fn may_block(&self) -> bool {
+        self.set.reads.may_block
+    }
+
     /// Position in the lease of the core that owns a key.
     #[inline]
     fn place(&self, hash: u64, key: &[u8]) -> u16 {
@@ -158,7 +165,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         meter::step(1)?;
         let hash = self.hash(key);
         let at = self.place(hash, key);
-        let index = self.lease[at as usize].fault(hash, ns, key, self.may_block)?;
+        let index = self.lease[at as usize].fault(hash, ns, key, &mut self.set.reads)?;
         Ok((at, hash, index))
     }
 

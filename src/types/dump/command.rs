@@ -86,9 +86,9 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// Reads a payload; one that unpacks to much does so where nobody waits.
 fn unpack(ctx: &Ctx, payload: &[u8]) -> Result<rdb::Value> {
     let most = max_len(ctx);
-    let room = if ctx.may_block { most } else { most.min(LIGHT.get()) };
+    let room = if ctx.may_block() { most } else { most.min(LIGHT.get()) };
     rdb::decode_within(payload, ctx.now_ms, room as usize).map_err(|error| match error {
-        RdbError::TooLarge if !ctx.may_block => Error::Cold,
+        RdbError::TooLarge if !ctx.may_block() => Error::Cold,
         error => Error::err(error.text()),
     })
 }

@@ -95,6 +95,8 @@ pub struct Flight {
     raw_from: usize,
     /// The earliest time put into the expiry index.
     earliest_ms: Option<u64>,
+    /// The first slice has been settled.
+    settling: bool,
     /// The highest LSN of anything gathered.
     pub highest: Lsn,
 }
@@ -388,6 +390,10 @@ impl Flight {
             // Not earlier, as a sweep that ran during the ingestion has not seen them; and not later, as what has settled
             // may leave the table at once.
             core.sweep_from_ms = core.sweep_from_ms.min(self.earliest_ms.unwrap_or(u64::MAX));
+        }
+        if !std::mem::replace(&mut self.settling, true) {
+            // What was read of the store before may not be what it says now, and soon nothing in memory will say so.
+            core.epoch += 1;
         }
         for _ in 0..SLICE.get() {
             if let Some(entry) = self.elements.pop() {

@@ -1,0 +1,241 @@
+//! Reads of the store that hold nothing: what a command finds missing is *wanted*, brought while no lock is held, and the
+//! command runs again.
+//!
+//! | step | under the shard's lock |
+//! |---|---|
+//! | a command misses a record that only the store may have: it is noted with the shard's epoch ([`Reads::record`]) | yes |
+//! | the record is read ([`Reads::bring`]) | no |
+//! | the command runs again and finds it among what was brought, if the epoch is still the same | yes |
+//!
+//! # Why that is sound
+//! What was brought is used only where memory has nothing, and as if it were read from the store at that moment. So it must be
+//! what the store says then, or be masked. The store changes by ingestions alone, and of what one brings
+//! - an object or element of a flush is in flight until it is settled, and stays in memory: it masks. The epoch is raised
+//!   before the first of a flight turns clean, which is when it may leave. What was noted after that is read after the
+//!   ingestion;
+//! - results of builds are under versions that no metadata named when the record was noted;
+//! - tombstones for garbage and dead namespaces are of what nobody asks for: a body that is gone has another version than
+//!   the one in its place, a dead namespace another id.
+//!
+//! Whatever else happens to the key in between, a change of it stays in memory until a flush of it has been settled. That
+//! there is no such record is brought like one that is there.
+
+use std::sync::Arc;
+
+use super::core::Core;
+use crate::error::{Error, Result};
+use crate::store::{Partition, Record, StoreError, UserValue};
+
+/// Reads that are asked for at a time, for one command or one pipeline.
+pub const MOST_READS: usize = 128;
+/// What is brought by one read has so many bytes at most: more is read where it is bounded, by who may wait for the disk.
+const MOST_BYTES: usize = 64 << 10;
+/// Room that is kept.
+const KEPT: usize = 256;
+
+/// Where a record is to be found, or the records of a range.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    key: Vec<u8>,
+    /// The end of a range, and how many of it there may be.
+    to: Option<(Vec<u8>, usize)>,
+}
+
+/// Something that only the store may have.
+pub struct Wanted {
+    partition: Arc<Partition>,
+    epoch: u64,
+    place: Place,
+}
+
+/// What the store was found to have.
+enum Found {
+    Record(Option<UserValue>),
+    Range(Vec<Record>),
+    /// It cannot be read, or is too much: who may wait for the disk under the lock meets and tells it.
+    Nothing,
+}
+
+/// What was read, and of which epoch it is.
+pub struct Brought {
+    epoch: u64,
+    place: Place,
+    found: Found,
+}
+
+impl Wanted {
+    /// Reads it. With no lock held.
+    pub fn read(self) -> Brought {
+        let Wanted { partition, epoch, place } = self;
+        let found = match &place.to {
+            None => match partition.get(&place.key) {
+                Ok(value) if value.as_ref().is_none_or(|value| value.len() <= MOST_BYTES) => Found::Record(value),
+                _ => Found::Nothing,
+            },
+            Some((to, most)) => match partition.few(&place.key, to, *most, MOST_BYTES) {
+                Ok(Some(records)) => Found::Range(records),
+                _ => Found::Nothing,
+            },
+        };
+        Brought { epoch, place, found }
+    }
+
+    /// Whether the read is likely to come back at once.
+    fn is_quick(&self) -> bool {
+        self.partition.reads_are_quick()
+    }
+}
+
+impl Brought {
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        let found = match &self.found {
+            Found::Record(value) => value.as_ref().map_or(0, |value| value.len()),
+            Found::Range(records) => records.iter().map(|(key, value)| key.len() + value.len() + 64).sum(),
+            Found::Nothing => 0,
+        };
+        size_of::<Brought>() + self.place.key.len() + found
+    }
+}
+
+/// How the commands of a thread read the store, and what was read for them.
+#[derive(Default)]
+pub struct Reads {
+    /// A read may wait for the disk where it stands, lock or not.
+    pub may_block: bool,
+    wanted: Vec<Wanted>,
+    brought: Vec<Brought>,
+    /// Bytes of what was brought.
+    bytes: usize,
+}
+
+impl Reads {
+    /// Of who may wait.
+    pub fn blocking() -> Reads {
+        Reads { may_block: true, ..Reads::default() }
+    }
+
+    /// A record of the store.
+    ///
+    /// # Errors
+    /// `Cold`: it is wanted now, or cannot be had without the lock.
+    pub fn record(&mut self, core: &Core, key: Vec<u8>) -> Result<Result<Option<UserValue>, StoreError>> {
+        if self.may_block || !core.store_is_cold {
+            return Ok(core.partition.get(&key));
+        }
+        let place = Place { key, to: None };
+        match self.find(core, &place) {
+            Some(Found::Record(value)) => Ok(Ok(value.clone())),
+            Some(_) => Err(Error::Cold),
+            None => Err(self.want(core, place)),
+        }
+    }
+
+    /// Up to `most` records of the store from one key on, below another.
+    ///
+    /// # Errors
+    /// `Cold`: they are wanted now, or cannot be had without the lock.
+    pub fn range(
+        &mut self,
+        core: &Core,
+        key: Vec<u8>,
+        to: Vec<u8>,
+        most: usize,
+    ) -> Result<Result<Vec<Record>, StoreError>> {
+        if self.may_block || !core.store_is_cold {
+            return Ok(core.partition.range(&key, &to).and_then(|range| range.take(most).collect()));
+        }
+        let place = Place { key, to: Some((to, most)) };
+        match self.find(core, &place) {
+            Some(Found::Range(records)) => Ok(Ok(records.clone())),
+            Some(_) => Err(Error::Cold),
+            None => Err(self.want(core, place)),
+        }
+    }
+
+    fn find(&self, core: &Core, place: &Place) -> Option<&Found> {
+        let is_it = |brought: &&Brought| brought.epoch == core.epoch && brought.place == *place;
+        self.brought.iter().find(is_it).map(|brought| &brought.found)
+    }
+
+    #[cold]
+    fn want(&mut self, core: &Core, place: Place) -> Error {
+        if self.wants_much() {
+            return Error::Cold;
+        }
+        self.wanted.push(Wanted { partition: core.partition.clone(), epoch: core.epoch, place });
+        Error::Cold
+    }
+
+    /// Whether as much is wanted as may be at a time.
+    pub fn wants_much(&self) -> bool {
+        self.wanted.len() >= MOST_READS
+    }
+
+    /// Bytes of memory of what was brought.
+    #[inline]
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing is wanted.
+    #[inline]
+    pub fn is_content(&self) -> bool {
+        self.wanted.is_empty()
+    }
+
+    /// Forgets what is wanted.
+    pub fn give_up(&mut self) {
+        self.wanted.clear();
+    }
+
+    /// What is wanted, each once, neighbours side by side, as they share blocks.
+    pub fn take_wanted(&mut self) -> Vec<Wanted> {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.sort_unstable_by(|a, b| a.place.key.cmp(&b.place.key));
+        wanted.dedup_by(|a, b| a.place == b.place);
+        wanted
+    }
+
+    /// Takes what was read.
+    pub fn add(&mut self, brought: Brought) {
+        self.bytes += brought.bytes();
+        self.brought.push(brought);
+    }
+
+    /// What is wanted, without what was brought for others.
+    pub fn part(&mut self) -> Reads {
+        Reads { wanted: std::mem::take(&mut self.wanted), ..Reads::default() }
+    }
+
+    /// Reads what is wanted where it stands, with no lock held, as long as the disk need not be waited for; how many reads it
+    /// took. What is wanted still is for others to read.
+    pub fn bring(&mut self) -> usize {
+        if self.wanted.is_empty() || !self.wanted.iter().all(Wanted::is_quick) {
+            return 0;
+        }
+        let mut rest = self.take_wanted().into_iter();
+        let mut done = 0;
+        while let Some(wanted) = rest.next() {
+            let partition = wanted.partition.clone();
+            self.add(wanted.read());
+            done += 1;
+            if !partition.reads_are_quick() {
+                break;
+            }
+        }
+        self.wanted.extend(rest);
+        done
+    }
+
+    /// Forgets what was brought: the commands that wanted it have run.
+    #[inline]
+    pub fn end(&mut self) {
+        if !self.brought.is_empty() {
+            self.brought.clear();
+            self.bytes = 0;
+            self.brought.shrink_to(KEPT);
+            self.wanted.shrink_to(KEPT);
+        }
+    }
+}

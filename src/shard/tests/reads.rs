@@ -1,0 +1,198 @@
+//! Reads that hold no lock: what was brought is used only while it is what the store says, or is masked.
+
+use std::time::Duration;
+
+use super::world::{DB, Value, World, read, world};
+use crate::Error;
+use crate::codec::element;
+use crate::log::Fsync;
+use crate::shard::memory::object::Kind;
+use crate::shard::memory::reads::{Reads, Wanted};
+use crate::shard::txn::elements::LOAD_WHOLE;
+
+impl World {
+    /// What a key holds, as a command finds it that may not wait for the disk.
+    fn get_ahead(&mut self, key: &[u8]) -> Result<Option<Value>, Error> {
+        let ns = self.ns(DB);
+        self.ahead = true;
+        let found = self.transact(&[key], |txn| read(txn, ns, key)).0;
+        self.ahead = false;
+        found
+    }
+
+    /// Reads what was wanted; how many reads there were.
+    fn bring(&mut self) -> usize {
+        let wanted = self.reads.take_wanted();
+        let count = wanted.len();
+        wanted.into_iter().map(Wanted::read).for_each(|brought| self.reads.add(brought));
+        count
+    }
+
+    /// Everything is on disk only.
+    fn rest(&mut self) {
+        self.flush();
+        self.evict();
+        self.engine().shards.iter().for_each(|shard| shard.core().cold.clear());
+    }
+
+    /// Adds fields to a hash.
+    fn set_fields(&mut self, key: &[u8], fields: usize, value: &[u8]) {
+        let ns = self.ns(DB);
+        let done = self.transact(&[key], |txn| {
+            let at = match txn.find(ns, key)? {
+                Some(at) => at,
+                None => txn.create(ns, key, Kind::Hash, 0)?,
+            };
+            for n in 0..fields {
+                let existed = txn.put_element(at, &field(n), value)?;
+                txn.add_size(at, i64::from(!existed));
+            }
+            Ok(())
+        });
+        done.0.unwrap();
+    }
+
+    /// A field's value, as a command finds it that may not wait for the disk.
+    fn field_ahead(&mut self, key: &[u8], n: usize) -> Result<Option<Vec<u8>>, Error> {
+        let ns = self.ns(DB);
+        self.ahead = true;
+        let found = self.transact(&[key], |txn| {
+            let Some(at) = txn.find(ns, key)? else { return Ok(None) };
+            Ok(txn.element(at, &field(n))?.map(<[u8]>::to_vec))
+        });
+        self.ahead = false;
+        found.0
+    }
+}
+
+fn field(n: usize) -> Vec<u8> {
+    let mut key = Vec::new();
+    element::hash_field(format!("f{n}").as_bytes(), &mut key);
+    key
+}
+
+fn string(value: &[u8]) -> Result<Option<Value>, Error> {
+    Ok(Some(Value::string(value.to_vec(), 0)))
+}
+
+#[test]
+fn a_record_is_read_without_the_lock_and_found_by_the_next_run() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    world.put(DB, b"gone", b"1", 0);
+    world.rest();
+    world.delete(DB, b"gone");
+    world.rest();
+    let keys: [(&[u8], _); 2] = [(b"a", string(b"1")), (b"gone", Ok(None))];
+    for (key, expected) in keys {
+        assert_eq!(world.get_ahead(key), Err(Error::Cold));
+        assert_eq!(world.get_ahead(key), Err(Error::Cold), "nobody has read it");
+        assert_eq!(world.bring(), 1, "once, however often it is wanted");
+        assert_eq!(world.get_ahead(key), expected);
+        world.evict();
+        assert_eq!(world.get_ahead(key), expected, "it stays with its command");
+        world.reads.end();
+        world.evict();
+        assert!(world.get_ahead(key).is_err() || key == b"a", "and no longer");
+        world.reads = Reads::default();
+    }
+}
+
+#[test]
+fn what_was_read_before_a_flush_was_settled_is_not_used_after() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    world.rest();
+    assert_eq!(world.get_ahead(b"a"), Err(Error::Cold));
+    world.bring();
+    let read = std::mem::take(&mut world.reads);
+    world.put(DB, b"a", b"2", 0);
+    let mut flush = world.begin_flush(None);
+    let engine = world.engine().clone();
+    let mut more = true;
+    world.reads = read;
+    while more {
+        assert_eq!(world.get_ahead(b"a"), string(b"2"), "it stays in memory until the flush is settled");
+        more = flush.step(&engine);
+        world.evict();
+        if !more {
+            // It has left, and what was read is of another time.
+            assert!(world.state(DB, b"a").is_none());
+        }
+    }
+    world.rest();
+    assert_eq!(world.get_ahead(b"a"), Err(Error::Cold));
+    world.bring();
+    assert_eq!(world.get_ahead(b"a"), string(b"2"));
+}
+
+#[test]
+fn elements_are_read_one_by_one_or_all_of_a_few() {
+    let many = LOAD_WHOLE.get() as usize * 3;
+    for (fields, passes) in [(many, 2), (3, 2)] {
+        let mut world = world(Fsync::No);
+        world.set_fields(b"hash", fields, b"1");
+        world.rest();
+        let mut reads = 0;
+        while world.field_ahead(b"hash", 1) == Err(Error::Cold) {
+            assert_eq!(world.bring(), 1);
+            reads += 1;
+        }
+        assert_eq!(reads, passes, "metadata, then what it leads to");
+        assert_eq!(world.field_ahead(b"hash", 1), Ok(Some(b"1".to_vec())));
+        assert_eq!(world.field_ahead(b"hash", 2).is_ok(), fields == 3, "a small one is there as a whole");
+        // Another body under the same name has none of it.
+        world.delete(DB, b"hash");
+        world.set_fields(b"hash", fields, b"2");
+        world.rest();
+        while world.field_ahead(b"hash", 1) == Err(Error::Cold) {
+            assert!(world.bring() > 0);
+        }
+        assert_eq!(world.field_ahead(b"hash", 1), Ok(Some(b"2".to_vec())));
+    }
+}
+
+/// Who may wait for the disk reads it, step by step, under its own bounds.
+#[test]
+fn a_few_elements_of_many_bytes_are_not_read_ahead() {
+    let mut world = world(Fsync::No);
+    world.set_fields(b"hash", 3, &[b'v'; 50_000]);
+    world.rest();
+    assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
+    assert_eq!(world.bring(), 1);
+    assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
+    assert_eq!(world.bring(), 1);
+    assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
+    assert!(world.reads.is_content(), "and not tried again");
+}
+
+#[test]
+fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
+    let mut world = world(Fsync::No);
+    let keys: Vec<Vec<u8>> = (0..20).map(|n| format!("key:{n}").into_bytes()).collect();
+    keys.iter().for_each(|key| world.put(DB, key, b"1", 0));
+    world.rest();
+    keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), Err(Error::Cold)));
+    let engine = world.engine().clone();
+    let (done, brought) = std::sync::mpsc::channel();
+    let late = done.clone();
+    engine.readers.bring(std::mem::take(&mut world.reads), Box::new(move |reads| done.send(reads).unwrap()));
+    assert_eq!(engine.readers.pending(), keys.len());
+    let threads = [(); 2].map(|()| {
+        let engine = engine.clone();
+        std::thread::spawn(move || engine.readers.run())
+    });
+    world.reads = brought.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert_eq!(engine.readers.pending(), 0);
+    keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), string(b"1")));
+    engine.readers.end(2);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    engine.readers.close();
+    // Nobody reads any more: who comes now is told by the end of the channel.
+    world.reads = Reads::default();
+    world.rest();
+    assert_eq!(world.get_ahead(&keys[0]), Err(Error::Cold));
+    engine.readers.bring(std::mem::take(&mut world.reads), Box::new(move |reads| late.send(reads).unwrap()));
+    assert!(brought.recv_timeout(Duration::from_secs(30)).is_err());
+    assert_eq!(engine.readers.pending(), 0);
+}

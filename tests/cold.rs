@@ -1,0 +1,156 @@
+//! Data larger than memory, over connections: what is read elsewhere, or for a whole pipeline at once, changes no reply and no
+//! order. The second server is scaled (see `common::server`): to it every disk is slow.
+
+mod common;
+
+use std::time::Duration;
+
+use common::resp::{Client, Value, encode};
+use common::rng::{Rng, seed_from};
+use common::server::{Kind, Server};
+
+const KEYS: u64 = 3000;
+const SERVERS: [Kind; 2] = [Kind::Tarn, Kind::ScaledTarn];
+
+fn value(key: u64) -> String {
+    format!("{key}:").repeat(3000)
+}
+
+fn info(client: &mut Client, name: &str) -> u64 {
+    let info = client.call("INFO all").text();
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
+}
+
+/// A server most of whose keys are on disk only: strings in database 0, other strings, hashes and sets in database 1.
+fn filled(kind: Kind) -> Server {
+    let server = Server::start(kind, &["--maxmemory", "32mb", "--block-cache-size", "1mb", "--shards", "16"]);
+    let server = server.unwrap_or_else(|| panic!("cargo builds tarn before its tests"));
+    let mut client = server.client();
+    client.set_timeout(Duration::from_secs(60));
+    for key in 0..KEYS {
+        assert!(client.try_call(&["SET", &format!("k{key}"), &value(key)]).is_ok());
+    }
+    client.call("SELECT 1");
+    for key in 0..KEYS / 10 {
+        client.call(&format!("SET k{key} other{key}"));
+        client.call(&format!("HSET h{key} a {key} b 2"));
+        client.call(&format!("SADD s{key} {key} x"));
+    }
+    client.call("SAVE");
+    client.call("SELECT 0");
+    // Small ones leave memory for big ones.
+    for key in 0..KEYS {
+        assert_eq!(client.call(&format!("STRLEN k{key}")).int(), Some(value(key).len() as i64));
+    }
+    server
+}
+
+/// A pipeline of everything that may be on disk, and what it answers.
+fn pipeline(rng: &mut Rng, count: usize) -> Vec<(Vec<u8>, Vec<Value>)> {
+    let text = |text: String| Value::Bulk(text.into_bytes());
+    let mut pipeline = Vec::new();
+    let mut db = 0;
+    for nth in 0..count {
+        let (key, small) = (rng.below(KEYS), rng.below(KEYS / 10));
+        let at = |db: u64, key: u64| if db == 0 { text(value(key)) } else { text(format!("other{key}")) };
+        let key = if db == 0 { key } else { small };
+        let (line, reply) = match rng.below(10) {
+            0 => {
+                db = 1 - db;
+                (format!("SELECT {db}"), Value::Simple(b"OK".to_vec()))
+            }
+            1 => (format!("ECHO {nth}"), text(nth.to_string())),
+            2 => (format!("MGET k{key} none k{small}"), Value::Array(vec![at(db, key), Value::Nil, at(db, small)])),
+            3 => (format!("EXISTS k{key} none k{small} k{key}"), Value::Int(3)),
+            4 if db == 1 => (format!("HGET h{small} a"), text(small.to_string())),
+            5 if db == 1 => (format!("SISMEMBER s{small} {small}"), Value::Int(1)),
+            6 => (format!("GETDEL none{key}"), Value::Nil),
+            _ => (format!("GET k{key}"), at(db, key)),
+        };
+        pipeline.push((encode(&line.split(' ').collect::<Vec<_>>()), vec![reply]));
+        if rng.one_in(10) {
+            let ok = || Value::Simple(b"OK".to_vec());
+            let queued = || Value::Simple(b"QUEUED".to_vec());
+            let parts = ["MULTI".to_owned(), format!("GET k{small}"), format!("STRLEN k{small}"), "EXEC".to_owned()];
+            let lines = parts.map(|line| encode(&line.split(' ').collect::<Vec<_>>())).concat();
+            let len = match at(db, small) {
+                Value::Bulk(value) => value.len() as i64,
+                _ => 0,
+            };
+            let done = Value::Array(vec![at(db, small), Value::Int(len)]);
+            pipeline.push((lines, vec![ok(), queued(), queued(), done]));
+        }
+    }
+    pipeline
+}
+
+#[test]
+fn a_pipeline_over_data_on_disk_is_answered_in_order() {
+    let mut rng = Rng(seed_from("TARN_COLD_SEED"));
+    for kind in SERVERS {
+        let server = filled(kind);
+        let mut control = server.client();
+        let reads = info(&mut control, "tarn_store_reads");
+        for _ in 0..4 {
+            let mut client = server.client();
+            client.set_timeout(Duration::from_secs(60));
+            let parts = pipeline(&mut rng, 300);
+            let bytes: Vec<u8> = parts.iter().flat_map(|(line, _)| line.clone()).collect();
+            let mut replies = parts.iter().flat_map(|(_, replies)| replies);
+            // In pieces that end anywhere.
+            let mut rest = &bytes[..];
+            let ends: Vec<usize> = parts
+                .iter()
+                .scan(0, |end, (line, _)| {
+                    *end += line.len();
+                    Some(*end)
+                })
+                .collect();
+            let mut received = 0;
+            while !rest.is_empty() {
+                let len = (1 + rng.below(2000) as usize).min(rest.len());
+                assert!(client.send_raw(&rest[..len]).is_ok());
+                rest = &rest[len..];
+                let whole = ends.iter().filter(|end| **end <= bytes.len() - rest.len()).count();
+                for (line, expected) in &parts[received..whole] {
+                    for _ in expected {
+                        let (found, expected) = (client.read(), replies.next());
+                        assert!(found.as_ref().ok() == expected, "{:?}: {}", kind, String::from_utf8_lossy(line));
+                    }
+                }
+                received = whole;
+            }
+        }
+        assert!(info(&mut control, "tarn_store_reads") > reads + 300, "most of it was on disk");
+        assert_eq!(info(&mut control, "tarn_store_reads_waiting"), 0);
+    }
+}
+
+/// Whoever leaves, is killed, or waits for the server's end while records are read for it leaves nothing behind.
+#[test]
+fn clients_that_leave_while_they_wait_for_the_disk_leave_nothing() {
+    for kind in SERVERS {
+        let mut server = filled(kind);
+        let mut control = server.client();
+        let mut rng = Rng(7);
+        for _ in 0..20 {
+            let clients: Vec<Client> = (0..8).map(|_| server.client()).collect();
+            for mut client in clients {
+                let keys: Vec<String> = (0..40).map(|_| format!("GET k{}", rng.below(KEYS))).collect();
+                let lines: Vec<u8> =
+                    keys.iter().flat_map(|line| encode(&line.split(' ').collect::<Vec<_>>())).collect();
+                assert!(client.send_raw(&lines).is_ok());
+            }
+            control.call("CLIENT KILL TYPE normal SKIPME yes");
+        }
+        let began = std::time::Instant::now();
+        while info(&mut control, "connected_clients") > 1 || info(&mut control, "tarn_store_reads_waiting") > 0 {
+            assert!(began.elapsed() < Duration::from_secs(30), "{kind:?}: they are gone");
+        }
+        let mut last = server.client();
+        let lines: Vec<u8> = (0..2000).flat_map(|key| encode(&["GET", &format!("k{key}")])).collect();
+        assert!(last.send_raw(&lines).is_ok());
+        assert_eq!(server.stop(), Some(0));
+    }
+}
