@@ -631,8 +631,8 @@ class Run:
             key = g.c(hashes + others)
             self.both(*(self.on_unswept_hash(key, names[key]) if key in hashes else self.on_unswept(key)))
         self.both("DEBUG", "SET-ACTIVE-EXPIRE", "1")
-        for _ in range(2400):
-            # Both sweeps have come by. A big hash that a scaled server goes through field by field keeps those behind it waiting.
+        for _ in range(400):
+            # Both sweeps have come by.
             a, b = (set(c.call("KEYS", "*")) for c in (self.cr, self.ct))
             if a == b and all(self.cr.call("HLEN", key) == self.ct.call("HLEN", key) for key in hashes if key in a):
                 break
