@@ -310,7 +310,6 @@ fn run_here(
     let mut runs = 0;
     while !blocking && let Some(lease) = server.engine.try_lease(&shards) {
         let running = meter::begin(Allowance::here(bounds.command));
-        _ = meter::hold(set.reads.memory_bytes());
         let place = (bounds.reply, false);
         let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
         // What waits for these cores has an allowance of its own.
@@ -458,8 +457,9 @@ struct Request {
     now_ms: u64,
     shards: ShardSet,
     proto: u8,
-    /// What it lacked, and has been brought, in so many runs.
+    /// What it lacked, and has been brought, in so many runs; and what counts that as long as it waits.
     reads: Reads,
+    brought: Away,
     runs: usize,
     done: oneshot::Sender<Finished>,
 }
@@ -486,6 +486,7 @@ fn post(
         shards,
         proto,
         reads,
+        brought: Away::default(),
         runs: 0,
         done,
     };
@@ -514,7 +515,8 @@ impl Request {
     /// Has it run when what it lacks has been read.
     fn bring(mut self) {
         let (server, reads) = (self.server.clone(), std::mem::take(&mut self.reads));
-        let then = move |reads| {
+        let then = move |reads: Reads| {
+            self.brought = Away::new(&self.server, &self.session.client, reads.memory_bytes());
             self.reads = reads;
             self.post(Place::Here);
         };
@@ -542,10 +544,10 @@ impl Request {
         });
         // The copy of the request counts, too. A refusal ends the command at its first step.
         _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
-        _ = meter::hold(self.reads.memory_bytes());
         let mut reply = Reply::new(self.proto);
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         set.reads = std::mem::take(&mut self.reads);
+        drop(std::mem::take(&mut self.brought));
         let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let buffers = (&mut set, &mut effects);
         let may = (bounds.reply, !matches!(place, Place::Here));

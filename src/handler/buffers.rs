@@ -78,6 +78,7 @@ impl Buffers {
 
 /// What a connection has on another thread: the copy of a request until it has run, a reply until it is there. Part of
 /// the sum until this is dropped.
+#[derive(Default)]
 pub struct Away(Option<(Arc<Server>, Arc<Client>, u64)>);
 
 impl Away {

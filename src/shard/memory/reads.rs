@@ -28,6 +28,8 @@ use crate::store::{Partition, Record, StoreError, UserValue};
 
 /// Reads that are asked for at a time, for one command or one pipeline.
 pub const MOST_READS: usize = 128;
+/// Bytes that are brought together. What was brought before makes room: who wants it has it brought again.
+const MOST_BROUGHT: usize = 1 << 20;
 /// What is brought by one read has so many bytes at most: more is read where it is bounded, by who may wait for the disk.
 const MOST_BYTES: usize = 64 << 10;
 /// Room that is kept.
@@ -199,6 +201,10 @@ impl Reads {
 
     /// Takes what was read.
     pub fn add(&mut self, brought: Brought) {
+        if self.bytes + brought.bytes() > MOST_BROUGHT {
+            self.brought.clear();
+            self.bytes = 0;
+        }
         self.bytes += brought.bytes();
         self.brought.push(brought);
     }

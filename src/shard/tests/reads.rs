@@ -166,6 +166,30 @@ fn a_few_elements_of_many_bytes_are_not_read_ahead() {
     assert!(world.reads.is_content(), "and not tried again");
 }
 
+/// However many are read for one pipeline; whose they are have them read again.
+#[test]
+fn what_is_brought_is_bounded_in_sum() {
+    let mut world = world(Fsync::No);
+    let keys: Vec<Vec<u8>> = (0..40).map(|n| format!("key:{n}").into_bytes()).collect();
+    let value = vec![b'v'; 60_000];
+    for key in &keys {
+        world.put(DB, key, &value, 0);
+    }
+    world.rest();
+    keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), Err(Error::Cold)));
+    assert_eq!(world.bring(), keys.len());
+    assert!((60_000..(1 << 20) + 1).contains(&world.reads.memory_bytes()));
+    for key in &keys {
+        while world.get_ahead(key) == Err(Error::Cold) {
+            assert_eq!(world.bring(), 1);
+            assert!(world.reads.memory_bytes() <= 1 << 20);
+        }
+        assert_eq!(world.get_ahead(key), string(&value));
+    }
+    world.reads.end();
+    assert_eq!(world.reads.memory_bytes(), 0);
+}
+
 #[test]
 fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
     let mut world = world(Fsync::No);
