@@ -214,6 +214,21 @@ fn a_record_follows_the_earliest_time() {
     assert_eq!(bench.keys(), 1);
 }
 
+/// The sweep brings a hash from disk, and the table has no room for it: the next one brings it again.
+#[test]
+fn a_hash_that_leaves_before_its_fields_are_looked_at_is_found_again() {
+    let mut bench = Bench::new();
+    bench.set(b"hash", &[(b"a", 2000), (b"b", 0)]);
+    bench.engine().flush().unwrap();
+    bench.evict();
+    let limit = std::mem::replace(&mut bench.engine().shards[0].core().table_limit, 0);
+    bench.turn(2500);
+    assert_eq!(bench.engine().shards[0].core().stats.expired_fields, 0, "it has left unswept");
+    bench.engine().shards[0].core().table_limit = limit;
+    bench.turn(2600);
+    assert_eq!(bench.names(b"hash"), "b");
+}
+
 #[test]
 fn a_flushed_database_leaves_no_record_of_fields() {
     let mut bench = Bench::new();

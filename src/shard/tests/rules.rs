@@ -369,6 +369,24 @@ fn rule_9_a_change_of_names_is_rolled_back() {
     world.audit();
 }
 
+/// What a flight has gathered is older than what came while it was under way.
+#[test]
+fn rule_9_a_failed_flush_does_not_bring_older_names_back() {
+    let mut world = world(Fsync::No);
+    world.flush_names(&[DB]);
+    let mut flush = world.begin_flush(Some(0));
+    // All is gathered, the names among it.
+    world.step(&mut flush, 2);
+    world.flush_names(&[DB]);
+    world.put(DB, b"key", b"of the newer name", 0);
+    world.finish(&mut flush);
+    world.flush();
+    world.reopen(false);
+    world.verify();
+    world.verify_counts();
+    world.audit();
+}
+
 #[test]
 fn rule_9_ids_outlive_a_change_of_the_options() {
     let mut world = world(Fsync::No);

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use super::world::{DB, world};
+use super::world::{DB, big, world};
+use crate::codec::key::tag;
 use crate::log::Fsync;
 use crate::shard::background::recount::{self, Recount};
 use crate::shard::background::timer::Timer;
@@ -82,6 +83,31 @@ fn rule_13_a_compaction_that_has_died_is_noticed_and_goes_on_when_its_cause_is_g
         put(9);
     }
     assert!(engine.transact(&[0], 1, |txn| Ok(txn.find(0, b"a")?.is_some())).unwrap());
+}
+
+/// What is dead is not worked off while a compaction is about to drop it; after one that has failed it is.
+#[test]
+fn a_compaction_for_what_is_dead_that_fails_does_not_keep_it() {
+    let mut world = world(Fsync::No);
+    for key in [b"a", b"b"] {
+        world.put(DB, key, &big(1), 0);
+        world.flush();
+    }
+    let damaged = tables(&world.options.dir).remove(0);
+    flip(&damaged);
+    world.engine().shards[0].core().compacting = true;
+    world.engine().compact(0);
+    assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 0, "it fails");
+    flip(&damaged);
+    while !world.engine().tend_store() {
+        std::thread::yield_now();
+    }
+    world.delete(DB, b"a");
+    world.flush();
+    world.turns(3);
+    assert_eq!(world.stored_with(tag::GARBAGE), 0);
+    world.verify();
+    world.audit();
 }
 
 #[test]
