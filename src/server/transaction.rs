@@ -12,6 +12,7 @@ use crate::command::run::{Hints, shards_of};
 use crate::handler::effects::Ran;
 use crate::handler::session::Multi;
 use crate::handler::{Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, flags};
+use crate::meter;
 use crate::shard::actor::ShardSet;
 
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
@@ -60,8 +61,13 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         let error = reply.starts_with(b"-").then(|| reply.into());
         ctx.note(Effect::Ran(Ran { command, error }));
     }
-    ctx.end_multi();
-    Ok(())
+    // What the last one has noted is charged, too.
+    let fits = meter::fits();
+    match ctx.multi() {
+        Some(multi) if fits == Err(Error::Crowded) => multi.queue = queue,
+        _ => ctx.end_multi(),
+    }
+    fits
 }
 
 /// The shards of everything queued: a key's shard does not depend on the database that a queued SELECT may choose.

@@ -376,3 +376,42 @@ fn a_page_that_takes_the_last_step_leads_to_no_other() {
         assert!(world.call("HSCAN hash 0").starts_with("*2 $1 0 "), "of {} fields", n + 1);
     }
 }
+
+/// Whatever it is that finds the memory taken, the last thing it notes included.
+#[test]
+fn a_transaction_that_finds_the_memory_taken_keeps_its_queue() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    server.config.set(&[("maxmemory", "32mb")]).unwrap();
+    let most = Bounds::of(&server.config.settings()).command;
+    // The first megabyte of each is its own.
+    let others = [most, 2 << 20].map(|bytes| {
+        let (free, told) = std::sync::mpsc::channel::<()>();
+        let (begun, holds) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let _running = meter::begin(Allowance::here(most));
+            begun.send(meter::hold(bytes)).unwrap();
+            told.recv()
+        });
+        assert_eq!(holds.recv().unwrap(), Ok(()));
+        (free, other)
+    });
+    let mut waiting = Vec::new();
+    for n in ((1 << 20) - 1200..(1 << 20) - 900).step_by(8) {
+        world.connect();
+        assert_eq!(world.call("MULTI"), "+OK ");
+        assert_eq!(world.call(&format!("SET k {}", "v".repeat(n))), "+QUEUED ");
+        match world.begin(&words("EXEC")) {
+            Ok(_) => drop(world.runner.effects.take()),
+            Err(later) => waiting.push((n, later)),
+        }
+    }
+    assert!(!waiting.is_empty());
+    others.into_iter().for_each(|(free, other)| {
+        free.send(()).unwrap();
+        other.join().unwrap().unwrap();
+    });
+    for (n, later) in waiting {
+        assert_eq!(world.end(Err(later)), "*1 +OK ", "{n} bytes");
+    }
+}
