@@ -222,7 +222,7 @@ impl Reads {
         }
         let mut rest = self.take_wanted().into_iter();
         let mut done = 0;
-        while let Some(wanted) = rest.next() {
+        for wanted in rest.by_ref() {
             let partition = wanted.partition.clone();
             self.add(wanted.read());
             done += 1;
