@@ -64,8 +64,9 @@ pub const LOG_FOLDER: &str = "log";
 /// File in the data directory that says what log and store must hold.
 pub const CHECKPOINT_FILE: &str = "CHECKPOINT";
 
-/// How often a reopening tries to get the database while ranges of it are still being read.
-const REOPEN_TRIES: usize = 10;
+/// How often, ten times a second, a reopening tries to get the database while ranges of it are still being read, or fjall's
+/// threads have not ended.
+const REOPEN_TRIES: usize = 50;
 
 /// What may be made where it is not there. An existing directory that lacks a part has lost it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -100,10 +100,12 @@ impl Readers {
         let brought = wanted.read();
         self.pending.fetch_sub(1, Ordering::Relaxed);
         errand.brought.lock().add(brought);
-        if errand.left.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(then) = errand.then.lock().take()
-        {
-            then(std::mem::take(&mut errand.brought.lock()));
+        if errand.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let (then, brought) = (errand.then.lock().take(), std::mem::take(&mut *errand.brought.lock()));
+        if let Some(then) = then {
+            then(brought);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Wide and budgeted, behind the shard's own table: a moka hit costs microseconds, as much as a block that fjall holds
 //! in memory, but an entry takes a hundred bytes where the block cache takes a block. An entry costs as much to make as the
-//! read that it spares: a [`Doorkeeper`] lets in only what leaves the table for the second time within a while, so that who
+//! read that it spares: a doorkeeper lets in only what leaves the table for the second time within a while, so that who
 //! passes by once, or is only written, costs nothing here.
 //!
 //! Invariant: a key stands in the table or here, never in both; [`ColdCache::take`] removes what it finds.

@@ -99,7 +99,7 @@ fn a_record_is_read_without_the_lock_and_found_by_the_next_run() {
 }
 
 #[test]
-fn what_was_read_before_a_flush_was_settled_is_not_used_after() {
+fn rule_16_what_was_read_before_a_flush_was_settled_is_not_used_after() {
     let mut world = world(Fsync::No);
     world.put(DB, b"a", b"1", 0);
     world.rest();
