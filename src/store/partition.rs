@@ -29,8 +29,8 @@ const QUICK_BYTES: usize = 256 << 10;
 /// How many reads of late count, and what a slow one of them adds to their share.
 const OF_LATE: u32 = 64;
 const SLOW: u32 = 1 << 10;
-/// The share from which on reads are not quick: two of those of late.
-const MOST_SLOW: u32 = SLOW + SLOW / 2;
+/// The share from which on reads are not quick: four of those of late. One or two may have waited for the processor.
+const MOST_SLOW: u32 = 3 * SLOW + SLOW / 2;
 
 /// fjall's own limit.
 const MAX_KEY: usize = u16::MAX as usize;
