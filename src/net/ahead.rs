@@ -166,6 +166,16 @@ impl Ahead {
     }
 }
 
+/// Keeps an inline request that the parser will unquote where it stands.
+#[cold]
+pub(super) fn keep_quoted(input: &[u8], at: usize, lines: &mut Vec<(usize, Vec<u8>)>) {
+    if let Some(end) = memchr::memchr(b'\n', input)
+        && memchr::memchr2(b'"', b'\'', &input[..end]).is_some()
+    {
+        lines.push((at, input[..end].to_vec()));
+    }
+}
+
 /// Cores that the look-ahead reads, one at a time; a neighbour of the same shard finds it at hand.
 struct Cores<'e> {
     engine: &'e Engine,

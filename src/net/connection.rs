@@ -25,9 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::ahead::{AHEAD, Ahead, Parsed};
+use super::ahead::{AHEAD, Ahead, Parsed, keep_quoted};
 use super::parked::Parked;
 use super::socket::Socket;
 use super::worker::Worker;
@@ -342,14 +340,14 @@ impl Connection {
         let mut done = 0;
         let now_ms = now_ms();
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
-        if let Some(reads) = state.reads.take() {
-            self.worker.runner.borrow_mut().set.reads = reads;
-        }
         let ahead = &mut *self.worker.ahead.borrow_mut();
         let mut taken = 0;
         let stop = loop {
             if self.is_killed() {
                 break Stop::Close;
+            }
+            if let Some(reads) = state.reads.take() {
+                self.worker.runner.borrow_mut().set.reads = reads;
             }
             // A stranger's request decides how the next one is read.
             let stranger = state.session.as_ref().is_some_and(|session| !session.authenticated)
@@ -425,22 +423,11 @@ impl Connection {
         (done, stop)
     }
 
-    /// Has what the commands ahead lack read elsewhere.
-    #[cold]
-    fn read_ahead(&self, reads: &mut Reads) -> Parked {
-        let (done, read) = oneshot::channel();
-        // A connection that is gone wants it no more.
-        let then = move |reads| _ = done.send(reads);
-        self.worker.server.engine.readers.bring(std::mem::take(reads), Box::new(then));
-        Parked::Reads(read)
-    }
-
     /// What the commands ahead lacked is there, or cannot be had.
     pub(super) fn take_reads(&self, reads: Option<Reads>) {
-        self.state.borrow_mut().has_read = true;
-        if let Some(reads) = reads {
-            self.state.borrow_mut().reads = Some(reads);
-        }
+        let mut state = self.state.borrow_mut();
+        (state.reads, state.has_read) = (reads, true);
+        self.account(&state);
     }
 
     /// Runs one command. `None`: go on.
@@ -741,7 +728,7 @@ impl State {
         if self.sending.is_empty() {
             // The usual case: all of it leaves, and `sending` needs no memory.
             let mut sent = 0;
-            if try_send(socket, self.out.as_slice(), &mut sent)? {
+            if socket.send(self.out.as_slice(), &mut sent)? {
                 self.out.give_back(KEEP);
             } else {
                 self.out.swap(&mut self.sending);
@@ -756,7 +743,7 @@ impl State {
         }
         self.sending.extend_from_slice(self.out.as_slice());
         self.out.give_back(KEEP);
-        if try_send(socket, &self.sending, &mut self.sent)? {
+        if socket.send(&self.sending, &mut self.sent)? {
             self.finish_sending();
         }
         Ok(())
@@ -785,28 +772,6 @@ impl State {
         if self.sending.capacity() > KEEP {
             self.sending = Vec::new();
         }
-    }
-}
-
-/// Sends `bytes` from `sent` on; whether all of them are gone.
-fn try_send(socket: &Socket, bytes: &[u8], sent: &mut usize) -> io::Result<bool> {
-    while *sent < bytes.len() {
-        match socket.try_write(&bytes[*sent..]) {
-            Ok(n) => *sent += n,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(true)
-}
-
-/// Keeps an inline request that the parser will unquote where it stands.
-#[cold]
-fn keep_quoted(input: &[u8], at: usize, lines: &mut Vec<(usize, Vec<u8>)>) {
-    if let Some(end) = memchr::memchr(b'\n', input)
-        && memchr::memchr2(b'"', b'\'', &input[..end]).is_some()
-    {
-        lines.push((at, input[..end].to_vec()));
     }
 }
 

@@ -23,6 +23,7 @@ use tokio::time::sleep;
 
 use super::connection::Connection;
 use crate::command::run::Finished;
+use crate::handler::buffers::Away;
 use crate::handler::session::bits;
 use crate::shard::engine::gate;
 use crate::shard::memory::reads::Reads;
@@ -46,7 +47,7 @@ pub(super) enum Parked {
     /// Others of its thread have their turn first.
     Turn,
     /// What the commands ahead lack is being read; then they are tried again.
-    Reads(oneshot::Receiver<Reads>),
+    Reads(oneshot::Receiver<(Reads, Away)>),
 }
 
 /// How a wait ended.
@@ -104,7 +105,8 @@ impl Connection {
                 self.mark(bits::ELSEWHERE, false);
                 match woken {
                     Woken::Done(reads) => {
-                        self.take_reads(reads.ok());
+                        // From here on the connection's own buffers count them.
+                        self.take_reads(reads.ok().map(|(reads, _)| reads));
                         true
                     }
                     _ => false,
@@ -115,6 +117,20 @@ impl Connection {
         // It was the server that kept the client waiting.
         self.is_active();
         goes_on
+    }
+
+    /// Has what the commands ahead lack read elsewhere.
+    #[cold]
+    pub(super) fn read_ahead(&self, reads: &mut Reads) -> Parked {
+        let (done, read) = oneshot::channel();
+        let (server, client) = (self.worker.server.clone(), self.client.clone());
+        // A connection that is gone wants it no more.
+        let then = move |reads: Reads| {
+            let away = Away::new(&server, &client, reads.memory_bytes());
+            _ = done.send((reads, away));
+        };
+        self.worker.server.engine.readers.bring(std::mem::take(reads), Box::new(then));
+        Parked::Reads(read)
     }
 
     /// Awaits a command that runs elsewhere. `None`: the connection is to be closed.

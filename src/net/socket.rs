@@ -60,6 +60,18 @@ impl Socket {
         on!(self, s => s.try_write(buf))
     }
 
+    /// Sends `bytes` from `sent` on; whether all of them are gone.
+    pub(super) fn send(&self, bytes: &[u8], sent: &mut usize) -> io::Result<bool> {
+        while *sent < bytes.len() {
+            match self.try_write(&bytes[*sent..]) {
+                Ok(n) => *sent += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
     /// Returns once the peer sends no more, or the socket has been shut down, whatever of it is unread.
     pub(super) async fn ended(&self) {
         // Out-of-band data is never asked for, so that of this interest only the end of the stream is left. Interest in

@@ -267,8 +267,11 @@ impl Partition {
     }
 
     fn renew(&self, keyspace: &Keyspace) {
-        self.disk_bytes.store(keyspace.disk_space(), Ordering::Relaxed);
         let new = view(keyspace);
+        if self.slot.view.read().as_ref().is_some_and(|(number, _)| *number >= new.0) {
+            return;
+        }
+        self.disk_bytes.store(keyspace.disk_space(), Ordering::Relaxed);
         let mut now = self.slot.view.write();
         // Of two at once the newer stays.
         let old = now.as_ref().is_none_or(|(number, _)| *number < new.0).then(|| now.replace(new));

@@ -153,15 +153,8 @@ fn a_command_of_very_many_keys_is_begun_elsewhere() {
     assert_eq!(meter::tests::taken() - before, 0);
 }
 
-/// It would fit alone: it waits, and is not refused.
-#[test]
-fn a_command_that_finds_the_memory_taken_runs_when_it_is_free() {
-    let mut world = World::new();
-    let server = world.runner.server.clone();
-    server.config.set(&[("maxmemory", "32mb")]).unwrap();
-    let big = "v".repeat(1_400_000);
-    assert_eq!(world.call(&format!("SET k {big}")), "+OK ");
-    let most = Bounds::of(&server.config.settings()).command;
+/// Other commands take the pool that leaves a command `most` bytes, until what this answers is called.
+fn take_pool(most: usize) -> impl FnOnce() {
     // The first megabyte of each is its own.
     let others = [most, 2 << 20].map(|bytes| {
         let (free, told) = std::sync::mpsc::channel::<()>();
@@ -174,12 +167,38 @@ fn a_command_that_finds_the_memory_taken_runs_when_it_is_free() {
         assert_eq!(holds.recv().unwrap(), Ok(()));
         (free, other)
     });
-    let free = || {
+    || {
         others.into_iter().for_each(|(free, other)| {
             free.send(()).unwrap();
             other.join().unwrap().unwrap();
         })
-    };
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_its_shard_counts_as_its_clients_memory() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    let [key, _] = world.keys();
+    let set: OwnedArgs = ["SET", &key, &"v".repeat(1 << 20)].into_iter().map(str::as_bytes).collect();
+    let held = server.engine.lease(&[0]);
+    let begun = world.begin(&set).unwrap_err();
+    assert!(server.buffers.bytes() >= 1 << 20);
+    drop(held);
+    assert_eq!(world.end(Err(begun)), "+OK ");
+    assert_eq!(server.buffers.bytes(), 0);
+}
+
+/// It would fit alone: it waits, and is not refused.
+#[test]
+fn a_command_that_finds_the_memory_taken_runs_when_it_is_free() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    server.config.set(&[("maxmemory", "32mb")]).unwrap();
+    let big = "v".repeat(1_400_000);
+    assert_eq!(world.call(&format!("SET k {big}")), "+OK ");
+    let most = Bounds::of(&server.config.settings()).command;
+    let free = take_pool(most);
     let waiting = |commands: usize| {
         while meter::crowd() < commands {
             std::thread::yield_now();
@@ -384,18 +403,7 @@ fn a_transaction_that_finds_the_memory_taken_keeps_its_queue() {
     let server = world.runner.server.clone();
     server.config.set(&[("maxmemory", "32mb")]).unwrap();
     let most = Bounds::of(&server.config.settings()).command;
-    // The first megabyte of each is its own.
-    let others = [most, 2 << 20].map(|bytes| {
-        let (free, told) = std::sync::mpsc::channel::<()>();
-        let (begun, holds) = std::sync::mpsc::channel();
-        let other = std::thread::spawn(move || {
-            let _running = meter::begin(Allowance::here(most));
-            begun.send(meter::hold(bytes)).unwrap();
-            told.recv()
-        });
-        assert_eq!(holds.recv().unwrap(), Ok(()));
-        (free, other)
-    });
+    let free = take_pool(most);
     let mut waiting = Vec::new();
     for n in ((1 << 20) - 1200..(1 << 20) - 900).step_by(8) {
         world.connect();
@@ -407,10 +415,7 @@ fn a_transaction_that_finds_the_memory_taken_keeps_its_queue() {
         }
     }
     assert!(!waiting.is_empty());
-    others.into_iter().for_each(|(free, other)| {
-        free.send(()).unwrap();
-        other.join().unwrap().unwrap();
-    });
+    free();
     for (n, later) in waiting {
         assert_eq!(world.end(Err(later)), "*1 +OK ", "{n} bytes");
     }

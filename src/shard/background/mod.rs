@@ -243,10 +243,8 @@ impl Engine {
         }
     }
 
-    /// Counts the runs that wait for compaction: debt, as fjall takes in any number of them. And follows what compactions
-    /// have done.
+    /// Counts the runs that wait for compaction: debt, as fjall takes in any number of them.
     pub(in crate::shard) fn count_runs(&self) {
-        self.store.partitions().iter().for_each(|partition| partition.follow());
         let runs = || self.store.partitions().iter().map(|partition| partition.l0_runs() as u64);
         self.stats.level0_runs.store(runs().sum(), Ordering::Relaxed);
         self.stats.level0_runs_max.store(runs().max().unwrap_or(0), Ordering::Relaxed);
@@ -255,6 +253,7 @@ impl Engine {
     /// Looks at the store: false, and it was tried to open it again, where a worker of it has ended. Nothing else would
     /// tell before reads slow down: ingestions go on well.
     pub(in crate::shard) fn tend_store(&self) -> bool {
+        self.store.partitions().iter().for_each(|partition| partition.follow());
         self.count_runs();
         let Err(error) = self.store.health() else { return true };
         let why: Arc<str> = error.to_string().into();

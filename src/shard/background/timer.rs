@@ -10,6 +10,9 @@
 //! | garbage: elements of dropped bodies get tombstones | a batch of keys a turn, see [`crate::shard::memory::garbage`] |
 //! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places per hold of the lock, a batch a turn |
 //!
+//! What is due at its time comes first; what reads much and ingests is left for the next turn while another shard's thread is at
+//! it.
+//!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is
 //! deleted only if its metadata holds the very time the index names.
 

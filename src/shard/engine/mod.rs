@@ -3,7 +3,7 @@
 //! | thread | does |
 //! |---|---|
 //! | `shard-N` | work that may wait, and every 100 ms the shard's timer: expiry sweep, garbage, dead namespaces |
-//! | `flush`, `watch`, `free`, `compact` | see [`crate::shard::background`] |
+//! | `flush`, `watch`, `free`, `compact`, `read-N` | see [`crate::shard::background`] |
 //! | `log` | see [`crate::log`] |
 //!
 //! It is opened and closed in [`crate::shard::open`].

@@ -178,8 +178,12 @@ impl Core {
 
     /// Has a key that only the store may have be read ahead of who will look it up.
     pub fn want(&self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) {
-        let in_memory = || self.table.find(hash, ns, key).is_some() || self.cold.contains(ns, key);
-        if !self.store_is_cold || in_memory() || !self.fjall_may_hold(hash) {
+        // The cheapest first: most of what is not in the table is new.
+        if !self.store_is_cold
+            || self.table.find(hash, ns, key).is_some()
+            || !self.fjall_may_hold(hash)
+            || self.cold.contains(ns, key)
+        {
             return;
         }
         let mut disk_key = Vec::with_capacity(key.len() + 16);
