@@ -45,6 +45,9 @@ pub enum Error {
     /// Not for the client: other commands have the memory that this one needs. It left nothing behind and is run again
     /// when they have ended.
     Crowded,
+    /// Not for the client: it needs an exact count of keys, and some are blind. It left nothing behind and is run again once
+    /// they are sighted.
+    Uncounted,
     /// The command was ended on its way and has left nothing behind: its client was killed or has left, or the server
     /// goes down.
     Ended,
@@ -93,7 +96,7 @@ impl Error {
             Error::Text(text) => Cow::Borrowed(text),
             Error::Quoted(text) => String::from_utf8_lossy(text),
             Error::Misconf(why) => format!("MISCONF Errors writing to the AOF file: {why}").into(),
-            Error::Cold | Error::Crowded => "ERR internal: command not run again".into(),
+            Error::Cold | Error::Crowded | Error::Uncounted => "ERR internal: command not run again".into(),
             Error::Ended => {
                 "ERR command ended before it was done: its client was killed or the server is shutting down".into()
             }

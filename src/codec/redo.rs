@@ -14,6 +14,8 @@
 //! | 10 | raw delete | `shard` `[key]` |
 //! | 11 | names | `[map]` |
 //! | 12 | body | `ns` `[key]` `version` |
+//! | 13 | blind | `ns` `[key]` `number` |
+//! | 14 | sighted | `shard` `number` |
 //!
 //! Operations on elements are of the body that was named last. [`Record`] names it where it is another one, so that a
 //! command with thousands of elements names its key once.
@@ -45,6 +47,8 @@ const RAW_PUT: u8 = 9;
 const RAW_DELETE: u8 = 10;
 const NAMES: u8 = 11;
 const BODY: u8 = 12;
+const BLIND: u8 = 13;
+const SIGHTED: u8 = 14;
 
 /// One decoded operation; everything is borrowed from the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +150,22 @@ pub enum Op<'a> {
     },
     /// Sets the namespace map.
     Names(&'a [u8]),
+    /// The key is overwritten behind this without a look at what fjall holds of it.
+    Blind {
+        /// Namespace.
+        ns: NsId,
+        /// The user's key.
+        key: &'a [u8],
+        /// They are numbered in the key's shard.
+        number: u64,
+    },
+    /// What fjall held of the blind keys of a shard up to this number is accounted for.
+    Sighted {
+        /// Shard.
+        shard: u16,
+        /// The highest number.
+        number: u64,
+    },
 }
 
 #[inline]
@@ -306,6 +326,20 @@ pub fn encode_names(map: &[u8], out: &mut Vec<u8>) {
     push_slice(map, out);
 }
 
+/// Appends [`Op::Blind`].
+#[inline]
+pub fn encode_blind(ns: NsId, key: &[u8], number: u64, out: &mut Vec<u8>) {
+    push_head(BLIND, ns, key, 0, out);
+    push_varint(number, out);
+}
+
+/// Appends [`Op::Sighted`].
+pub fn encode_sighted(shard: u16, number: u64, out: &mut Vec<u8>) {
+    out.push(SIGHTED);
+    push_varint(u64::from(shard), out);
+    push_varint(number, out);
+}
+
 impl Op<'_> {
     /// Appends the operation.
     pub fn encode(&self, to: &mut Record) {
@@ -324,6 +358,8 @@ impl Op<'_> {
             Op::Count { shard, ns, count } => encode_count(shard, ns, count, to.out()),
             Op::Raw { shard, key, value } => encode_raw(shard, key, value, to.out()),
             Op::Names(map) => encode_names(map, to.out()),
+            Op::Blind { ns, key, number } => encode_blind(ns, key, number, to.out()),
+            Op::Sighted { shard, number } => encode_sighted(shard, number, to.out()),
         }
     }
 }
@@ -350,7 +386,7 @@ impl<'a> Ops<'a> {
             tag = cursor.u8()?;
         }
         match tag {
-            PUT..=EXPIRE => decode_key_op(tag, cursor),
+            PUT..=EXPIRE | BLIND => decode_key_op(tag, cursor),
             ELEM_PUT..=ELEM_PATCH => {
                 let (ns, key, version) = self.body.ok_or(CodecError::UnknownOp(tag))?;
                 let elem = cursor.slice()?;
@@ -364,6 +400,7 @@ impl<'a> Ops<'a> {
             RAW_PUT => Ok(Op::Raw { shard: cursor.varint_u16()?, key: cursor.slice()?, value: Some(cursor.slice()?) }),
             RAW_DELETE => Ok(Op::Raw { shard: cursor.varint_u16()?, key: cursor.slice()?, value: None }),
             NAMES => Ok(Op::Names(cursor.slice()?)),
+            SIGHTED => Ok(Op::Sighted { shard: cursor.varint_u16()?, number: cursor.varint()? }),
             tag => Err(CodecError::UnknownOp(tag)),
         }
     }
@@ -394,6 +431,7 @@ fn decode_key_op<'a>(tag: u8, cursor: &mut Cursor<'a>) -> Result<Op<'a>, CodecEr
         DELETE => Ok(Op::Delete { ns, key }),
         PATCH => Ok(Op::Patch { ns, key, offset: cursor.varint()?, bytes: cursor.slice()? }),
         EXPIRE => Ok(Op::Expire { ns, key, expire_ms: cursor.varint()? }),
+        BLIND => Ok(Op::Blind { ns, key, number: cursor.varint()? }),
         tag => Err(CodecError::UnknownOp(tag)),
     }
 }
@@ -415,7 +453,7 @@ mod tests {
     fn operation_bytes_are_pinned() {
         let (ns, key, version) = (1, b"k".as_slice(), 5);
         let elem = b"\x01f".as_slice();
-        let cases: [(Op<'_>, &[u8]); 12] = [
+        let cases: [(Op<'_>, &[u8]); 14] = [
             (Op::Put { ns, key, header: b"\x01\0", value: b"v" }, b"\x01\x01\x01k\x02\x01\0\x01v"),
             (Op::Delete { ns, key }, b"\x02\x01\x01k"),
             (Op::Patch { ns, key, offset: 300, bytes: b"x" }, b"\x03\x01\x01k\xac\x02\x01x"),
@@ -431,6 +469,8 @@ mod tests {
             (Op::Raw { shard: 3, key: b"G", value: Some(b"") }, b"\x09\x03\x01G\x00"),
             (Op::Raw { shard: 3, key: b"G", value: None }, b"\x0a\x03\x01G"),
             (Op::Names(b"map"), b"\x0b\x03map"),
+            (Op::Blind { ns, key, number: 300 }, b"\x0d\x01\x01k\xac\x02"),
+            (Op::Sighted { shard: 3, number: 300 }, b"\x0e\x03\xac\x02"),
         ];
         for (op, bytes) in cases {
             assert_eq!(encoded(&[op]), bytes, "{op:?}");
@@ -474,7 +514,7 @@ mod tests {
     fn parts() -> impl Strategy<Value = Parts> {
         let number = || prop_oneof![0u64..300, any::<u64>()];
         let bytes = || vec(any::<u8>(), 0..200);
-        (0u8..11, any::<u16>(), any::<u32>(), (number(), number()), (bytes(), bytes(), bytes()))
+        (0u8..13, any::<u16>(), any::<u32>(), (number(), number()), (bytes(), bytes(), bytes()))
     }
 
     fn op((which, shard, ns, (version, offset), (key, elem, value)): &Parts) -> Op<'_> {
@@ -490,6 +530,8 @@ mod tests {
             7 => Op::Count { shard, ns, count: offset },
             8 => Op::Raw { shard, key, value: Some(value) },
             9 => Op::Raw { shard, key, value: None },
+            10 => Op::Blind { ns, key, number: offset },
+            11 => Op::Sighted { shard, number: offset },
             _ => Op::Names(value),
         }
     }
@@ -512,7 +554,7 @@ mod tests {
         }
 
         #[test]
-        fn random_bytes_never_panic(tag in 0u8..14, bytes in vec(any::<u8>(), 0..60)) {
+        fn random_bytes_never_panic(tag in 0u8..16, bytes in vec(any::<u8>(), 0..60)) {
             for op in Ops::new(&[&[tag], bytes.as_slice()].concat()).flatten() {
                 let _ = format!("{op:?}");
             }

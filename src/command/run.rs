@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `Done` | replied; the reply may leave once the log has reached the LSN |
 //! | `Posted` | another holder of the shard, or the shard's thread, runs it and sends session and reply back |
+//! | `Lacks` | what it lacks stands in the runner's [`Reads`]: to be tried again once that is read |
 //! | `Closed` | the gate is not open; nothing was done, to be tried again |
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::log::Lsn;
 use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::engine::gate;
+use crate::shard::memory::blind::Counting;
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
 use crate::shard::txn::{Txn, WriteSet};
@@ -36,6 +38,8 @@ pub enum Outcome {
     Done,
     /// Under way elsewhere.
     Posted(oneshot::Receiver<Finished>),
+    /// What it lacks of the store is wanted in [`WriteSet::reads`]: ask again when it has been read.
+    Lacks,
     /// Loading, paused or slowed: ask again later.
     Closed,
 }
@@ -66,15 +70,32 @@ pub struct Runner {
     pub set: WriteSet,
     /// The command's effects, until they leave with its reply.
     pub effects: Effects,
+    /// Reads of the store that the thread may still do itself before its tick ends: whoever else is served in it waits
+    /// for them.
+    pub reads_here: usize,
+    /// How often what the next command lacked has been read.
+    pub tries: usize,
     /// What commands may take, and the generation of the directives that say so.
     bounds: (u64, Bounds),
 }
+
+/// Reads of the store that a network thread does in a tick where they come back at once: about as many as cost less than
+/// to ask another thread.
+pub const READS_HERE: usize = 4;
 
 impl Runner {
     /// For one network thread.
     pub fn new(server: Arc<Server>, stats: Arc<ThreadStats>) -> Self {
         let bounds = bounds(&server);
-        Runner { server, stats, set: WriteSet::default(), effects: Effects::default(), bounds }
+        Runner {
+            server,
+            stats,
+            set: WriteSet::default(),
+            effects: Effects::default(),
+            reads_here: READS_HERE,
+            tries: 0,
+            bounds,
+        }
     }
 
     /// What a command may take.
@@ -144,8 +165,10 @@ pub fn start(
         enqueue(session, command, call.args, runner.bounds().request, out);
         return Outcome::Done;
     }
-    bump(&runner.stats.commands, 1);
-    bump(&runner.stats.calls[slot_id as usize][0], 1);
+    if runner.tries == 0 {
+        bump(&runner.stats.commands, 1);
+        bump(&runner.stats.calls[slot_id as usize][0], 1);
+    }
     run_here(runner, slot, call, command, out, need)
 }
 
@@ -285,7 +308,7 @@ fn run_here(
     need: &mut Lsn,
 ) -> Outcome {
     let bounds = runner.bounds();
-    let Runner { server, stats, set, effects, .. } = runner;
+    let Runner { server, stats, set, effects, reads_here, tries, .. } = runner;
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     set.hints.clear();
     let queued = session.multi.as_ref().map_or(0, |multi| multi.queue.len());
@@ -306,42 +329,60 @@ fn run_here(
         }
     };
     let begin = out.len();
-    let mut blocking = command.has(flags::THREAD) || long;
-    let mut runs = 0;
-    while !blocking && let Some(lease) = server.engine.try_lease(&shards) {
+    let mut first = if command.has(flags::THREAD) || long { First::RunElsewhere } else { First::Run };
+    let mut runs = *tries;
+    while matches!(first, First::Run)
+        && let Some(lease) = server.engine.try_lease(&shards)
+    {
         let running = meter::begin(Allowance::here(bounds.command));
         let place = (bounds.reply, false);
         let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
         // What waits for these cores has an allowance of its own.
         drop(running);
-        if let Ok((lsn, failed)) = result {
-            drop(lease);
-            *need = (*need).max(lsn);
-            if failed {
-                bump(&stats.calls[table().slot(call.command.0, command) as usize][2], 1);
-                stats.count_error(&out.as_slice()[begin..]);
+        match result {
+            Ok((lsn, failed)) => {
+                drop(lease);
+                *need = (*need).max(lsn);
+                if failed {
+                    bump(&stats.calls[table().slot(call.command.0, command) as usize][2], 1);
+                    stats.count_error(&out.as_slice()[begin..]);
+                }
+                return Outcome::Done;
             }
-            return Outcome::Done;
+            Err(Again::Counted) => {
+                first = First::Count;
+                break;
+            }
+            Err(Again::Elsewhere | Again::Alone) => {}
         }
         runs += 1;
         if !set.reads.is_content() {
             want_keys(server, session, command, call.args, &lease, &mut set.reads);
         }
         drop(lease);
-        if runs == MOST_RUNS || set.reads.is_content() {
+        if runs >= MOST_RUNS || set.reads.is_content() {
             // Long, too much beside others, or not to be read ahead: another run on this thread would end as this one did.
             set.reads.give_up();
-            blocking = true;
+            first = First::RunElsewhere;
         } else {
-            set.reads.bring();
+            *reads_here -= set.reads.bring(*reads_here);
             if !set.reads.is_content() {
-                break;
+                return Outcome::Lacks;
             }
         }
     }
     let Some(session) = slot.take() else { return Outcome::Closed };
-    let reads = set.reads.part();
-    Outcome::Posted(post(server, session, command, call, shards, (out.proto(), blocking, reads)))
+    set.reads.give_up();
+    Outcome::Posted(post(server, session, command, call, shards, (out.proto(), first)))
+}
+
+/// What is done first for a command that is posted.
+enum First {
+    /// It runs with whoever holds its shard, who finds out whether it is cold or long.
+    Run,
+    RunElsewhere,
+    /// Blind keys are sighted.
+    Count,
 }
 
 /// Runs of a command on a network thread: each may find missing what only the one before could tell it to look for.
@@ -359,6 +400,9 @@ fn want_keys(
 ) {
     let router = &server.engine.router;
     let mut keys_of = |command: &Command, args: Args<'_>| {
+        if (command.overwrites)(args.len()) {
+            return;
+        }
         for &(at, _) in &keys::keys_of(command, args).unwrap_or_default() {
             if reads.wants_much() {
                 break;
@@ -390,6 +434,8 @@ enum Again {
     Elsewhere,
     /// There, when other commands have given back the memory that it needs.
     Alone,
+    /// Once blind keys are sighted.
+    Counted,
 }
 
 /// Runs the function and commits; whether it failed. The caller has given it an allowance.
@@ -433,6 +479,7 @@ fn under_lease<'e>(
             match error {
                 Error::Cold => Err(Again::Elsewhere),
                 Error::Crowded => Err(Again::Alone),
+                Error::Uncounted => Err(Again::Counted),
                 error => {
                     ctx.txn.count_look_ups();
                     out.error(&error);
@@ -461,6 +508,8 @@ struct Request {
     reads: Reads,
     brought: Away,
     runs: usize,
+    /// It waits for an exact count.
+    counting: Option<Counting>,
     done: oneshot::Sender<Finished>,
 }
 
@@ -470,7 +519,7 @@ fn post(
     row: &'static Command,
     call: Call<'_>,
     shards: ShardSet,
-    (proto, blocking, reads): (u8, bool, Reads),
+    (proto, first): (u8, First),
 ) -> oneshot::Receiver<Finished> {
     let (done, finished) = oneshot::channel();
     let args = OwnedArgs::from(call.args);
@@ -485,18 +534,16 @@ fn post(
         now_ms: call.now_ms,
         shards,
         proto,
-        reads,
+        reads: Reads::default(),
         brought: Away::default(),
         runs: 0,
+        counting: None,
         done,
     };
-    if blocking {
-        request.post(Place::Elsewhere);
-    } else if !request.reads.is_content() {
-        request.bring();
-    } else {
-        // Whoever holds the shard runs it, and finds out whether it is cold or long.
-        request.post(Place::Here);
+    match first {
+        First::Run => request.post(Place::Here),
+        First::RunElsewhere => request.post(Place::Elsewhere),
+        First::Count => request.count(),
     }
     finished
 }
@@ -521,6 +568,18 @@ impl Request {
             self.post(Place::Here);
         };
         server.engine.readers.bring(reads, Box::new(then));
+    }
+
+    /// Has it run when what is blind by now has been sighted. No key becomes blind until it has run.
+    fn count(mut self) {
+        let server = self.server.clone();
+        let work = move || {
+            let engine = &self.server.engine;
+            self.counting = Some(engine.counting());
+            engine.sight(&self.shards);
+            self.post(Place::Here);
+        };
+        server.engine.readers.work(Box::new(work));
     }
 
     fn post(self, place: Place) {
@@ -578,6 +637,7 @@ impl Request {
                 (self.reads, self.runs) = (set.reads, self.runs + 1);
                 self.bring();
             }
+            Err(Again::Counted) => self.count(),
             Err(Again::Alone) => meter::when_alone(Box::new(|turn| self.post(Place::Alone(turn)))),
         }
         lease

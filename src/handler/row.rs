@@ -203,6 +203,8 @@ pub struct Command {
     pub route: Route,
     /// The element it looks for first, of the collection that its route leads to.
     pub look: Option<Look>,
+    /// Whether, with so many arguments, it probably overwrites its keys whatever they hold: reading them ahead is in vain.
+    pub overwrites: fn(usize) -> bool,
     /// What decides whether it may be called at all, even before it is queued.
     pub permit: Option<Permit>,
 }
@@ -225,6 +227,7 @@ impl Command {
             subcommands: &[],
             route,
             look: None,
+            overwrites: |_| false,
             permit: None,
         }
     }
@@ -232,6 +235,12 @@ impl Command {
     /// With the element that it looks for first.
     pub const fn looks_at(mut self, look: Look) -> Self {
         self.look = Some(look);
+        self
+    }
+
+    /// With the numbers of arguments with which it probably overwrites its keys whatever they hold.
+    pub const fn overwrites(mut self, with: fn(usize) -> bool) -> Self {
+        self.overwrites = with;
         self
     }
 

@@ -53,6 +53,8 @@ struct Target {
     hash: u32,
     key: Span,
     index: Option<u32>,
+    /// What it holds does not matter.
+    overwritten: bool,
 }
 
 /// What a command will look for in a collection: its target, the row's word, and the text.
@@ -87,8 +89,9 @@ impl Ahead {
         }
     }
 
-    /// Hashes the keys of the commands ahead and prefetches what they will touch. What only the store may have is wanted.
-    pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8], reads: &mut Reads) {
+    /// Hashes the keys of the commands ahead and prefetches what they will touch. What only the store may have is wanted
+    /// of `reads`.
+    pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8], mut reads: Option<&mut Reads>) {
         let looks = self.aim(engine, ns, input);
         let Ahead { targets, .. } = self;
         let mut cores = Cores { engine, held: None };
@@ -100,7 +103,7 @@ impl Ahead {
         for target in &mut *targets {
             if let Some(core) = cores.of(target.shard) {
                 target.index = core.table.prefetch_object(target.hash);
-                if target.index.is_none() {
+                if let (None, false, Some(reads)) = (target.index, target.overwritten, &mut reads) {
                     core.want(target.hash, ns, &input[target.key.0 as usize..target.key.1 as usize], reads);
                 }
             }
@@ -132,13 +135,15 @@ impl Ahead {
         let Ahead { spans, calls, targets, .. } = self;
         targets.clear();
         let mut looks = Looks::new();
-        let mut add = |span: Span| {
+        let mut add = |span: Span, overwritten: bool| {
             let key = &input[span.0 as usize..span.1 as usize];
             let hash = engine.router.hash(key);
             let shard = engine.router.shard(hash, key);
-            let target = Target { shard, hash: table_hash(hash, ns), key: span, index: None };
+            let target = Target { shard, hash: table_hash(hash, ns), key: span, index: None, overwritten };
             // A pipeline often stays with one key.
-            if targets.last().is_none_or(|last| (last.shard, last.hash) != (target.shard, target.hash)) {
+            if targets.last().is_none_or(|last| {
+                (last.shard, last.hash, last.overwritten) != (target.shard, target.hash, overwritten)
+            }) {
                 targets.push(target);
             }
             (hash, targets.len() - 1)
@@ -146,8 +151,8 @@ impl Ahead {
         for call in calls {
             let spans = &spans[call.first as usize..(call.first + call.count) as usize];
             match call.command {
-                Some((_, Command { route: Route::One(at), look, .. })) if *at < spans.len() => {
-                    let (hash, target) = add(spans[*at]);
+                Some((_, Command { route: Route::One(at), look, overwrites, .. })) if *at < spans.len() => {
+                    let (hash, target) = add(spans[*at], overwrites(spans.len()));
                     call.hash = hash;
                     looks.extend(look.and_then(|look| Some((target, look, *spans.get(look.arg)?))));
                 }
@@ -155,7 +160,7 @@ impl Ahead {
                     for (at, _) in
                         keys_of(command, Args::new(input, spans)).unwrap_or_default().iter().take(MOST_TARGETS)
                     {
-                        add(spans[*at]);
+                        add(spans[*at], (command.overwrites)(spans.len()));
                     }
                 }
                 _ => {}

@@ -29,7 +29,7 @@ use super::ahead::{AHEAD, Ahead, Parsed, keep_quoted};
 use super::parked::Parked;
 use super::socket::Socket;
 use super::worker::Worker;
-use crate::command::run::{self, Call, Finished, Outcome};
+use crate::command::run::{self, Call, Finished, Outcome, Runner};
 use crate::command::{self, Id, resolve};
 use crate::error::Error;
 use crate::handler::effects::{Effect, carry_out};
@@ -40,7 +40,8 @@ use crate::handler::{After, Args, Command, Reply, Route, Session};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
 use crate::shard::engine::gate;
-use crate::shard::memory::reads::{MOST_READS, Reads};
+use crate::shard::memory::reads::Reads;
+use crate::shard::txn::WriteSet;
 use crate::util::time::now_ms;
 
 /// Output above which no more requests are run until the peer has read.
@@ -93,8 +94,8 @@ struct State {
     delayed: bool,
     /// What the commands ahead lacked, for their next run.
     reads: Option<Reads>,
-    /// They have waited for it once.
-    has_read: bool,
+    /// How often the next of them has waited for it.
+    tries: usize,
     /// The last read filled the scratch buffer: there is more.
     more: bool,
     /// Nothing is read until the output has gone: whoever sends it wakes the task.
@@ -154,7 +155,7 @@ impl Connection {
             deaf: false,
             delayed: false,
             reads: None,
-            has_read: false,
+            tries: 0,
             more: false,
             stalled: false,
         };
@@ -341,7 +342,6 @@ impl Connection {
         let now_ms = now_ms();
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
         let ahead = &mut *self.worker.ahead.borrow_mut();
-        let mut taken = 0;
         let stop = loop {
             if self.is_killed() {
                 break Stop::Close;
@@ -360,25 +360,24 @@ impl Connection {
                 ahead.calls[..]
                 && let Some(session) = &state.session
             {
-                let reads = &mut self.worker.runner.borrow_mut().set.reads;
-                ahead.look(&self.worker.server.engine, session.ns, input, reads);
+                let Runner { set: WriteSet { reads, .. }, reads_here, .. } = &mut *self.worker.runner.borrow_mut();
                 // Once is enough: whatever has changed meanwhile, each command looks after itself. And who may not run yet
                 // does not read.
-                if state.has_read || stranger || self.worker.server.engine.gate.load(Ordering::Relaxed) != 0 {
-                    reads.give_up();
-                }
-                taken += reads.bring();
+                let gate = self.worker.server.engine.gate.load(Ordering::Relaxed);
+                let wants = (state.tries == 0 && !stranger && gate == 0).then_some(&mut *reads);
+                ahead.look(&self.worker.server.engine, session.ns, input, wants);
+                *reads_here -= reads.bring(*reads_here);
                 if !reads.is_content() {
                     stop = Some(Stop::Park(self.read_ahead(reads)));
                 }
             }
             let calls = if stop.is_some() { &[] } else { &ahead.calls[..] };
             for call in calls {
-                state.has_read = false;
                 stop = self.run_one(state, &ahead.spans, input, call, now_ms);
                 if matches!(&stop, Some(Stop::Park(parked)) if parked.tries_again()) {
                     break;
                 }
+                state.tries = 0;
                 done = call.end;
                 if stop.is_none() && state.pending_bytes() > OUTPUT_HIGH {
                     stop = Some(Stop::Full);
@@ -394,10 +393,6 @@ impl Connection {
                     state.reads = Some(std::mem::take(reads));
                 }
                 _ => reads.end(),
-            }
-            if stop.is_none() && taken >= MOST_READS {
-                // Others of this thread have waited for the disk meanwhile.
-                stop = Some(Stop::Park(Parked::Turn));
             }
             if stop.is_some() {
                 // What was parsed beyond is parsed again.
@@ -426,7 +421,7 @@ impl Connection {
     /// What the commands ahead lacked is there, or cannot be had.
     pub(super) fn take_reads(&self, reads: Option<Reads>) {
         let mut state = self.state.borrow_mut();
-        (state.reads, state.has_read) = (reads, true);
+        (state.reads, state.tries) = (reads, state.tries + 1);
         self.account(&state);
     }
 
@@ -474,6 +469,7 @@ impl Connection {
         };
         let call = Call { command, args, hash, now_ms };
         let mut runner = self.worker.runner.borrow_mut();
+        runner.tries = state.tries;
         let outcome = run::start(&mut runner, &mut state.session, call, &mut state.out, &mut need);
         state.effects.append(&mut runner.effects.take());
         self.need.set(need);
@@ -486,6 +482,7 @@ impl Connection {
                 bump(&self.client.totals[0], 1);
                 Some(Stop::Park(Parked::Posted(finished)))
             }
+            Outcome::Lacks => Some(Stop::Park(self.read_ahead(&mut runner.set.reads))),
             Outcome::Closed => Some(Stop::Park(Parked::Closed(pause))),
         }
     }

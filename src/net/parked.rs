@@ -44,8 +44,6 @@ pub(super) enum Parked {
     Closed(u64),
     /// The command is tried again after this.
     Slowed(Duration),
-    /// Others of its thread have their turn first.
-    Turn,
     /// What the commands ahead lack is being read; then they are tried again.
     Reads(oneshot::Receiver<(Reads, Away)>),
 }
@@ -95,10 +93,6 @@ impl Connection {
                 self.mark(bits::POSTPONED, false);
                 matches!(woken, Woken::Done(()))
             }
-            Parked::Turn => {
-                tokio::task::yield_now().await;
-                true
-            }
             Parked::Reads(read) => {
                 self.mark(bits::ELSEWHERE, true);
                 let woken = self.wait(pin!(read), false).await;
@@ -119,7 +113,7 @@ impl Connection {
         goes_on
     }
 
-    /// Has what the commands ahead lack read elsewhere.
+    /// Has what the commands ahead lack read.
     #[cold]
     pub(super) fn read_ahead(&self, reads: &mut Reads) -> Parked {
         let (done, read) = oneshot::channel();
@@ -129,7 +123,7 @@ impl Connection {
             let away = Away::new(&server, &client, reads.memory_bytes());
             _ = done.send((reads, away));
         };
-        self.worker.server.engine.readers.bring(std::mem::take(reads), Box::new(then));
+        self.worker.reads.bring(&self.worker.server.engine.readers, std::mem::take(reads), Box::new(then));
         Parked::Reads(read)
     }
 

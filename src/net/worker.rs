@@ -14,8 +14,9 @@ use tokio::sync::{Notify, mpsc};
 
 use super::ahead::Ahead;
 use super::connection::Connection;
+use super::reads::OwnReads;
 use super::socket::Socket;
-use crate::command::run::Runner;
+use crate::command::run::{READS_HERE, Runner};
 use crate::config::Settings;
 use crate::handler::limits::request_limits;
 use crate::handler::server::{Server, ThreadStats};
@@ -34,6 +35,8 @@ pub struct Worker {
     pub scratch: RefCell<Vec<u8>>,
     /// What is parsed of one connection's pipeline while its commands run.
     pub ahead: RefCell<Ahead>,
+    /// What its connections lack of the store.
+    pub(super) reads: OwnReads,
     /// Connections with replies to send.
     waiting: RefCell<Vec<Rc<Connection>>>,
     tick: Arc<Notify>,
@@ -76,6 +79,7 @@ impl Worker {
         local.block_on(&runtime, async move {
             let worker = Worker::new(server);
             tokio::task::spawn_local(worker.clone().ticks());
+            tokio::task::spawn_local(worker.clone().reads());
             tokio::task::spawn_local(worker.clone().spinner());
             tokio::task::spawn_local(worker.clone().idle_sweep());
             worker.accept(sockets).await;
@@ -97,6 +101,7 @@ impl Worker {
             runner: RefCell::new(runner),
             scratch: RefCell::new(vec![0; READ]),
             ahead: RefCell::default(),
+            reads: OwnReads::default(),
             waiting: RefCell::new(Vec::new()),
             tick,
             waiter,
@@ -160,6 +165,7 @@ impl Worker {
         let mut due: Vec<Rc<Connection>> = Vec::new();
         loop {
             self.tick.notified().await;
+            self.runner.borrow_mut().reads_here = READS_HERE;
             std::mem::swap(&mut *self.waiting.borrow_mut(), &mut due);
             let Some(need) = due.iter().map(|c| c.need()).max() else { continue };
             let acked = self.server.engine.log.commit(need, self.waiter);

@@ -130,7 +130,7 @@ fn flush(ctx: &mut Ctx, names: &[&[u8]]) -> Result {
 
 fn dbsize(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     ctx.txn.saw_all();
-    out.int(Engine::count(&ctx.txn, ctx.ns()) as i64);
+    out.int(Engine::exact_count(&ctx.txn, ctx.ns())? as i64);
     Ok(())
 }
 

@@ -73,6 +73,8 @@ struct Shards {
     stats: CoreStats,
     dirty_objects: u64,
     table_objects: u64,
+    /// Keys that are blind.
+    blind: u64,
     cold_bytes: u64,
     cold_entries: u64,
     garbage: u64,
@@ -120,8 +122,10 @@ impl Shards {
         sum.evicted_objects += stats.evicted_objects;
         sum.cold_reads += stats.cold_reads;
         sum.stored_reads += stats.stored_reads;
+        sum.blind_writes += stats.blind_writes;
         self.dirty_objects += (core.dirty.len() + core.in_flight.len()) as u64;
         self.table_objects += core.table.len() as u64;
+        self.blind += core.blind.len() as u64;
         self.cold_bytes += core.cold.bytes();
         self.cold_entries += core.cold.len();
         self.garbage += core.garbage.len();
@@ -129,7 +133,7 @@ impl Shards {
         self.timed.add(core, core.expiry.iter().map(|&(_, index)| index));
         self.timed_fields.add(core, core.fields.iter());
         for &ns in core.counts.keys() {
-            *self.keys.entry(ns).or_default() += core.count(ns);
+            *self.keys.entry(ns).or_default() += core.count_about(ns);
         }
     }
 }

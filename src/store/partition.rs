@@ -29,7 +29,9 @@ const QUICK_BYTES: usize = 256 << 10;
 /// How many reads of late count, and what a slow one of them adds to their share.
 const OF_LATE: u32 = 64;
 const SLOW: u32 = 1 << 10;
-/// The share from which on reads are not quick: four of those of late. One or two may have waited for the processor.
+/// The share from which on it matters whether a slow one waited for the disk, or for the processor.
+const SUSPICIOUS: u32 = SLOW / 4;
+/// The share from which on reads are not quick: four of those of late.
 const MOST_SLOW: u32 = 3 * SLOW + SLOW / 2;
 
 /// fjall's own limit.
@@ -138,11 +140,14 @@ impl Partition {
     /// The value of a key. May wait for the disk; for fjall only while the store is being opened again, or drops files.
     pub fn get(&self, key: &[u8]) -> Result<Option<UserValue>> {
         let bytes = |value: &Option<UserValue>| value.as_ref().map_or(0, |value| value.len());
-        self.timed(bytes, || {
-            self.slot.with(|keyspace| {
-                let known = self.slot.view.read().as_ref().map(|(_, view)| view.clone());
-                known.unwrap_or_else(|| view(keyspace).1)(key)
-            })
+        self.timed(bytes, || self.get_aside(key))
+    }
+
+    /// The same for background work, which says nothing of how quick reads are.
+    pub fn get_aside(&self, key: &[u8]) -> Result<Option<UserValue>> {
+        self.slot.with(|keyspace| {
+            let known = self.slot.view.read().as_ref().map(|(_, view)| view.clone());
+            known.unwrap_or_else(|| view(keyspace).1)(key)
         })
     }
 
@@ -165,9 +170,13 @@ impl Partition {
 
     /// A read that counts among those of late.
     fn timed<R>(&self, bytes: impl Fn(&R) -> usize, read: impl FnOnce() -> Result<R>) -> Result<R> {
+        let share = self.slow_reads.load(Ordering::Relaxed);
+        // To ask the system costs a tenth of a read: only while it matters.
+        let waits = if share >= SUSPICIOUS { crate::util::sys::waits() } else { None };
         let started = Instant::now();
         let found = read()?;
-        let slow = started.elapsed().as_nanos() as u64 > QUICK_NS.get();
+        let slow = started.elapsed().as_nanos() as u64 > QUICK_NS.get()
+            && (waits.is_none() || waits != crate::util::sys::waits());
         let share = self.slow_reads.load(Ordering::Relaxed);
         // Lost updates of others do no harm.
         let share = match bytes(&found) > QUICK_BYTES {

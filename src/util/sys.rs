@@ -58,6 +58,24 @@ pub fn raise_file_limit(wanted: u64) -> u64 {
     limit.rlim_cur
 }
 
+/// How often the calling thread has waited for something, a disk or a lock, and not just been kept from its processor;
+/// `None` if the system does not tell.
+pub fn waits() -> Option<i64> {
+    #[cfg(target_os = "linux")]
+    {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        #[expect(unsafe_code, reason = "no safe form in the standard library")]
+        // SAFETY: the structure is valid for the call, and all zero is a value of it.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        Some(usage.ru_nvcsw)
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
 /// CPU time of the process so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTime {

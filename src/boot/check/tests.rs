@@ -35,6 +35,7 @@ fn put(engine: &Engine, letter: char) {
 
 /// The keys that a walk meets, which must be as many as are counted.
 fn keys(engine: &Engine) -> BTreeSet<Vec<u8>> {
+    engine.sight(&engine.all_shards());
     let (mut keys, mut counted) = (BTreeSet::new(), 0);
     for shard in &engine.shards {
         let mut core = shard.core();
@@ -357,6 +358,7 @@ fn keys_are_counted_anew_after_a_cut() {
     }
     engine.rotate().unwrap();
     put(&engine, 'e');
+    engine.sight(&engine.all_shards());
     engine.store_tables().unwrap();
     drop(engine);
     let mut segments: Vec<_> =

@@ -436,6 +436,8 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_pinned_bytes", pinned_bytes);
     text.line("tarn_store_reads", facts.shards.stats.stored_reads);
     text.line("tarn_store_reads_waiting", engine.readers.pending());
+    text.line("tarn_blind_writes", facts.shards.stats.blind_writes);
+    text.line("tarn_blind_keys", facts.shards.blind);
     text.line("tarn_store_bytes", store_bytes);
     text.line("tarn_compactions_running", engine.store.active_compactions());
     text.line("tarn_compactions_ok", u8::from(engine.store_failure().is_none()));

@@ -41,10 +41,15 @@ impl Recount {
         let stored = core.partition.range(&range.lower, &range.upper).map_err(unreadable)?;
         let changed: HashMap<_, _> = (core.dirty.iter().chain(&core.in_flight))
             .filter(|&&index| core.table.is_used(index))
+            .filter(|&&index| core.blind.birth(index).is_none_or(|birth| birth.existed.is_some()))
             .map(|&index| core.table.at(index))
             .map(|object| ((object.ns, stored_form(object.key()).into()), object.kind != Kind::Absent))
             .collect();
         let mut found = HashMap::default();
+        // A blind key counts beside what fjall holds of it, until it is sighted.
+        for (ns, by) in core.blind_counts() {
+            *found.entry(ns).or_default() += by;
+        }
         for ((ns, _), _) in changed.iter().filter(|&(_, &is_there)| is_there) {
             *found.entry(*ns).or_default() += 1;
         }

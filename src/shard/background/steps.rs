@@ -3,7 +3,8 @@
 //! | step | does | next |
 //! |---|---|---|
 //! | [`Flush::begin`] | rotates the log | the first shard |
-//! | `Begin` | the list of dirty objects becomes the one in flight | `Gather` |
+//! | `Begin` | nothing yet | `Sight` |
+//! | `Sight` | what fjall holds of blind keys is looked at, step by step ([`super::sight`]) | `Sight`; then the list of dirty objects becomes the one in flight: `Gather` |
 //! | `Gather` | encodes a slice | `Gather`, `Ingest` after the last one |
 //! | `Ingest` | sorts, syncs the log, ingests; without the lock | `Settle` |
 //! | `Settle` | settles a slice | `Settle`; then the next shard, or the end if the ingestion failed |
@@ -18,7 +19,9 @@ use std::time::Instant;
 
 use crate::log;
 use crate::shard::background::flush::{Flight, Gather};
+use crate::shard::background::sight::Sighting;
 use crate::shard::engine::{Engine, is_cold};
+use crate::shard::memory::core::Core;
 use crate::shard::router::ShardId;
 use crate::store::Partition;
 use crate::util::pace::Pace;
@@ -28,15 +31,28 @@ use crate::util::pace::Pace;
 enum At {
     #[default]
     Begin,
+    Sight(Sighting),
     Gather(Gather),
     Ingest(Flight),
     Settle(Flight, Option<FlushError>),
+}
+
+/// What becomes of blind keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Blind {
+    /// They are sighted, and the log says so.
+    Sighted,
+    /// They are sighted; the log is at its end, and all keys will be counted.
+    Counted,
+    /// They stay: it is in the log behind this that they were sighted, or nobody did.
+    Stay,
 }
 
 /// A flush under way. One at a time; given up half-way it leaves the tables as a crash would find them.
 pub(in crate::shard) struct Flush {
     /// What is before it is deleted in the end.
     boundary: Option<log::SegmentBoundary>,
+    blind: Blind,
     began: Instant,
     shard: ShardId,
     at: At,
@@ -49,7 +65,11 @@ impl Flush {
         engine.io.step("flush.begin")?;
         let boundary = engine.rotate()?;
         engine.io.step("flush.rotated")?;
-        Ok(Flush { boundary: Some(boundary), began, shard: 0, at: At::Begin })
+        Ok(Flush { boundary: Some(boundary), ..Flush::of_tables(Blind::Sighted, began) })
+    }
+
+    fn of_tables(blind: Blind, began: Instant) -> Flush {
+        Flush { boundary: None, blind, began, shard: 0, at: At::Begin }
     }
 
     /// The shard at hand; as many as there are once all are through.
@@ -64,13 +84,20 @@ impl Flush {
             return self.end(engine).map(|()| false);
         };
         self.at = match std::mem::take(&mut self.at) {
-            At::Begin => At::Gather(Gather::begin(&mut shard.core())),
+            At::Begin => self.begin_shard(&mut shard.core()),
+            At::Sight(mut sighting) => {
+                if sighting.step(engine) {
+                    At::Sight(sighting)
+                } else {
+                    At::Gather(Gather::begin(&mut shard.core()))
+                }
+            }
             At::Gather(mut gather) => {
                 let mut core = shard.core();
                 if gather.slice(&mut core) { At::Gather(gather) } else { At::Ingest(gather.end(&mut core)) }
             }
             At::Ingest(mut flight) => {
-                let result = engine.ingest_aside(engine.store.partition(self.shard), &mut flight);
+                let result = engine.aside("ingest", || engine.ingest(engine.store.partition(self.shard), &mut flight));
                 engine.count_runs();
                 match &result {
                     Ok(()) => _ = engine.stats.flushed_records.fetch_add(flight.len() as u64, Ordering::Relaxed),
@@ -95,6 +122,14 @@ impl Flush {
             }
         };
         Ok(true)
+    }
+
+    fn begin_shard(&self, core: &mut Core) -> At {
+        if self.blind == Blind::Stay || core.blind.is_empty() {
+            return At::Gather(Gather::begin(core));
+        }
+        // Somebody who counts is at it: he will have ended soon.
+        Sighting::begin(core, self.blind == Blind::Sighted).map_or(At::Begin, At::Sight)
     }
 
     fn run(mut self, engine: &Engine) -> Result<(), FlushError> {
@@ -135,9 +170,14 @@ impl Engine {
         outcome
     }
 
-    /// Brings everything dirty to fjall. During replay this is the whole flush: the log must stay as it is.
+    /// Brings what is dirty and not blind to fjall. During replay this is the whole flush: the log must stay as it is.
     pub fn store_tables(&self) -> Result<(), FlushError> {
-        Flush { boundary: None, began: Instant::now(), shard: 0, at: At::Begin }.run(self)
+        Flush::of_tables(Blind::Stay, Instant::now()).run(self)
+    }
+
+    /// Brings everything dirty to fjall; the log's records are of no use behind this, and the keys have to be counted.
+    pub(in crate::shard) fn store_all(&self) -> Result<(), FlushError> {
+        Flush::of_tables(Blind::Counted, Instant::now()).run(self)
     }
 
     /// Opens the store again if a failure has made it useless.
@@ -155,22 +195,28 @@ impl Engine {
         self.log.delete_before(boundary)
     }
 
-    /// Runs the ingestion on a thread of its own, `ingest`, at the lower priority of background work. The flusher itself must
+    /// Runs work that holds no core on a thread of its own, at the lower priority of background work. The flusher itself must
     /// not have that: whoever is preempted while it holds a core keeps everybody from it.
-    fn ingest_aside(&self, partition: &Partition, flight: &mut Flight) -> Result<(), FlushError> {
+    pub(in crate::shard) fn aside<R: Send>(&self, name: &str, work: impl FnOnce() -> R + Send) -> R {
         if !self.options.background {
-            return self.ingest(partition, flight);
+            return work();
         }
-        std::thread::scope(|scope| {
-            let aside = || {
-                crate::util::sys::to_background(self.options.nice);
-                self.ingest(partition, flight)
-            };
-            match std::thread::Builder::new().name("ingest".to_owned()).spawn_scoped(scope, aside)?.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })
+        // If there is no thread to be had, it is done here.
+        let work = parking_lot::Mutex::new(Some(work));
+        let run = || {
+            crate::util::sys::to_background(self.options.nice);
+            work.lock().take().map(|work| work())
+        };
+        let done = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, run);
+            thread.ok()?.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        let left = work.lock().take();
+        match (done, left) {
+            (Some(done), _) => done,
+            (None, Some(work)) => work(),
+            (None, None) => unreachable!("work is done once"),
+        }
     }
 
     fn ingest(&self, partition: &Partition, flight: &mut Flight) -> Result<(), FlushError> {

@@ -16,17 +16,18 @@ pub use options::{EngineOptions, Sizes};
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::codec::NsId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::{self, Io, Log};
 use crate::store::Store;
 
 use crate::shard::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use crate::shard::engine::checkpoint::Kept;
 use crate::shard::engine::readers::Readers;
+use crate::shard::memory::blind::{self, Counting};
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
 use crate::shard::router::{Router, ShardId};
@@ -77,6 +78,8 @@ pub struct Engine {
     /// The shards, by id.
     pub shards: Vec<Arc<Shard>>,
     pub(in crate::shard) crossing: Arc<Crossing>,
+    /// How many wait for an exact count of keys.
+    pub(in crate::shard) counting: Arc<AtomicUsize>,
     /// The redo log.
     pub log: Arc<Log>,
     /// fjall.
@@ -312,7 +315,12 @@ impl Engine {
         }
     }
 
-    /// Keys of a namespace, over all shards under lease.
+    /// As long as the guard lives no key becomes blind: once all are sighted, the counts are exact.
+    pub fn counting(&self) -> Counting {
+        blind::counting(&self.counting)
+    }
+
+    /// Keys of a namespace, over all shards under lease; blind ones may count twice.
     pub fn count(txn: &Txn<'_, '_>, ns: NsId) -> u64 {
         txn.lease.iter().map(|core| core.count(ns)).sum()
     }
@@ -321,6 +329,17 @@ impl Engine {
     #[cfg(test)]
     pub fn take_thread_work(&self) -> Vec<(ShardSet, Job)> {
         self.thread_work.lock().iter().flat_map(crossbeam_channel::Receiver::try_iter).collect()
+    }
+
+    /// Keys of a namespace, over all shards under lease.
+    ///
+    /// # Errors
+    /// `Uncounted`: some are blind.
+    pub fn exact_count(txn: &Txn<'_, '_>, ns: NsId) -> Result<u64> {
+        match txn.lease.iter().any(|core| core.blind.of(ns) > 0) {
+            true => Err(Error::Uncounted),
+            false => Ok(Engine::count(txn, ns)),
+        }
     }
 
     /// Waits until whoever holds a core now has given it back, but no longer than this; whether that is so.

@@ -2,16 +2,21 @@
 //! from whichever errand: so a disk gets as many at once as there are, and an errand of many does not keep back one of few
 //! for longer than those before it take.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Thread;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
+use crate::shard::engine::cores;
 use crate::shard::memory::reads::{Reads, Wanted};
 
 /// Threads that read: what a disk answers side by side.
 pub(in crate::shard) const READERS: usize = if cfg!(test) { 2 } else { 32 };
+/// Reads that come back at once are worth another thread, where so many wait.
+const QUICK_READS: usize = 8;
 
 /// What is done with what was brought.
 pub type Then = Box<dyn FnOnce(Reads) + Send>;
@@ -23,23 +28,54 @@ struct Errand {
     then: Mutex<Option<Then>>,
 }
 
-/// The next read, or the end of a reader.
-type Task = Option<(Arc<Errand>, Wanted)>;
-
-/// The readers' work.
-pub struct Readers {
-    sender: Sender<Task>,
-    receiver: Receiver<Task>,
-    /// Reads that have been asked for and are not done.
-    pending: AtomicUsize,
-    /// Nobody reads any more.
-    ended: AtomicBool,
+/// What a reader does next.
+enum Task {
+    Read(Arc<Errand>, Wanted),
+    /// What else waits for the disk and holds no lock for long.
+    Work(Box<dyn FnOnce() + Send>),
 }
 
-impl Default for Readers {
-    fn default() -> Self {
-        let (sender, receiver) = unbounded();
-        Readers { sender, receiver, pending: AtomicUsize::new(0), ended: AtomicBool::new(false) }
+/// What is asked for, and who is at it.
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    /// Readers that are awake, or about to be.
+    awake: usize,
+    /// Those that sleep. The last to fall asleep is the first to be called: what it needs is still in its caches.
+    asleep: Vec<Arc<Sleeper>>,
+    /// So many are to end once nothing is left.
+    ending: usize,
+    /// Nobody reads any more.
+    ended: bool,
+}
+
+/// A reader that sleeps until it is called.
+struct Sleeper {
+    thread: Thread,
+    called: AtomicBool,
+}
+
+/// The readers' work.
+///
+/// Who is awake goes on as long as there is work. While reads come back at once, out of the page cache, no more are woken
+/// than half of the cores, as network threads want the others; otherwise one for each read.
+#[derive(Default)]
+pub struct Readers {
+    queue: Mutex<Queue>,
+    /// Reads that have been asked for and are not done.
+    pending: AtomicUsize,
+}
+
+impl Sleeper {
+    fn call(&self) {
+        self.called.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+
+    fn sleep(&self) {
+        while !self.called.swap(false, Ordering::Acquire) {
+            std::thread::park();
+        }
     }
 }
 
@@ -50,20 +86,38 @@ impl Readers {
         if wanted.is_empty() {
             return then(reads);
         }
-        self.pending.fetch_add(wanted.len(), Ordering::Relaxed);
+        let quick = wanted.iter().all(|wanted| wanted.partition().reads_are_quick());
         let left = AtomicUsize::new(wanted.len());
         let errand = Arc::new(Errand { left, brought: Mutex::new(reads), then: Mutex::new(Some(then)) });
-        for wanted in wanted {
-            self.send(Some((errand.clone(), wanted)));
-        }
-        if self.ended.load(Ordering::SeqCst) {
-            self.drop_rest();
-        }
+        self.add(wanted.into_iter().map(|wanted| Task::Read(errand.clone(), wanted)), quick);
     }
 
-    fn send(&self, task: Task) {
-        // The receiver lives as long as the sender.
-        _ = self.sender.send(task);
+    /// Has work done that reads the store. Dropped undone once they have ended.
+    pub fn work(&self, work: Box<dyn FnOnce() + Send>) {
+        self.add([Task::Work(work)].into_iter(), false);
+    }
+
+    fn add(&self, tasks: impl ExactSizeIterator<Item = Task>, quick: bool) {
+        let mut queue = self.queue.lock();
+        if queue.ended {
+            drop(queue);
+            return tasks.for_each(drop);
+        }
+        self.pending.fetch_add(tasks.len(), Ordering::Relaxed);
+        queue.tasks.extend(tasks);
+        self.call(queue, quick);
+    }
+
+    /// Wakes as many as the work is worth.
+    fn call(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, quick: bool) {
+        let worth =
+            if quick { queue.tasks.len().div_ceil(QUICK_READS).min((cores() / 2).max(1)) } else { queue.tasks.len() };
+        let more = worth.saturating_sub(queue.awake);
+        let from = queue.asleep.len().saturating_sub(more);
+        let called: SmallVec<[_; 2]> = queue.asleep.drain(from..).collect();
+        queue.awake += called.len();
+        drop(queue);
+        called.iter().for_each(|sleeper| sleeper.call());
     }
 
     /// Reads that have been asked for and are not done.
@@ -71,34 +125,72 @@ impl Readers {
         self.pending.load(Ordering::Relaxed)
     }
 
+    /// Counts reads that others have been asked for among them.
+    pub fn count(&self, reads: usize) {
+        self.pending.fetch_add(reads, Ordering::Relaxed);
+    }
+
+    /// These are done.
+    pub fn count_off(&self, reads: usize) {
+        self.pending.fetch_sub(reads, Ordering::Relaxed);
+    }
+
     /// A reader's life, until [`Readers::end`].
     pub(in crate::shard) fn run(&self) {
-        while let Ok(Some((errand, wanted))) = self.receiver.recv() {
-            self.read(&errand, wanted);
+        let sleeper = Arc::new(Sleeper { thread: std::thread::current(), called: AtomicBool::new(false) });
+        self.queue.lock().awake += 1;
+        while let Some(task) = self.next(&sleeper) {
+            match task {
+                Task::Read(errand, wanted) => self.read(&errand, wanted),
+                Task::Work(work) => work(),
+            }
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn next(&self, sleeper: &Arc<Sleeper>) -> Option<Task> {
+        loop {
+            let mut queue = self.queue.lock();
+            if let Some(task) = queue.tasks.pop_front() {
+                return Some(task);
+            }
+            queue.awake -= 1;
+            if queue.ending > 0 {
+                queue.ending -= 1;
+                return None;
+            }
+            queue.asleep.push(sleeper.clone());
+            drop(queue);
+            sleeper.sleep();
         }
     }
 
     /// Ends so many readers, once they have done what is asked for by now.
     pub(in crate::shard) fn end(&self, readers: usize) {
-        (0..readers).for_each(|_| self.send(None));
+        let mut queue = self.queue.lock();
+        queue.ending += readers;
+        let called = std::mem::take(&mut queue.asleep);
+        queue.awake += called.len();
+        drop(queue);
+        called.iter().for_each(|sleeper| sleeper.call());
     }
 
     /// The readers have ended: whoever waits for what is left, or comes later, is told by its being dropped.
     pub(in crate::shard) fn close(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-        self.drop_rest();
-    }
-
-    fn drop_rest(&self) {
-        for (errand, _) in self.receiver.try_iter().flatten() {
-            self.pending.fetch_sub(1, Ordering::Relaxed);
-            drop(errand);
-        }
+        let mut queue = self.queue.lock();
+        queue.ended = true;
+        let left = std::mem::take(&mut queue.tasks);
+        drop(queue);
+        self.pending.fetch_sub(left.len(), Ordering::Relaxed);
     }
 
     fn read(&self, errand: &Errand, wanted: Wanted) {
+        let partition = wanted.partition().clone();
         let brought = wanted.read();
-        self.pending.fetch_sub(1, Ordering::Relaxed);
+        if !partition.reads_are_quick() {
+            // Others can wait for the disk meanwhile.
+            self.call(self.queue.lock(), false);
+        }
         errand.brought.lock().add(brought);
         if errand.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;

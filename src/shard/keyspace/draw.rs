@@ -47,14 +47,14 @@ pub fn draw(
     for _ in 0..DESCENTS {
         let Some(drawn) = (Keys { core, ns }).descend(&mut dice)? else { break };
         let first = Walk::new(router, ns, &drawn, now_ms);
-        if let Some(live) = next_live(core, first, Stop { phase, after: None }, 1)? {
+        if let Some(live) = next_live(core, first, Stop { phase, ..Stop::default() }, 1)? {
             return Ok(Some(live));
         }
         last = Some(drawn.into());
     }
     for after in [last, None] {
         let whole = Walk::new(router, ns, b"", now_ms);
-        if let Some(live) = next_live(core, whole, Stop { phase, after }, TRIES)? {
+        if let Some(live) = next_live(core, whole, Stop { phase, after, ..Stop::default() }, TRIES)? {
             return Ok(Some(live));
         }
     }

@@ -83,6 +83,8 @@ pub struct Stop {
     pub phase: Phase,
     /// Keys up to this stored one have been met, from whichever source.
     pub after: Option<Box<[u8]>>,
+    /// Blind keys up to this number are met in the table, and not once more in fjall.
+    pub blind: u64,
 }
 
 /// Whether a step of a walk would read the disk.
@@ -107,6 +109,8 @@ pub struct Walk<'a> {
     now_ms: u64,
     /// Places of tables that it may still look at.
     places: usize,
+    /// See [`Stop::blind`].
+    blind: u64,
 }
 
 impl<'a> Walk<'a> {
@@ -114,7 +118,7 @@ impl<'a> Walk<'a> {
     /// beginning counts.
     pub fn new(router: &'a Router, ns: NsId, prefix: &'a [u8], now_ms: u64) -> Self {
         let prefix = &prefix[..prefix.len().min(codec::MAX_INLINE)];
-        Walk { router, ns, prefix, now_ms, places: PLACES }
+        Walk { router, ns, prefix, now_ms, places: PLACES, blind: 0 }
     }
 
     /// Another step begins.
@@ -131,6 +135,7 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let after = from.after.as_deref();
+        self.blind = from.blind;
         let table_from = match from.phase {
             Phase::Stored => None,
             Phase::Table(place) => Some(place),
@@ -145,13 +150,14 @@ impl<'a> Walk<'a> {
                     let merge = Merge { core, order: Some(order), walk: self };
                     return merge.run(after, Phase::Merged, visit);
                 }
+                self.blind = core.blind.last();
                 Some(0)
             }
         };
         if let Some(place) = table_from
             && let ControlFlow::Break(place) = self.table(core, place, after, &mut visit)
         {
-            return Ok(Some(Stop { phase: Phase::Table(place), after: from.after.clone() }));
+            return Ok(Some(Stop { phase: Phase::Table(place), after: from.after.clone(), blind: self.blind }));
         }
         Merge { core, order: None, walk: self }.run(after, Phase::Stored, visit)
     }
@@ -200,7 +206,7 @@ struct Merge<'a> {
 
 impl Merge<'_> {
     fn run(&self, after: Option<&[u8]>, phase: Phase, mut visit: impl FnMut(&Met) -> bool) -> Result<Option<Stop>> {
-        let &Walk { ns, prefix, now_ms, router, .. } = self.walk;
+        let &Walk { ns, prefix, now_ms, .. } = self.walk;
         let behind = after.filter(|after| *after >= prefix);
         if behind.is_some_and(|after| !after.starts_with(prefix)) {
             return Ok(None);
@@ -228,11 +234,11 @@ impl Merge<'_> {
             } else {
                 let Some(found) = stored.next.take() else { return Ok(None) };
                 stored.advance()?;
-                found.current(core, router, ns, now_ms)
+                found.current(core, self.walk)
             };
             if !visit(&met) {
                 let after = last.map_or_else(|| after.map(Box::from), |last| Some(last.stored_key().into()));
-                return Ok(Some(Stop { phase, after }));
+                return Ok(Some(Stop { phase, after, blind: self.walk.blind }));
             }
             last = Some(met);
         }
@@ -252,11 +258,13 @@ impl StoredKey {
     }
 
     /// The key as it is now: the table knows better than fjall.
-    fn current(self, core: &Core, router: &Router, ns: NsId, now_ms: u64) -> Met {
+    fn current(self, core: &Core, walk: &Walk<'_>) -> Met {
+        let &Walk { ns, now_ms, router, .. } = walk;
         let (kind, live) = match core.table.find(table_hash(router.hash(&self.key), ns), ns, &self.key) {
             Some(index) => {
                 let object = core.table.at(index);
-                (object.kind, object.is_live(now_ms))
+                let met = core.blind.birth(index).is_some_and(|birth| birth.number <= walk.blind);
+                (object.kind, object.is_live(now_ms) && !met)
             }
             None => (Kind::from(self.meta.kind), !self.meta.expired(now_ms)),
         };

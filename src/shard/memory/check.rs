@@ -21,6 +21,9 @@ impl Core {
                 expiry.insert((object.expire_ms, index));
             }
             let has = |flag: u8| object.state & flag != 0;
+            if self.blind.birth(index).is_some() {
+                assert!(has(state::DIRTY) && !has(state::IN_FLIGHT) && has(state::MAYBE_STORED), "blind: {}", what());
+            }
             assert!(!has(state::DIRTY) || has(state::QUEUED), "a dirty object is queued: {}", what());
             assert!(!has(state::QUEUED) || queued.contains(&index), "a queued object is in a list: {}", what());
             let flying = !has(state::IN_FLIGHT) || self.in_flight.contains(&index);
@@ -39,6 +42,7 @@ impl Core {
             self.check_body(object, &what);
             assert!(!self.cold.contains(object.ns, object.key()), "in the table or in moka: {}", what());
         }
+        bytes += self.blind.len() * super::blind::BLIND_BYTES;
         bytes += self.order.as_ref().map_or(0, |order| order.bytes());
         assert_eq!(bytes, self.table_bytes, "bytes of shard {}", self.shard);
         let counted = self.dirty_bytes + self.flight_bytes;
@@ -71,6 +75,7 @@ impl Core {
             && self.garbage.is_empty()
             && self.dead_names.is_empty()
             && self.reap_from.is_none()
+            && self.blind.is_empty()
     }
 
     fn check_body(&self, object: &Object, what: &dyn Fn() -> String) {

@@ -23,6 +23,8 @@ pub struct ColdCache {
     cache: moka::sync::Cache<Box<[u8]>, Cold, foldhash::fast::RandomState>,
     /// Entries put and not taken; an upper bound that spares the look-up while the cache is empty.
     entries: usize,
+    /// Entries ever put.
+    puts: u64,
     door: Doorkeeper,
 }
 
@@ -76,7 +78,12 @@ impl ColdCache {
             .max_capacity(budget as u64)
             .weigher(weigh)
             .build_with_hasher(foldhash::fast::RandomState::default());
-        ColdCache { cache, entries: 0, door: Doorkeeper::new(budget / USUAL_ENTRY) }
+        ColdCache { cache, entries: 0, puts: 0, door: Doorkeeper::new(budget / USUAL_ENTRY) }
+    }
+
+    /// An empty one of another size.
+    pub fn successor(&self, budget: usize) -> Self {
+        ColdCache { puts: self.puts, ..ColdCache::new(budget) }
     }
 
     /// Bytes it may hold.
@@ -106,15 +113,22 @@ impl ColdCache {
         self.door.knows(hash)
     }
 
+    /// Entries ever put: as long as it is the same, what was not known is not.
+    pub fn puts(&self) -> u64 {
+        self.puts
+    }
+
     /// Remembers a metadata record.
     pub fn put(&mut self, ns: NsId, key: &[u8], meta: Vec<u8>) {
         self.entries += 1;
+        self.puts += 1;
         self.cache.insert(Self::key(ns, key), Cold::Meta(meta.into()));
     }
 
     /// Remembers that fjall has no such key; whoever creates it must [`ColdCache::take`] it first.
     pub fn put_absent(&mut self, ns: NsId, key: &[u8]) {
         self.entries += 1;
+        self.puts += 1;
         self.cache.insert(Self::key(ns, key), Cold::Absent);
     }
 

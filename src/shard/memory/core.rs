@@ -6,6 +6,7 @@
 //! | `expiry` | (time, index) of every object in the table that has a time |
 //! | `stored_ttl` | the time under which fjall's expiry index lists an object of the table |
 //! | `fields` | the same two for the fields of hashes |
+//! | `blind` | keys that were overwritten without a look at what fjall holds of them |
 //! | `raw` | records without an object that the next flush brings: garbage queue, dead namespaces, tombstones |
 //! | `counts` | keys per namespace |
 //! | `order` | keys that fjall does not show yet, sorted; kept only while somebody looks for few among many |
@@ -23,12 +24,13 @@ use crate::log::{Log, Lsn};
 use crate::store::Partition;
 use crate::util::scale::Scaled;
 
+use super::blind::Blind;
 use super::cold::{Cold, ColdCache};
 use super::garbage::Queue;
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::order::Order;
-use super::reads::Reads;
+use super::reads::{Reads, meta_key};
 use super::table::{Index, Table, table_hash};
 use crate::shard::router::ShardId;
 
@@ -43,6 +45,7 @@ pub struct CoreStats {
     pub evicted_objects: u64,
     pub cold_reads: u64,
     pub stored_reads: u64,
+    pub blind_writes: u64,
 }
 
 /// Elements of a body that are freed on the spot.
@@ -67,6 +70,8 @@ pub struct Core {
     pub stored_ttl: HashMap<Index, u64, foldhash::fast::RandomState>,
     /// Hashes of the table whose fields expire.
     pub fields: super::fields::Fields,
+    /// Objects of the table whose keys' records nobody has looked at.
+    pub blind: Blind,
     /// Records without an object, for the next flush.
     pub raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// Keys per namespace; below zero where a count was wrong, until they are counted anew.
@@ -155,20 +160,56 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn fault_missing(&mut self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) -> Result<Option<Index>> {
+        if !reads.knows(self, ns, key)
+            && let Some(known) = self.recall(hash, ns, key)?
+        {
+            return Ok(known);
+        }
+        self.read(hash, ns, key, reads)
+    }
+
+    /// The same for a key that is to be overwritten whatever it holds: `None` where only the store knows it, and need not be
+    /// asked.
+    #[inline]
+    pub fn fault_to_overwrite(
+        &mut self,
+        hash: u64,
+        ns: NsId,
+        key: &[u8],
+        reads: &mut Reads,
+    ) -> Result<Option<Option<Index>>> {
+        let hash = table_hash(hash, ns);
+        if let Some(index) = self.table.find(hash, ns, key) {
+            return Ok(Some(Some(index)));
+        }
+        if !reads.knows(self, ns, key) {
+            if let Some(known) = self.recall(hash, ns, key)? {
+                return Ok(Some(known));
+            }
+            if self.blind.may_be() {
+                return Ok(None);
+            }
+        }
+        self.read(hash, ns, key, reads).map(Some)
+    }
+
+    /// What is known, without the store, of a key that is not in the table; `None` if nothing is.
+    fn recall(&mut self, hash: u32, ns: NsId, key: &[u8]) -> Result<Option<Option<Index>>> {
         if !self.fjall_may_hold(hash) {
-            return Ok(None);
+            return Ok(Some(None));
         }
         match self.cold.take(ns, key) {
-            Some(Cold::Absent) => return Ok(None),
+            Some(Cold::Absent) => Ok(Some(None)),
             Some(Cold::Meta(value)) => {
                 self.stats.cold_reads += 1;
-                return self.admit(hash, ns, key, &value).map(Some);
+                self.admit(hash, ns, key, &value).map(|index| Some(Some(index)))
             }
-            None => {}
+            None => Ok(None),
         }
-        let mut disk_key = Vec::with_capacity(key.len() + 16);
-        codec::key::meta_key(ns, key, &mut disk_key);
-        let value = reads.record(self, disk_key)?.map_err(|e| storage(key, e))?;
+    }
+
+    fn read(&mut self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) -> Result<Option<Index>> {
+        let value = reads.record(self, meta_key(ns, key))?.map_err(|e| storage(key, e))?;
         self.stats.stored_reads += 1;
         match value {
             Some(value) => self.admit(hash, ns, key, &value).map(Some),
@@ -186,9 +227,7 @@ impl Core {
         {
             return;
         }
-        let mut disk_key = Vec::with_capacity(key.len() + 16);
-        codec::key::meta_key(ns, key, &mut disk_key);
-        _ = reads.record(self, disk_key);
+        _ = reads.record(self, meta_key(ns, key));
     }
 
     /// False if fjall does not hold the key for certain: no look-up would go there.
@@ -295,6 +334,7 @@ impl Core {
             self.stored_ttl.remove(&index);
         }
         self.fields.forget(index);
+        self.forget_blind(index, object.ns);
         object
     }
 
@@ -346,7 +386,10 @@ impl Core {
     pub fn resize(&mut self, table_limit: usize, cold_budget: usize) -> Option<ColdCache> {
         self.table_limit = table_limit;
         let other = self.cold.budget() != cold_budget;
-        other.then(|| std::mem::replace(&mut self.cold, ColdCache::new(cold_budget)))
+        other.then(|| {
+            let new = self.cold.successor(cold_budget);
+            std::mem::replace(&mut self.cold, new)
+        })
     }
 
     /// Lets clean objects leave while the table is over its limit, in so many steps; whether it still is.
@@ -464,6 +507,14 @@ impl Core {
             object.state |= state::QUEUED;
             self.dirty.push(index);
         }
+    }
+
+    /// A queued object stays so beyond the flush that has come to it.
+    pub fn put_off(&mut self, index: Index) {
+        let object = self.table.at(index);
+        let elements = object.body.as_ref().map_or(0, |body| body.overlay.bytes());
+        self.dirty_bytes += object.dirty_bytes() + elements;
+        self.dirty.push(index);
     }
 
     /// Changes an object's time and the index of times with it.

@@ -5,6 +5,7 @@
 //! | [`core`] | all of it |
 //! | [`table`], [`object`] | hot and dirty objects |
 //! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
+//! | [`blind`] | keys overwritten without a look at what fjall holds of them, and why that is sound |
 //! | [`cold`] | moka: metadata that left the table |
 //! | [`reads`] | reads of the store that hold no lock, and why they are sound |
 //! | [`membership`] | a filter of the keys that fjall may hold |
@@ -15,6 +16,7 @@
 //! | [`ahead`] | a pipeline's look-ahead within collections |
 
 pub mod ahead;
+pub mod blind;
 #[cfg(test)]
 mod check;
 pub mod cold;

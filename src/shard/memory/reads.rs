@@ -23,6 +23,7 @@
 use std::sync::Arc;
 
 use super::core::Core;
+use crate::codec::{self, NsId};
 use crate::error::{Error, Result};
 use crate::store::{Partition, Record, StoreError, UserValue};
 
@@ -43,10 +44,37 @@ struct Place {
     to: Option<(Vec<u8>, usize)>,
 }
 
+impl Place {
+    fn is(&self, key: &[u8]) -> bool {
+        self.to.is_none() && self.key == key
+    }
+}
+
+/// When it was found that memory does not have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Era {
+    epoch: u64,
+    /// Of the second-level cache.
+    puts: u64,
+}
+
+impl Era {
+    fn of(core: &Core) -> Era {
+        Era { epoch: core.epoch, puts: core.cold.puts() }
+    }
+}
+
+/// The key of a key's metadata record.
+pub fn meta_key(ns: NsId, key: &[u8]) -> Vec<u8> {
+    let mut disk_key = Vec::with_capacity(key.len() + 16);
+    codec::key::meta_key(ns, key, &mut disk_key);
+    disk_key
+}
+
 /// Something that only the store may have.
 pub struct Wanted {
     partition: Arc<Partition>,
-    epoch: u64,
+    era: Era,
     place: Place,
 }
 
@@ -60,7 +88,7 @@ enum Found {
 
 /// What was read, and of which epoch it is.
 pub struct Brought {
-    epoch: u64,
+    era: Era,
     place: Place,
     found: Found,
 }
@@ -68,7 +96,7 @@ pub struct Brought {
 impl Wanted {
     /// Reads it. With no lock held.
     pub fn read(self) -> Brought {
-        let Wanted { partition, epoch, place } = self;
+        let Wanted { partition, era, place } = self;
         let found = match &place.to {
             None => match partition.get(&place.key) {
                 Ok(value) if value.as_ref().is_none_or(|value| value.len() <= MOST_BYTES) => Found::Record(value),
@@ -79,12 +107,17 @@ impl Wanted {
                 _ => Found::Nothing,
             },
         };
-        Brought { epoch, place, found }
+        Brought { era, place, found }
     }
 
     /// Whether the read is likely to come back at once.
     fn is_quick(&self) -> bool {
         self.partition.reads_are_quick()
+    }
+
+    /// What it is read from.
+    pub const fn partition(&self) -> &Arc<Partition> {
+        &self.partition
     }
 }
 
@@ -155,8 +188,18 @@ impl Reads {
         }
     }
 
+    /// Whether a key's record was brought, or that there is none, and moka has not been given it since.
+    pub fn knows(&self, core: &Core, ns: NsId, key: &[u8]) -> bool {
+        if self.brought.is_empty() {
+            return false;
+        }
+        let key = meta_key(ns, key);
+        let is_it = |brought: &Brought| brought.era == Era::of(core) && brought.place.is(&key);
+        self.brought.iter().any(is_it)
+    }
+
     fn find(&self, core: &Core, place: &Place) -> Option<&Found> {
-        let is_it = |brought: &&Brought| brought.epoch == core.epoch && brought.place == *place;
+        let is_it = |brought: &&Brought| brought.era.epoch == core.epoch && brought.place == *place;
         self.brought.iter().find(is_it).map(|brought| &brought.found)
     }
 
@@ -165,7 +208,7 @@ impl Reads {
         if self.wants_much() {
             return Error::Cold;
         }
-        self.wanted.push(Wanted { partition: core.partition.clone(), epoch: core.epoch, place });
+        self.wanted.push(Wanted { partition: core.partition.clone(), era: Era::of(core), place });
         Error::Cold
     }
 
@@ -184,6 +227,16 @@ impl Reads {
     #[inline]
     pub fn is_content(&self) -> bool {
         self.wanted.is_empty()
+    }
+
+    /// Whether all that is wanted is likely to come back at once.
+    pub fn is_quick(&self) -> bool {
+        self.wanted.iter().all(Wanted::is_quick)
+    }
+
+    /// Wants what was taken and not read.
+    pub fn want_again(&mut self, wanted: impl Iterator<Item = Wanted>) {
+        self.wanted.extend(wanted);
     }
 
     /// Forgets what is wanted.
@@ -209,15 +262,10 @@ impl Reads {
         self.brought.push(brought);
     }
 
-    /// What is wanted, without what was brought for others.
-    pub fn part(&mut self) -> Reads {
-        Reads { wanted: std::mem::take(&mut self.wanted), ..Reads::default() }
-    }
-
-    /// Reads what is wanted where it stands, with no lock held, as long as the disk need not be waited for; how many reads it
-    /// took. What is wanted still is for others to read.
-    pub fn bring(&mut self) -> usize {
-        if self.wanted.is_empty() || !self.wanted.iter().all(Wanted::is_quick) {
+    /// Reads what is wanted where it stands, with no lock held, if it is no more than `most` and as long as the disk need not
+    /// be waited for; how many reads it took. What is wanted still is for others to read.
+    pub fn bring(&mut self, most: usize) -> usize {
+        if self.wanted.is_empty() || self.wanted.len() > most || !self.is_quick() {
             return 0;
         }
         let mut rest = self.take_wanted().into_iter();

@@ -4,7 +4,7 @@
 pub mod replay;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::codec::{self, NamespaceMap};
 use crate::log::{self, Io, Log, Lsn, Replay};
@@ -13,6 +13,7 @@ use crate::shard::background::{recount, timer};
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
 use crate::shard::engine::readers::{READERS, Readers};
 use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, is_cold, spawn};
+use crate::shard::memory::blind::Blind;
 use crate::shard::memory::cold::ColdCache;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::garbage::Queue;
@@ -43,10 +44,12 @@ impl Engine {
         let mut list = Vec::with_capacity(shards as usize);
         let mut work = Vec::with_capacity(shards as usize);
         let crossing = Arc::new(Crossing::default());
+        let counting = Arc::new(AtomicUsize::new(0));
         let (thrown_away, trash) = crossbeam_channel::bounded(MOST_TRASH);
         for shard in 0..shards {
             let trash = thrown_away.clone();
-            let core = open_core(shard, &store, &options, names.clone(), shards, &log, trash)?;
+            let mut core = open_core(shard, &store, &options, names.clone(), shards, &log, trash)?;
+            core.blind = Blind::new(counting.clone());
             let (tx, rx) = crossbeam_channel::unbounded();
             list.push(Arc::new(Shard::new(core, crossing.clone(), tx)));
             work.push(rx);
@@ -56,6 +59,7 @@ impl Engine {
             router,
             shards: list,
             crossing,
+            counting,
             log,
             waiter,
             store,
@@ -117,7 +121,7 @@ impl Engine {
         if lossy {
             tracing::warn!(last, known, "a part of the data is lost; goes on with what is left");
             // What is left of the log stays before a gap, where no start looks for it.
-            self.store_tables().map_err(|error| OpenError::Record(error.to_string()))?;
+            self.store_all().map_err(|error| OpenError::Record(error.to_string()))?;
             let floor = known.max(last) + LOST_LSNS;
             note(&|c| (c.complete, c.trust) = (floor + 1, Trust::Accepted))?;
             replay.go_on_above(floor);
@@ -240,6 +244,7 @@ fn open_core(
         expiry: Default::default(),
         stored_ttl: Default::default(),
         fields: Default::default(),
+        blind: Default::default(),
         raw: Default::default(),
         counts: Default::default(),
         dirty_counts: Default::default(),

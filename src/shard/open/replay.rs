@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::log::{Lsn, Replay};
 
 use crate::shard::engine::{Engine, OpenError};
+use crate::shard::memory::blind::Birth;
 use crate::shard::memory::core::{Core, storage};
 use crate::shard::memory::garbage;
 use crate::shard::memory::names::Names;
@@ -258,6 +259,8 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool
         Op::Raw { shard, key, value } => with_shard(engine, shard, lsn, mine, |core| {
             core.put_raw(key.to_vec(), value.map(<[u8]>::to_vec));
         }),
+        Op::Blind { ns, key, number } => with_key(ns, key, &mut |core, hash| blind(core, hash, lsn, (ns, key), number)),
+        Op::Sighted { shard, number } => with_shard(engine, shard, lsn, mine, |core| core.sighted(number)),
         Op::Names(map) => {
             let map = NamespaceMap::decode(map).map_err(|e| e.to_string())?;
             let names = Arc::new(Names::from_map(map));
@@ -326,6 +329,24 @@ fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: O
         bury(core, ns, key, body.version)?;
     }
     Ok(index)
+}
+
+/// The key is about to be overwritten without a look at what there was.
+fn blind(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), number: u64) -> Result {
+    let known = core.table.find(crate::shard::memory::table::table_hash(hash, ns), ns, key);
+    let existed = known.map(|index| core.table.at(index).kind != Kind::Absent);
+    let index = match known {
+        // fjall may be behind the log here, if this replay has flushed: the body's end may be known to nobody else.
+        Some(_) => claim(core, hash, lsn, (ns, key), None)?,
+        None => {
+            core.cold.take(ns, key);
+            core.create(hash, ns, key, 0)
+        }
+    };
+    core.set_blind_as(index, Birth { number, existed });
+    // It must not leave before what follows in the record has come to it.
+    stamp(core, index, lsn);
+    Ok(())
 }
 
 /// Queues what fjall holds of a version that has ended. The log names garbage only if elements had been flushed when

@@ -321,6 +321,23 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Raw { at, key, old });
     }
 
+    /// An object to be filled anew, for a key that nobody has looked at: if only fjall knows it, it becomes blind.
+    #[inline]
+    fn claim_to_overwrite(&mut self, ns: NsId, key: &[u8], capacity: usize) -> Result<Found> {
+        meter::step(1)?;
+        let hash = self.hash(key);
+        let at = self.place(hash, key);
+        let known = self.lease[at as usize].fault_to_overwrite(hash, ns, key, &mut self.set.reads)?;
+        let found = self.claim(at, hash, known.flatten(), ns, key, capacity);
+        if known.is_none() {
+            let core = &mut *self.lease[at as usize];
+            core.stats.blind_writes += 1;
+            let number = core.set_blind(found.index);
+            redo::encode_blind(ns, key, number, self.set.redo.out());
+        }
+        Ok(found)
+    }
+
     /// An object to be filled anew: the one there, stripped, or a new one.
     fn claim(&mut self, at: u16, hash: u64, index: Option<Index>, ns: NsId, key: &[u8], capacity: usize) -> Found {
         match index {

@@ -17,8 +17,7 @@ impl Txn<'_, '_> {
     pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
         meter::foresee((value.len() / meter::STEP_BYTES) as u64)?;
         meter::step_through(value.len())?;
-        let (at, hash, index) = self.raw_find(ns, key)?;
-        let at = self.claim(at, hash, index, ns, key, value.len());
+        let at = self.claim_to_overwrite(ns, key, value.len())?;
         self.set_kind(at, Kind::String);
         self.lease[at.at as usize].set_expire(at.index, expire_ms);
         if value.len() > BIG_STRING {

@@ -93,6 +93,7 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key [key ...]", "O(N) where N is the number of keys."),
     Command::new("mset", mset, -3, WRITE, Group::String)
         .keys(&[KeySpec::range(1, -1, 2, key::OW | key::UPDATE)])
+        .overwrites(|_| true)
         .help("1.0.1", "Makes several keys hold a string each, all at once.")
         .syntax("key value [key value ...]", "O(N) where N is the number of keys."),
     Command::new("msetnx", msetnx, -3, WRITE, Group::String)

@@ -25,7 +25,14 @@ fn set_with_options(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         }
     }
     let expire_ms = expiry.at_ms(ctx.now_ms, "set")?;
-    let found = if get { ctx.lookup_string(&args[1])? } else { ctx.lookup(&args[1])? };
+    let found = if get {
+        ctx.lookup_string(&args[1])?
+    } else if condition != Condition::Always || expiry.is(Word::KeepTtl) {
+        ctx.lookup(&args[1])?
+    } else {
+        // Whatever it is.
+        None
+    };
     if get {
         match found {
             Some(found) => reply_value(ctx, found, out)?,
@@ -87,6 +94,8 @@ const WRITE: u32 = flags::WRITE | flags::DENYOOM;
 pub const COMMANDS: &[Command] = &[
     Command::new("set", set, -3, WRITE, Group::String)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE | key::VARIABLE_FLAGS)])
+        // With a time, or nothing but the value: most conditions are a word alone.
+        .overwrites(|args| args == 3 || args == 5)
         .help("1.0.0", "Makes a key hold a string, whatever it held; on a condition and with an expiry if so asked.")
         .syntax(
             "key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] \
@@ -95,10 +104,12 @@ pub const COMMANDS: &[Command] = &[
         ),
     Command::new("setex", setex, 4, WRITE, Group::String)
         .keys(&[KeySpec::one(1, key::OW | key::UPDATE)])
+        .overwrites(|_| true)
         .help("2.0.0", "Makes a key hold a string that expires in so many seconds.")
         .syntax("key seconds value", "O(1)"),
     Command::new("psetex", psetex, 4, WRITE, Group::String)
         .keys(&[KeySpec::one(1, key::OW | key::UPDATE)])
+        .overwrites(|_| true)
         .help("2.6.0", "Makes a key hold a string that expires in so many milliseconds.")
         .syntax("key milliseconds value", "O(1)"),
     Command::new("setnx", setnx, 3, WRITE | flags::FAST, Group::String)

@@ -151,6 +151,11 @@ impl Gather {
         {
             return;
         }
+        if core.blind.birth(index).is_some() && core.names.is_live(core.table.at(index).ns) {
+            // It became so since this shard's turn began: the next flush, whose log has all of it.
+            core.put_off(index);
+            return;
+        }
         let object = core.table.at_mut(index);
         object.state &= !state::QUEUED;
         if object.state & state::DIRTY == 0 {

@@ -1,0 +1,236 @@
+//! Sighting blind keys ([`crate::shard::memory::blind`]): what fjall holds of keys that were overwritten without a look.
+//!
+//! | step | under the shard's lock |
+//! |---|---|
+//! | [`Sighting::begin`]: those that are blind by now | once, short |
+//! | keys: as they stand in records | per slice |
+//! | read: their records, in order | no |
+//! | note: garbage of old bodies, times under which the expiry index lists the old ones | per slice, of those that had such |
+//! | end: count, and the log's word that they are sighted, in one record | once, short |
+//!
+//! The flush begins each shard with it; DBSIZE has it done before it counts.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::codec::{self, Meta, NsId, redo};
+use crate::shard::background::flush::SLICE;
+use crate::shard::engine::Engine;
+use crate::shard::memory::blind::{Birth, Births};
+use crate::shard::memory::core::Core;
+use crate::shard::memory::garbage;
+use crate::shard::memory::table::Index;
+use crate::shard::router::ShardId;
+use crate::util::pace::Pace;
+
+/// A blind key.
+struct Sought {
+    index: Index,
+    ns: NsId,
+    existed: Option<bool>,
+    /// Its record's key.
+    key: Range<usize>,
+}
+
+/// What the record of a key was good for.
+struct Past {
+    index: Index,
+    /// Of a body.
+    version: u64,
+    /// When the key would have expired, and when its fields were to be looked at.
+    times_ms: (u64, u64),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Keys(usize),
+    Read,
+    Note,
+    End,
+    Over,
+}
+
+/// The sighting of what is blind in a shard at one moment.
+pub(in crate::shard) struct Sighting {
+    shard: ShardId,
+    births: Arc<Births>,
+    list: Vec<(Index, Birth)>,
+    /// All up to this number.
+    until: u64,
+    /// The log has gone on: others have to learn of it.
+    logged: bool,
+    sought: Vec<Sought>,
+    keys: Vec<u8>,
+    pasts: Vec<Past>,
+    /// Keys that there were, of each namespace.
+    existed: HashMap<NsId, i64>,
+    at: At,
+    /// Tells others that somebody is at it.
+    _token: Arc<()>,
+}
+
+impl Sighting {
+    /// Begins; `None` while somebody else is at it. What it finds is `logged`, unless the log is not open for writing and the
+    /// keys are counted anew behind this.
+    pub(in crate::shard) fn begin(core: &mut Core, logged: bool) -> Option<Sighting> {
+        let (token, births, until) = core.seek_blind()?;
+        Some(Sighting {
+            shard: core.shard,
+            births,
+            list: Vec::new(),
+            until,
+            logged,
+            sought: Vec::new(),
+            keys: Vec::new(),
+            pasts: Vec::new(),
+            existed: HashMap::new(),
+            at: At::Keys(0),
+            _token: token,
+        })
+    }
+
+    /// The next step; false after the last one.
+    pub(in crate::shard) fn step(&mut self, engine: &Engine) -> bool {
+        let shard = &engine.shards[self.shard as usize];
+        self.at = match self.at {
+            At::Keys(0) if self.list.is_empty() => {
+                self.list = self.births.iter().collect();
+                if self.list.is_empty() { At::Over } else { At::Keys(0) }
+            }
+            At::Keys(from) => {
+                let to = self.list.len().min(from + SLICE.get());
+                self.keys(&shard.core(), from..to);
+                if to < self.list.len() { At::Keys(to) } else { At::Read }
+            }
+            At::Read => {
+                engine.aside("sight", || self.read(engine));
+                At::Note
+            }
+            At::Note => {
+                self.note(engine, &mut shard.core());
+                if self.pasts.is_empty() { At::End } else { At::Note }
+            }
+            At::End => {
+                self.end(engine, &mut shard.core());
+                At::Over
+            }
+            At::Over => At::Over,
+        };
+        self.at != At::Over
+    }
+
+    fn keys(&mut self, core: &Core, slice: Range<usize>) {
+        for &(index, birth) in &self.list[slice] {
+            // What has left the table was of a namespace that is dead.
+            if !core.blind.is_sought(index) {
+                continue;
+            }
+            let object = core.table.at(index);
+            let from = self.keys.len();
+            codec::key::meta_key(object.ns, object.key(), &mut self.keys);
+            let key = from..self.keys.len();
+            self.sought.push(Sought { index, ns: object.ns, existed: birth.existed, key });
+        }
+    }
+
+    fn read(&mut self, engine: &Engine) {
+        let partition = engine.store.partition(self.shard);
+        let Sighting { sought, keys, pasts, existed, .. } = self;
+        sought.sort_unstable_by(|a, b| keys[a.key.clone()].cmp(&keys[b.key.clone()]));
+        let mut pace = Pace::new();
+        for Sought { index, ns, existed: known, key } in sought.drain(..) {
+            pace.step();
+            let there = match known {
+                Some(known) => known,
+                None => match partition
+                    .get_aside(&keys[key])
+                    .map(|value| value.map(|value| Meta::decode(&value).map(|meta| meta.0)))
+                {
+                    Ok(None) => false,
+                    Ok(Some(Ok(meta))) => {
+                        let times_ms = (meta.expire_ms, meta.extra.fields_due_ms());
+                        if meta.version != 0 || times_ms != (0, 0) {
+                            pasts.push(Past { index, version: meta.version, times_ms });
+                        }
+                        true
+                    }
+                    // It is overwritten: nothing better can become of what cannot be read.
+                    Ok(Some(Err(cause))) => unreadable(&cause),
+                    Err(cause) => unreadable(&cause),
+                },
+            };
+            if there {
+                *existed.entry(ns).or_default() += 1;
+            }
+        }
+        (self.keys, self.list) = Default::default();
+    }
+
+    fn note(&mut self, engine: &Engine, core: &mut Core) {
+        let slice = self.pasts.len().saturating_sub(SLICE.get());
+        let mut record = Vec::new();
+        for Past { index, version, times_ms } in self.pasts.drain(slice..) {
+            if !core.blind.is_sought(index) {
+                continue;
+            }
+            let object = core.table.at(index);
+            if version != 0 {
+                let garbage = garbage::record_key(object.ns, object.key(), version);
+                redo::encode_raw(core.shard, &garbage, Some(b""), &mut record);
+                core.put_raw(garbage, Some(Vec::new()));
+            }
+            if times_ms.0 != 0 {
+                core.stored_ttl.insert(index, times_ms.0);
+            }
+            if times_ms.1 != 0 {
+                core.fields.set_stored(index, times_ms.1);
+            }
+        }
+        self.append(engine, core, &record);
+    }
+
+    fn end(&mut self, engine: &Engine, core: &mut Core) {
+        core.end_seeking();
+        let mut record = Vec::new();
+        for (&ns, &existed) in &self.existed {
+            if core.names.is_live(ns) {
+                let count = core.counts.get(&ns).copied().unwrap_or(0) - existed;
+                core.set_count(ns, count);
+                redo::encode_count(core.shard, ns, core.count(ns), &mut record);
+            }
+        }
+        redo::encode_sighted(core.shard, self.until, &mut record);
+        self.append(engine, core, &record);
+    }
+
+    fn append(&self, engine: &Engine, core: &mut Core, record: &[u8]) {
+        if self.logged && !record.is_empty() {
+            core.last_lsn = engine.log.append(|_, out| out.extend_from_slice(record));
+        }
+    }
+}
+
+fn unreadable(cause: &dyn std::fmt::Display) -> bool {
+    tracing::error!(%cause, "cannot read the record of a key that was overwritten");
+    false
+}
+
+impl Engine {
+    /// Sights what is blind in these shards. May take long; no lock is held for long.
+    pub fn sight(&self, shards: &[ShardId]) {
+        let mut pace = Pace::new();
+        for &shard in shards {
+            let mut sighting = loop {
+                match Sighting::begin(&mut self.shards[shard as usize].core(), true) {
+                    Some(sighting) => break sighting,
+                    None => std::thread::sleep(std::time::Duration::from_millis(1)),
+                }
+            };
+            while sighting.step(self) {
+                pace.step();
+            }
+        }
+        self.write_out(self.log.last());
+    }
+}
