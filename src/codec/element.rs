@@ -119,6 +119,26 @@ pub fn zset_digest(member: &[u8], out: &mut impl Buf) {
     out.extend_from_slice(&Sha256::digest(member)[..DIGEST]);
 }
 
+/// Encode-version of sorted sets in which long members are stored once.
+pub const ZSET_INDEX: u8 = 1;
+
+/// Whether a member's text stands in its [`zset_sort`] alone.
+#[inline]
+pub const fn zset_is_digested(encoding: u8, member: &[u8]) -> bool {
+    const FROM: usize = 15;
+    encoding == ZSET_INDEX && member.len() >= FROM
+}
+
+/// Appends the element that holds a member's score in a sorted set of this encode-version.
+#[inline]
+pub fn zset_score_of(encoding: u8, member: &[u8], out: &mut impl Buf) {
+    if zset_is_digested(encoding, member) {
+        zset_digest(member, out);
+    } else {
+        zset_score(member, out);
+    }
+}
+
 /// Appends the element that sorts a member by its score, equal scores by member.
 #[inline]
 pub fn zset_sort(score: Score, member: &[u8], out: &mut impl Buf) {

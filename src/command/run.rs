@@ -26,6 +26,7 @@ use crate::log::Lsn;
 use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::engine::gate;
+use crate::shard::memory::ahead;
 use crate::shard::memory::blind::Counting;
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
@@ -357,7 +358,7 @@ fn run_here(
         }
         runs += 1;
         if !set.reads.is_content() {
-            want_keys(server, session, command, call.args, &lease, &mut set.reads);
+            want_rest(server, session, command, call.args, &lease, &mut set.reads);
         }
         drop(lease);
         if runs >= MOST_RUNS || set.reads.is_content() {
@@ -388,9 +389,9 @@ enum First {
 /// Runs of a command on a network thread: each may find missing what only the one before could tell it to look for.
 const MOST_RUNS: usize = 8;
 
-/// A command lacks something of the store: what other keys it has that are to be read, at once.
+/// A command lacks something of the store: what other keys and elements it names that are to be read, at once.
 #[cold]
-fn want_keys(
+fn want_rest(
     server: &Server,
     session: &Session,
     command: &Command,
@@ -399,7 +400,7 @@ fn want_keys(
     reads: &mut Reads,
 ) {
     let router = &server.engine.router;
-    let mut keys_of = |command: &Command, args: Args<'_>| {
+    let mut want_of = |command: &Command, args: Args<'_>| {
         if (command.overwrites)(args.len()) {
             return;
         }
@@ -409,16 +410,22 @@ fn want_keys(
             }
             let hash = router.hash(&args[at]);
             let shard = router.shard(hash, &args[at]);
-            if let Ok(at_core) = lease.binary_search_by_key(&shard, |core| core.shard) {
-                lease[at_core].want(table_hash(hash, session.ns), session.ns, &args[at], reads);
+            let Ok(at_core) = lease.binary_search_by_key(&shard, |core| core.shard) else { continue };
+            let (core, hash) = (&lease[at_core], table_hash(hash, session.ns));
+            core.want(hash, session.ns, &args[at], reads);
+            if let (Some(look), Some(index)) = (command.look, core.table.find(hash, session.ns, &args[at])) {
+                for arg in look.args(args.len()) {
+                    if reads.wants_much() {
+                        break;
+                    }
+                    ahead::want(core, ahead::Wanted { index, look, text: &args[arg] }, reads);
+                }
             }
         }
     };
-    if matches!(command.route, Route::Keys) {
-        keys_of(command, args);
-    }
+    want_of(command, args);
     for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
-        keys_of(queued.0, queued.1.as_args());
+        want_of(queued.0, queued.1.as_args());
     }
 }
 
@@ -633,7 +640,7 @@ impl Request {
             }
             Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
             Err(Again::Elsewhere) => {
-                want_keys(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
+                want_rest(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
                 (self.reads, self.runs) = (set.reads, self.runs + 1);
                 self.bring();
             }

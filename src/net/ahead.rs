@@ -57,8 +57,10 @@ struct Target {
     overwritten: bool,
 }
 
-/// What a command will look for in a collection: its target, the row's word, and the text.
-type Looks = SmallVec<[(usize, Look, Span); AHEAD]>;
+/// What a command will look for in a collection: its target, the row's word, and the command's spans.
+type Looks = SmallVec<[(usize, Look, std::ops::Range<usize>); AHEAD]>;
+/// Elements that are wanted of a collection for one command.
+const MOST_ELEMENTS: usize = 32;
 
 /// Commands parsed and not yet run.
 #[derive(Default)]
@@ -93,7 +95,7 @@ impl Ahead {
     /// of `reads`.
     pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8], mut reads: Option<&mut Reads>) {
         let looks = self.aim(engine, ns, input);
-        let Ahead { targets, .. } = self;
+        let Ahead { targets, spans, .. } = self;
         let mut cores = Cores { engine, held: None };
         for target in &*targets {
             if let Some(core) = cores.of(target.shard) {
@@ -116,14 +118,24 @@ impl Ahead {
             }
         }
         let target = |at: usize| targets.get(at).and_then(|target| Some((target.shard, target.index?)));
+        let text = |span: Span| &input[span.0 as usize..span.1 as usize];
+        if let Some(reads) = reads {
+            for (at, look, args) in &looks {
+                let Some((shard, index)) = target(*at) else { continue };
+                let Some(core) = cores.of(shard) else { continue };
+                for arg in look.args(args.len()).take(MOST_ELEMENTS) {
+                    ahead::want(core, Wanted { index, look: *look, text: text(spans[args.start + arg]) }, reads);
+                }
+            }
+        }
         // What one command looks for is not worth a look ahead.
         for looks in looks.chunk_by(|a, b| target(a.0).map(|a| a.0) == target(b.0).map(|b| b.0)) {
             if let [(first, ..), _, ..] = looks
                 && let Some((shard, _)) = target(*first)
                 && let Some(core) = cores.of(shard)
             {
-                let wanted = looks.iter().filter_map(|&(at, look, span)| {
-                    Some(Wanted { index: target(at)?.1, look, text: &input[span.0 as usize..span.1 as usize] })
+                let wanted = looks.iter().filter_map(|(at, look, args)| {
+                    Some(Wanted { index: target(*at)?.1, look: *look, text: text(spans[args.start + look.arg]) })
                 });
                 ahead::fetch(core, wanted);
             }
@@ -149,12 +161,13 @@ impl Ahead {
             (hash, targets.len() - 1)
         };
         for call in calls {
-            let spans = &spans[call.first as usize..(call.first + call.count) as usize];
+            let args = call.first as usize..(call.first + call.count) as usize;
+            let spans = &spans[args.clone()];
             match call.command {
                 Some((_, Command { route: Route::One(at), look, overwrites, .. })) if *at < spans.len() => {
                     let (hash, target) = add(spans[*at], overwrites(spans.len()));
                     call.hash = hash;
-                    looks.extend(look.and_then(|look| Some((target, look, *spans.get(look.arg)?))));
+                    looks.extend(look.filter(|look| look.arg < spans.len()).map(|look| (target, look, args)));
                 }
                 Some((_, command @ Command { route: Route::Keys, .. })) if spans.len() <= MOST_ARGS => {
                     for (at, _) in

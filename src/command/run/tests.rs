@@ -378,6 +378,43 @@ fn what_a_slow_disk_has_is_read_by_others() {
     panic!("it is never read here again");
 }
 
+/// However many elements a command names: what it lacks of them is read at once, not one a run.
+#[test]
+fn all_elements_that_a_command_names_are_read_at_once() {
+    const NAMED: usize = 40;
+    let mut world = World::new();
+    let named = |of: &dyn Fn(usize) -> String| (0..NAMED).map(|n| format!(" {}", of(n))).collect::<String>();
+    let all = |of: &dyn Fn(usize) -> String| (0..3 * NAMED).map(|n| format!(" {}", of(n))).collect::<String>();
+    // Long members stand in a sorted set's order alone.
+    let member = |n: usize| format!("a-member-of-some-length:{n}");
+    let pair = |n: usize| format!("{} {n}", member(n));
+    let scored = |n: usize| format!("{n} {}", member(n));
+    world.call(&format!("HSET hash{}", all(&pair)));
+    world.call(&format!("SADD set{}", all(&member)));
+    world.call(&format!("ZADD zset{}", all(&scored)));
+    let (ones, nils) = (":1 ".repeat(NAMED), format!("*{NAMED} "));
+    for (line, expected) in [
+        (format!("SMISMEMBER set{}", named(&member)), format!("{nils}{ones}")),
+        (format!("HSET hash{}", named(&pair)), ":0 ".to_owned()),
+        (format!("SADD set{}", named(&member)), ":0 ".to_owned()),
+        (format!("ZADD zset{}", named(&scored)), ":0 ".to_owned()),
+        (format!("HDEL hash{}", named(&member)), format!(":{NAMED} ")),
+        (format!("SREM set{}", named(&member)), format!(":{NAMED} ")),
+    ] {
+        world.rest();
+        let begun = world.begin(&words(&line));
+        let here = begun.is_ok();
+        assert_eq!(world.end(begun), expected, "{line}");
+        assert!(here && world.runner.tries <= 2, "{} tries: {line}", world.runner.tries);
+    }
+    for line in [format!("HMGET hash{}", named(&member)), format!("ZMSCORE zset{}", named(&member))] {
+        world.rest();
+        let begun = world.begin(&words(&line));
+        assert!(begun.is_ok() && world.runner.tries <= 2, "{} tries: {line}", world.runner.tries);
+        assert!(world.end(begun).starts_with(&format!("*{NAMED} ")), "{line}");
+    }
+}
+
 /// What is overwritten is not read; who counts has it read, and meanwhile no other is overwritten so.
 #[test]
 fn an_exact_count_waits_for_what_nobody_has_looked_at() {

@@ -16,8 +16,10 @@
 use smallvec::SmallVec;
 
 use super::core::Core;
+use super::missing::{Missing, missing, read_element, read_whole};
 use super::object::Kind;
 use super::overlay::Near;
+use super::reads::Reads;
 use super::table::Index;
 use crate::codec::Score;
 use crate::codec::element::{self, Group};
@@ -31,27 +33,41 @@ pub struct Look {
     kind: Kind,
     /// The element that sorts the member is wanted, too.
     sorted: bool,
+    /// From one such argument to the next; 0 if there is but one.
+    step: usize,
 }
 
 impl Look {
     /// A field of a hash.
     pub const fn field(arg: usize) -> Look {
-        Look { arg, group: Group::HashField, kind: Kind::Hash, sorted: false }
+        Look { arg, group: Group::HashField, kind: Kind::Hash, sorted: false, step: 0 }
     }
 
     /// A member of a set.
     pub const fn member(arg: usize) -> Look {
-        Look { arg, group: Group::SetMember, kind: Kind::Set, sorted: false }
+        Look { arg, group: Group::SetMember, kind: Kind::Set, sorted: false, step: 0 }
     }
 
     /// A member's score.
     pub const fn score(arg: usize) -> Look {
-        Look { arg, group: Group::ZsetScore, kind: Kind::Zset, sorted: false }
+        Look { arg, group: Group::ZsetScore, kind: Kind::Zset, sorted: false, step: 0 }
     }
 
     /// A member's score, then what sorts it by that.
     pub const fn place(arg: usize) -> Look {
         Look { sorted: true, ..Look::score(arg) }
+    }
+
+    /// And so on with every such argument behind it.
+    pub const fn each(mut self, step: usize) -> Look {
+        self.step = step;
+        self
+    }
+
+    /// The arguments, of so many, that name an element.
+    pub fn args(&self, len: usize) -> impl Iterator<Item = usize> + use<> {
+        let end = if self.step == 0 { self.arg + 1 } else { len };
+        (self.arg..end.min(len)).step_by(self.step.max(1))
     }
 }
 
@@ -97,6 +113,30 @@ pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>) {
         Some(Way { wanted: *wanted, key, near })
     });
     walk(&mut sorted.collect::<SmallVec<[_; 16]>>());
+}
+
+/// Has an element that only the store may have be read ahead of who will look for it.
+pub fn want(core: &Core, Wanted { index, look, text }: Wanted<'_>, reads: &mut Reads) {
+    if !core.store_is_cold || text.len() > LONGEST || !core.table.is_used(index) {
+        return;
+    }
+    let object = core.table.at(index);
+    let Some(body) = object.body.as_ref().filter(|_| object.kind == look.kind) else { return };
+    let mut key = Key::new();
+    match look.group {
+        Group::ZsetScore => element::zset_score_of(body.encoding, text, &mut key),
+        // Those of another encoding are mostly written without a look.
+        _ if body.encoding != 0 => return,
+        group => {
+            key.push(group.tag());
+            key.extend_from_slice(text);
+        }
+    }
+    _ = match missing(object, &key) {
+        None => Ok(()),
+        Some(Missing::Whole) => read_whole(core, object, reads).map(drop),
+        Some(Missing::Element) => read_element(core, object, &key, reads).map(drop),
+    };
 }
 
 /// The first step.

@@ -8,6 +8,7 @@
 //! | [`blind`] | keys overwritten without a look at what fjall holds of them, and why that is sound |
 //! | [`cold`] | moka: metadata that left the table |
 //! | [`reads`] | reads of the store that hold no lock, and why they are sound |
+//! | [`missing`] | what memory lacks of a collection, and where the store has it |
 //! | [`membership`] | a filter of the keys that fjall may hold |
 //! | [`order`] | an index of the table's keys in order, for walks |
 //! | [`fields`] | which hashes have fields that expire, and when |
@@ -24,6 +25,7 @@ pub mod core;
 pub mod fields;
 pub mod garbage;
 pub mod membership;
+pub mod missing;
 pub mod names;
 pub mod object;
 pub mod order;

@@ -6,9 +6,9 @@ use crate::codec::{self, element, order::StreamId};
 use crate::log::Fsync;
 use crate::log::sim::Op;
 use crate::shard::keyspace::walk::tests::met;
+use crate::shard::memory::missing::LOAD_MOST;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::table::{Index, table_hash};
-use crate::shard::txn::elements::LOAD_MOST;
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
 
 /// Whoever stops the server must learn that acknowledged writes may be lost, and only then.

@@ -6,9 +6,9 @@ use super::world::{DB, Value, World, read, world};
 use crate::Error;
 use crate::codec::element;
 use crate::log::Fsync;
+use crate::shard::memory::missing::LOAD_WHOLE;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::{Reads, Wanted};
-use crate::shard::txn::elements::LOAD_WHOLE;
 
 impl World {
     /// What a key holds, as a command finds it that may not wait for the disk.

@@ -12,9 +12,9 @@ use crate::log::Fsync;
 use crate::log::sim::Op;
 use crate::shard::engine::checkpoint::{Checkpoint, LOST_LSNS, Trust};
 use crate::shard::engine::{MOST_DELAY_US, gate};
+use crate::shard::memory::missing::LOAD_MOST;
 use crate::shard::memory::object::{Kind, state};
 use crate::shard::txn::Txn;
-use crate::shard::txn::elements::LOAD_MOST;
 
 #[test]
 fn rule_1_sync_before_finish() {

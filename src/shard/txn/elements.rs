@@ -19,15 +19,10 @@ use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
 use crate::meter;
 use crate::shard::memory::core::{Core, storage};
+use crate::shard::memory::missing::{LOAD_MOST, Missing, missing, read_element, read_whole};
 use crate::shard::memory::object::{Body, Kind, Object};
 use crate::shard::memory::overlay::{self, Entry, Key};
 use crate::store::StoreError;
-use crate::util::scale::Scaled;
-
-/// A collection of no more elements is read whole at its first touch.
-pub const LOAD_WHOLE: Scaled<u64> = Scaled::new(64).in_unit_tests(8);
-/// Records that such a read takes at most: a stream's groups are not part of its size.
-pub const LOAD_MOST: Scaled<usize> = Scaled::new(256).in_unit_tests(32);
 
 /// What an element is while fjall holds it and memory has a copy.
 const CLEAN: u8 = overlay::state::MAYBE_STORED | overlay::state::BASE | overlay::state::NEXT;
@@ -129,22 +124,17 @@ impl Txn<'_, '_> {
     /// Brings an element into the overlay, if fjall has it and the overlay does not.
     #[cold]
     fn load_element(&mut self, at: Found, key: &[u8]) -> Result {
-        let core = &self.lease[at.at as usize];
-        let object = core.table.at(at.index);
-        let body = self.body(at);
-        if !body.maybe_stored || body.overlay.get(key).is_some() {
+        if let Some(Missing::Whole) = missing(self.object(at), key)
+            && self.load_whole(at)?
+        {
             return Ok(());
         }
-        let small = body.size <= LOAD_WHOLE.get() && object.kind != Kind::String && is_exact(object);
-        if body.overlay.is_empty() && small && (self.load_whole(at)? || self.body(at).overlay.get(key).is_some()) {
+        if missing(self.object(at), key).is_none() {
             return Ok(());
         }
         let core = &self.lease[at.at as usize];
         let object = core.table.at(at.index);
-        let Some(body) = &object.body else { return Ok(()) };
-        let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
-        codec::key::element_key(object.ns, object.key(), body.version, key, &mut disk_key);
-        let value = self.set.reads.record(core, disk_key)?.map_err(|e| storage(object.key(), e))?;
+        let value = read_element(core, object, key, &mut self.set.reads)?.map_err(|e| storage(object.key(), e))?;
         if let Some(value) = value {
             self.admit(at, key, &value);
         }
@@ -192,17 +182,14 @@ impl Txn<'_, '_> {
     fn load_whole(&mut self, at: Found) -> Result<bool> {
         let core = &self.lease[at.at as usize];
         let object = core.table.at(at.index);
-        let mut prefix = Vec::new();
-        codec::key::element_prefix(object.ns, object.key(), self.body(at).version, &mut prefix);
-        let upper = [&prefix[..], &[Group::Rank.tag()]].concat();
-        let records = self.set.reads.range(core, prefix.clone(), upper, LOAD_MOST.get() + 1)?;
+        let (prefix, records) = read_whole(core, object, &mut self.set.reads)?;
         let records = records.map_err(|e| storage(object.key(), e))?;
         if let Some(body) = &mut self.object_mut(at).body {
             // A write mostly follows.
             body.overlay.reserve(records.len() + records.len() / 8 + 2);
         }
         for (key, value) in &records {
-            self.admit(at, &key[prefix.len()..], value);
+            self.admit(at, &key[prefix..], value);
         }
         let whole = records.len() <= LOAD_MOST.get();
         if let Some(body) = &mut self.object_mut(at).body {
@@ -361,11 +348,6 @@ impl Txn<'_, '_> {
         }
         empty
     }
-}
-
-/// Whether the metadata's size is the number of elements.
-fn is_exact(object: &Object) -> bool {
-    object.body.as_ref().is_some_and(|body| body.encoding == 0 || object.kind == Kind::Zset)
 }
 
 /// The bounds of a group: its elements lie from the first on, below the second.

@@ -175,12 +175,12 @@ const LOOKED_AT: &[KeySpec] = &[KeySpec::one(1, key::RO)];
 pub const COMMANDS: &[Command] = &[
     Command::new("hset", hset, -4, WRITE, Group::Hash)
         .keys(UPDATED)
-        .looks_at(Look::field(2))
+        .looks_at(Look::field(2).each(2))
         .help("2.0.0", "Sets fields of a hash; counts those that were not there.")
         .syntax("key field value [field value ...]", "O(N) where N is the number of fields"),
     Command::new("hmset", hmset, -4, WRITE, Group::Hash)
         .keys(UPDATED)
-        .looks_at(Look::field(2))
+        .looks_at(Look::field(2).each(2))
         .help("2.0.0", "Sets fields of a hash.")
         .syntax("key field value [field value ...]", "O(N) where N is the number of fields"),
     Command::new("hsetnx", hsetnx, 4, WRITE, Group::Hash)
@@ -195,7 +195,7 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key field", "O(1)"),
     Command::new("hmget", hmget, -3, READ, Group::Hash)
         .keys(ACCESSED)
-        .looks_at(Look::field(2))
+        .looks_at(Look::field(2).each(1))
         .help("2.0.0", "Returns fields of a hash.")
         .syntax("key field [field ...]", "O(N) where N is the number of fields"),
     Command::new("hgetall", hgetall, 2, flags::READONLY, Group::Hash)
@@ -212,7 +212,7 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key", "O(N) where N is the size of the hash"),
     Command::new("hdel", hdel, -3, flags::WRITE | flags::FAST, Group::Hash)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
-        .looks_at(Look::field(2))
+        .looks_at(Look::field(2).each(1))
         .help("2.0.0", "Removes fields of a hash; a hash without fields is gone.")
         .syntax("key field [field ...]", "O(N) where N is the number of fields"),
     Command::new("hexists", hexists, 3, READ, Group::Hash)

@@ -33,8 +33,8 @@ use smallvec::SmallVec;
 use crate::codec::{Extra, element};
 use crate::handler::{Ctx, Error, Found, Result};
 use crate::shard::memory::core::storage;
+use crate::shard::memory::missing::LOAD_WHOLE;
 use crate::shard::memory::object::{Body, Kind};
-use crate::shard::txn::elements::LOAD_WHOLE;
 use crate::util::scale::Scaled;
 
 /// An end of a list.

@@ -150,12 +150,12 @@ const LOOKS: u32 = flags::READONLY | flags::FAST;
 pub const COMMANDS: &[Command] = &[
     Command::new("sadd", sadd, -3, ADDS, Group::Set)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
-        .looks_at(Look::member(2))
+        .looks_at(Look::member(2).each(1))
         .help("1.0.0", "Adds members to a set.")
         .syntax("key member [member ...]", "O(N) where N is the number of members to be added."),
     Command::new("srem", srem, -3, REMOVES, Group::Set)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
-        .looks_at(Look::member(2))
+        .looks_at(Look::member(2).each(1))
         .help("1.0.0", "Removes members from a set.")
         .syntax("key member [member ...]", "O(N) where N is the number of members to be removed."),
     Command::new("sismember", sismember, 3, LOOKS, Group::Set)
@@ -165,7 +165,7 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key member", "O(1)"),
     Command::new("smismember", smismember, -3, LOOKS, Group::Set)
         .keys(&[KeySpec::one(1, key::RO | key::ACCESS)])
-        .looks_at(Look::member(2))
+        .looks_at(Look::member(2).each(1))
         .help("6.2.0", "Tells of several members whether a set has them.")
         .syntax("key member [member ...]", "O(N) where N is the number of members asked for."),
     Command::new("smembers", smembers, 2, flags::READONLY, Group::Set)

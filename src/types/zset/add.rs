@@ -107,7 +107,7 @@ const ADDS: u32 = flags::WRITE | flags::DENYOOM | flags::FAST;
 pub const COMMANDS: &[Command] = &[
     Command::new("zadd", zadd, -4, ADDS, Group::SortedSet)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
-        .looks_at(Look::place(3))
+        .looks_at(Look::place(3).each(2))
         .help("1.2.0", "Gives members of a sorted set their scores; adds those that are not there.")
         .syntax(
             "key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
@@ -120,7 +120,7 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key increment member", "O(log(N)) where N is the size of the sorted set."),
     Command::new("zrem", zrem, -3, flags::WRITE | flags::FAST, Group::SortedSet)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
-        .looks_at(Look::place(2))
+        .looks_at(Look::place(2).each(1))
         .help("1.2.0", "Removes members of a sorted set.")
         .syntax("key member [member ...]", "O(log(N)) for each member, where N is the size of the sorted set."),
 ];

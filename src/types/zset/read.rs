@@ -107,7 +107,7 @@ pub const COMMANDS: &[Command] = &[
         .syntax("key member", "O(1)"),
     Command::new("zmscore", zmscore, -3, READS, Group::SortedSet)
         .keys(ACCESS)
-        .looks_at(Look::score(2))
+        .looks_at(Look::score(2).each(1))
         .help("6.2.0", "Returns the scores of members.")
         .syntax("key member [member ...]", "O(N) where N is the number of members asked for."),
     Command::new("zrank", zrank, -3, READS, Group::SortedSet)

@@ -11,10 +11,7 @@ use crate::shard::txn::Txn;
 /// The bytes of an element's key; most fit without an allocation.
 pub type Key = SmallVec<[u8; 64]>;
 
-/// Encode-version in which long members are stored once.
-pub const INDEX: u8 = 1;
-/// Length from which encode-version 1 keys a member's score by digest.
-const DIGEST_FROM: usize = 15;
+pub use crate::codec::element::ZSET_INDEX as INDEX;
 
 /// Forms that OBJECT ENCODING tells apart.
 pub mod form {
@@ -39,17 +36,8 @@ pub fn encoding(object: &Object) -> &'static str {
 #[inline]
 pub fn score_key(encoding: u8, member: &[u8]) -> Key {
     let mut key = Key::new();
-    if is_digested(encoding, member) {
-        element::zset_digest(member, &mut key);
-    } else {
-        element::zset_score(member, &mut key);
-    }
+    element::zset_score_of(encoding, member, &mut key);
     key
-}
-
-#[inline]
-const fn is_digested(encoding: u8, member: &[u8]) -> bool {
-    encoding == INDEX && member.len() >= DIGEST_FROM
 }
 
 /// The key that sorts a member by its score.
@@ -64,7 +52,7 @@ pub fn sort_key(score: Score, member: &[u8]) -> Key {
 #[inline]
 pub fn with_score<R>(encoding: u8, member: &[u8], score: Score, put: impl FnOnce(&[u8]) -> R) -> R {
     let bytes = score.to_bytes();
-    if is_digested(encoding, member) { put(&bytes) } else { put(&element::with_text(member, &bytes)) }
+    if element::zset_is_digested(encoding, member) { put(&bytes) } else { put(&element::with_text(member, &bytes)) }
 }
 
 /// The score in a record of the score group.
