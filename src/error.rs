@@ -48,6 +48,9 @@ pub enum Error {
     /// Not for the client: it needs an exact count of keys, and some are blind. It left nothing behind and is run again once
     /// they are sighted.
     Uncounted,
+    /// Not for the client: a key belongs to a shard that the command does not hold. It left nothing behind and is run again
+    /// with all of them.
+    Undeclared,
     /// The command was ended on its way and has left nothing behind: its client was killed or has left, or the server
     /// goes down.
     Ended,
@@ -96,7 +99,9 @@ impl Error {
             Error::Text(text) => Cow::Borrowed(text),
             Error::Quoted(text) => String::from_utf8_lossy(text),
             Error::Misconf(why) => format!("MISCONF Errors writing to the AOF file: {why}").into(),
-            Error::Cold | Error::Crowded | Error::Uncounted => "ERR internal: command not run again".into(),
+            Error::Cold | Error::Crowded | Error::Uncounted | Error::Undeclared => {
+                "ERR internal: command not run again".into()
+            }
             Error::Ended => {
                 "ERR command ended before it was done: its client was killed or the server is shutting down".into()
             }

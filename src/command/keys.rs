@@ -1,45 +1,27 @@
 //! Keys among a command's arguments, by its key specs.
 
-use smallvec::SmallVec;
-
-use crate::handler::{Args, Begin, Command, Find, KeySpec, key};
+use crate::handler::{Args, Begin, Command, Find, KeySpec, KeysAt};
 use crate::util::num::parse_i64;
 
-/// A key's position among the arguments and the flags of its spec.
-pub type KeyAt = (usize, u16);
-
-/// All keys of a call, in the order of the specs. `None` if the arguments do not fit the specs.
-pub fn keys_of(command: &Command, args: Args<'_>) -> Option<SmallVec<[KeyAt; 4]>> {
-    let mut keys = SmallVec::new();
+/// All keys of a call, in the order of the specs: what routing, COMMAND GETKEYS and the look-ahead go by. `None` if the
+/// arguments do not fit the specs.
+pub fn keys_of(command: &Command, args: Args<'_>) -> Option<KeysAt> {
+    if let Some(named) = command.named {
+        return Some(named(args).0);
+    }
+    let mut keys = KeysAt::new();
     for spec in command.keys {
         keys_of_spec(spec, args, &mut keys)?;
-    }
-    if command.name == "sort" {
-        keys.extend(sort_destination(args));
     }
     Some(keys)
 }
 
-/// Where SORT stores: behind the last STORE that is no argument of another option, which no spec can say.
-fn sort_destination(args: Args<'_>) -> Option<KeyAt> {
-    let (mut at, mut found) = (2, None);
-    while let Some(word) = args.get(at) {
-        let is = |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
-        if is(&["STORE"]) && at + 1 < args.len() {
-            found = Some((at + 1, key::OW | key::UPDATE));
-        }
-        at += if is(&["LIMIT"]) {
-            3
-        } else if is(&["GET", "BY"]) {
-            2
-        } else {
-            1
-        };
-    }
-    found
+/// Whether a call may look at other keys besides.
+pub fn has_others(command: &Command, args: Args<'_>) -> bool {
+    command.named.is_some_and(|named| named(args).1)
 }
 
-fn keys_of_spec(spec: &KeySpec, args: Args<'_>, keys: &mut SmallVec<[KeyAt; 4]>) -> Option<()> {
+fn keys_of_spec(spec: &KeySpec, args: Args<'_>, keys: &mut KeysAt) -> Option<()> {
     let begin = match spec.begin {
         Begin::Index(index) => index,
         Begin::Keyword(word, from) => match find_keyword(args, word, from) {

@@ -287,6 +287,7 @@ pub fn shards_of(
     let mut shards: ShardSet = match command.route {
         Route::None => ShardSet::new(),
         Route::One(at) => args.get(at).map(shard_of).into_iter().collect(),
+        Route::Keys if keys::has_others(command, args) => return None,
         Route::Keys => {
             let keys = keys::keys_of(command, args).unwrap_or_default();
             keys.iter().map(|&(at, _)| shard_of(&args[at])).collect()
@@ -314,7 +315,7 @@ fn run_here(
     set.hints.clear();
     let queued = session.multi.as_ref().map_or(0, |multi| multi.queue.len());
     let long = call.args.len().max(queued) > MOST_ARGS.get();
-    let shards = match command.route {
+    let mut shards = match command.route {
         Route::One(at) if call.args.len() > at => {
             let key = &call.args[at];
             set.hints.push((key.as_ptr() as usize, call.hash));
@@ -353,6 +354,11 @@ fn run_here(
             Err(Again::Counted) => {
                 first = First::Count;
                 break;
+            }
+            Err(Again::Everywhere) => {
+                drop(lease);
+                shards = server.engine.all_shards();
+                continue;
             }
             Err(Again::Elsewhere | Again::Alone) => {}
         }
@@ -443,6 +449,8 @@ enum Again {
     Alone,
     /// Once blind keys are sighted.
     Counted,
+    /// With all shards.
+    Everywhere,
 }
 
 /// Runs the function and commits; whether it failed. The caller has given it an allowance.
@@ -487,6 +495,7 @@ fn under_lease<'e>(
                 Error::Cold => Err(Again::Elsewhere),
                 Error::Crowded => Err(Again::Alone),
                 Error::Uncounted => Err(Again::Counted),
+                Error::Undeclared => Err(Again::Everywhere),
                 error => {
                     ctx.txn.count_look_ups();
                     out.error(&error);
@@ -645,6 +654,10 @@ impl Request {
                 self.bring();
             }
             Err(Again::Counted) => self.count(),
+            Err(Again::Everywhere) => {
+                self.shards = server.engine.all_shards();
+                self.post(if may.1 { Place::Elsewhere } else { Place::Here });
+            }
             Err(Again::Alone) => meter::when_alone(Box::new(|turn| self.post(Place::Alone(turn)))),
         }
         lease

@@ -186,7 +186,9 @@ impl Ctx<'_, '_> {
         let result = (command.run)(self, args, out);
         match result.and_then(|()| meter::fits()) {
             Ok(()) => meter::step_through(out.len() - begin),
-            Err(error @ (Error::Cold | Error::Crowded | Error::Uncounted | Error::Ended)) => Err(error),
+            Err(error @ (Error::Cold | Error::Crowded | Error::Uncounted | Error::Undeclared | Error::Ended)) => {
+                Err(error)
+            }
             Err(error) => {
                 self.rollback_to(mark);
                 out.truncate(begin);

@@ -29,6 +29,6 @@ pub use crate::resp::{Args, OwnedArgs, Reply};
 pub use crate::shard::txn::Found;
 pub use ctx::Ctx;
 pub use effects::{Effect, Effects};
-pub use row::{Begin, Command, Find, Group, KeySpec, Route, Run, flags, key};
+pub use row::{Begin, Command, Find, Group, KeySpec, KeysAt, Route, Run, flags, key};
 pub use server::Server;
 pub use session::{After, Session};

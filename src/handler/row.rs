@@ -1,5 +1,7 @@
 //! A command's row: the single source of dispatch, arity, routing, `COMMAND INFO/DOCS/GETKEYS` and ACL categories.
 
+use smallvec::SmallVec;
+
 use super::{Args, Ctx, Reply, Result, Server, Session};
 use crate::shard::actor::ShardSet;
 use crate::shard::memory::ahead::Look;
@@ -153,7 +155,17 @@ impl KeySpec {
     }
 }
 
-/// How the shards of a command are found.
+/// A key's position among the arguments and the flags of its spec.
+pub type KeyAt = (usize, u16);
+
+/// The keys of a call.
+pub type KeysAt = SmallVec<[KeyAt; 4]>;
+
+/// Finds the keys of a call where no spec can tell; and whether it may look at others besides.
+pub type Named = fn(Args<'_>) -> (KeysAt, bool);
+
+/// How the shards of a command are found. What its function looks at beyond them is found out as it does: it is run again
+/// with all shards.
 #[derive(Debug, Clone, Copy)]
 pub enum Route {
     /// No keys, no shards.
@@ -187,6 +199,8 @@ pub struct Command {
     pub flags: u32,
     /// Where its keys are.
     pub keys: &'static [KeySpec],
+    /// What finds them where no spec can tell.
+    pub named: Option<Named>,
     /// Family.
     pub group: Group,
     /// Version of Redis (or Valkey) that had it first.
@@ -219,6 +233,7 @@ impl Command {
             arity,
             flags,
             keys: &[],
+            named: None,
             group,
             since: "1.0.0",
             summary: "",
@@ -260,6 +275,13 @@ impl Command {
                 _ => Route::Keys,
             };
         }
+        self
+    }
+
+    /// With what finds the keys that its specs cannot tell.
+    pub const fn named_by(mut self, named: Named) -> Self {
+        self.named = Some(named);
+        self.route = Route::Keys;
         self
     }
 

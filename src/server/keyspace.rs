@@ -76,7 +76,7 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
         extra: body.extra,
         expire_ms: object.expire_ms,
     };
-    let mut copy = Build::new(&ctx.txn, ns, to);
+    let mut copy = Build::new(&ctx.txn, ns, to)?;
     // In front of a queue's head stand only the tombstones of what has left it.
     let mut first = Vec::new();
     if let Extra::List { head, .. } = shape.extra {

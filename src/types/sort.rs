@@ -17,10 +17,9 @@ use std::ops::{ControlFlow, Range};
 use crate::codec::element::{Group as Elements, split_text};
 use crate::handler::limits::may_touch;
 use crate::handler::{
-    Args, Begin, Command, Ctx, Error, Find, Found, Group, KeySpec, Reply, Result, Server, Session, flags, key,
+    Args, Begin, Command, Ctx, Error, Find, Found, Group, KeySpec, KeysAt, Reply, Result, flags, key,
 };
 use crate::meter;
-use crate::shard::actor::ShardSet;
 use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
 use crate::types::front::Front;
@@ -307,7 +306,7 @@ fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> R
         None => Vec::new(),
     };
     let count = elements.len() * options.get.len().max(1);
-    let mut list = options.store.map(|key| Builder::new(ctx, key));
+    let mut list = options.store.map(|key| Builder::new(ctx, key)).transpose()?;
     if list.is_none() {
         out.array(count);
     }
@@ -346,14 +345,31 @@ fn sort_ro(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     sort_by(ctx, args, out, false)
 }
 
-/// The shards of the keys that are named, or all where others may be looked at.
-fn shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
-    if args.behind(2, &[b"BY", b"GET"]).any(|pattern| pattern.contains(&b'*')) {
-        return None;
+/// The source, and where SORT stores: behind the last STORE that is no argument of another option. Patterns lead to any
+/// others.
+fn named(args: Args<'_>) -> (KeysAt, bool) {
+    let (mut at, mut stored, mut others) = (2, None, false);
+    while let Some(word) = args.get(at) {
+        let is = |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
+        at += if is(&["LIMIT"]) {
+            3
+        } else if is(&["GET", "BY"]) {
+            others |= args.get(at + 1).is_some_and(|pattern| pattern.contains(&b'*'));
+            2
+        } else {
+            if is(&["STORE"]) && at + 1 < args.len() {
+                stored = Some((at + 1, key::OW | key::UPDATE));
+            }
+            1
+        };
     }
-    let router = &server.engine.router;
-    let keys = args.get(1).into_iter().chain(args.behind(2, &[b"STORE"]));
-    Some(keys.map(|key| router.shard_of(key)).collect())
+    ([(1, key::RO | key::ACCESS)].into_iter().chain(stored).collect(), others)
+}
+
+fn named_ro(args: Args<'_>) -> (KeysAt, bool) {
+    let (mut keys, others) = named(args);
+    keys.truncate(1);
+    (keys, others)
 }
 
 const COMMON: u32 = flags::MOVABLEKEYS | flags::SORTS | flags::DANGEROUS;
@@ -368,7 +384,7 @@ const COST: &str = "O(N+M*log(M)) where N is the number of elements and M the nu
 pub const COMMANDS: &[Command] = &[
     Command::new("sort", sort, -2, flags::WRITE | flags::DENYOOM | COMMON, Group::Generic)
         .keys(&[SOURCE, LOOKED_AT, STORED])
-        .route_by(shards)
+        .named_by(named)
         .help("1.0.0", "Sorts the elements of a list, set or sorted set; stores them if so asked.")
         .syntax(
             "key [BY by-pattern] [LIMIT offset count] [GET get-pattern [GET get-pattern ...]] [ASC | DESC] [ALPHA] \
@@ -377,7 +393,7 @@ pub const COMMANDS: &[Command] = &[
         ),
     Command::new("sort_ro", sort_ro, -2, flags::READONLY | COMMON, Group::Generic)
         .keys(&[SOURCE, LOOKED_AT])
-        .route_by(shards)
+        .named_by(named_ro)
         .help("7.0.0", "Sorts the elements of a list, set or sorted set.")
         .syntax(
             "key [BY by-pattern] [LIMIT offset count] [GET get-pattern [GET get-pattern ...]] [ASC | DESC] [ALPHA]",

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{Config, Source};
+use crate::handler::KeySpec;
 use crate::handler::session::Client;
 use crate::log::{Fsync, RealIo};
 use crate::shard::Engine;
@@ -70,7 +71,9 @@ impl World {
         let call = Call { command, args, hash, now_ms: 1 };
         (self.runner.tries, self.runner.reads_here) = (0, 2 * READS_HERE);
         loop {
-            match start(&mut self.runner, &mut self.session, call, &mut out, &mut need) {
+            let outcome = start(&mut self.runner, &mut self.session, call, &mut out, &mut need);
+            drop(self.runner.effects.take());
+            match outcome {
                 Outcome::Done => return Ok(out),
                 Outcome::Posted(finished) => return Err(finished),
                 Outcome::Lacks => {
@@ -376,6 +379,57 @@ fn what_a_slow_disk_has_is_read_by_others() {
         }
     }
     panic!("it is never read here again");
+}
+
+fn reach(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> crate::Result {
+    for key in args.slice(1).iter() {
+        let known = ctx.lookup(key)?.is_some();
+        ctx.set_string(key, if known { b"again" } else { b"new" }, 0)?;
+    }
+    out.ok();
+    Ok(())
+}
+
+/// A row that names the first of its keys only.
+static REACH: Command =
+    Command::new("reach", reach, -2, flags::WRITE, Group::Generic).keys(&[KeySpec::one(1, crate::handler::key::RW)]);
+
+/// Nothing is read of the wrong shard, and nothing left behind in the right one.
+#[test]
+fn a_key_that_no_row_names_is_found_where_it_is() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    for (n, held) in [(0, None), (1, Some(0)), (2, Some(1))] {
+        world.call("FLUSHALL");
+        assert_eq!(world.call("MULTI"), "+OK ");
+        let queue = &mut world.session.as_mut().unwrap().multi.as_mut().unwrap().queue;
+        queue.push((&REACH, words(&format!("reach {a} {b}"))));
+        let server = world.runner.server.clone();
+        let held = held.map(|shard: usize| server.engine.shards[shard].core());
+        let begun = world.begin(&words("EXEC"));
+        assert_eq!(begun.is_err(), held.is_some(), "{n}");
+        drop(held);
+        assert_eq!(world.end(begun), "*1 +OK ");
+        assert_eq!(world.call(&format!("MGET {a} {b}")), "*2 $3 new $3 new ", "{n}: it ran once");
+        assert_eq!(world.call("DBSIZE"), ":2 ");
+    }
+    // A word that is a group's name, too; the one that is stored to is the last.
+    world.call(&format!("XADD {b} 1-1 f v"));
+    world.call("FLUSHALL");
+    for key in [&a, &b] {
+        assert_eq!(world.call(&format!("XGROUP CREATE {key} STREAMS 0 MKSTREAM")), "+OK ");
+        world.call(&format!("XADD {key} 1-1 f v"));
+        let read = world.call(&format!("XREADGROUP COUNT 1 GROUP STREAMS c STREAMS {key} >"));
+        assert!(read.contains("1-1"), "{read}");
+    }
+    world.call("GEOADD places 1 1 here");
+    for (to, other) in [(&a, &b), (&b, &a)] {
+        world.call(&format!("DEL {a} {b}"));
+        assert_eq!(world.call(&format!("GEORADIUS places 1 1 1 km STORE {other} STORE {to}")), ":1 ");
+        assert_eq!(world.call(&format!("EXISTS {to}")), ":1 ");
+        let keys = world.call(&format!("COMMAND GETKEYS GEORADIUS places 1 1 1 km STORE {other} STORE {to}"));
+        assert!(keys.contains(to.as_str()) && !keys.contains(other.as_str()), "{keys}");
+    }
 }
 
 /// However many elements a command names: what it lacks of them is read at once, not one a run.

@@ -22,7 +22,7 @@ impl World {
         let ns = self.ns(DB);
         self.builds = true;
         let (result, need) = self.transact(&[key], |txn| {
-            let mut build = Build::new(txn, ns, key);
+            let mut build = Build::new(txn, ns, key)?;
             for n in 0..count {
                 build.put(&element(n), b"value")?;
             }
@@ -159,7 +159,7 @@ fn rule_10_a_replay_over_a_store_that_is_ahead_keeps_the_result() {
     world.builds = true;
     let (result, need) = world.transact(&[b"key"], |txn| {
         txn.put_string(ns, b"key", b"a string", 0)?;
-        let mut build = Build::new(txn, ns, b"key");
+        let mut build = Build::new(txn, ns, b"key")?;
         for n in 0..MANY {
             build.put(&element(n), b"value")?;
         }
@@ -185,7 +185,7 @@ fn rule_10_a_result_over_itself_reads_what_it_replaces() {
     let ns = world.ns(DB);
     let (result, need) = world.transact(&[b"key"], |txn| {
         let at = txn.find(ns, b"key")?.expect("was built");
-        let mut build = Build::new(txn, ns, b"key");
+        let mut build = Build::new(txn, ns, b"key")?;
         let mut kept = 0;
         for item in txn.group(at, Group::HashField)?.step_by(2) {
             let (element, value) = item?;
@@ -216,7 +216,7 @@ fn a_result_of_any_size_fits() {
     for count in 1..200 {
         let (at, _) = world.transact(&[b"key"], |txn| {
             let _running = meter::begin(Allowance::elsewhere(MOST, Box::new(|| false)));
-            let mut build = Build::new(txn, ns, b"key");
+            let mut build = Build::new(txn, ns, b"key")?;
             (0..count).try_for_each(|n| build.put(&element(n), b""))?;
             build.finish(txn, Shape::new(Kind::Hash, count as u64))?;
             meter::fits()

@@ -503,7 +503,7 @@ fn apply_element(
             }
         }
         Act::Build { key, kind, count, value, expire_ms } => {
-            let mut build = Build::new(txn, ns, key);
+            let mut build = Build::new(txn, ns, key)?;
             let mut elements = Elements::new();
             for n in 0..*count {
                 let element = physical(*kind, format!("e{n}").as_bytes());

@@ -91,9 +91,9 @@ pub struct Build {
 
 impl Build {
     /// Begins with nothing; the key keeps what it holds until [`Build::finish`].
-    pub fn new(txn: &Txn<'_, '_>, ns: NsId, key: &[u8]) -> Self {
-        let core = txn.core_of(key);
-        Build {
+    pub fn new(txn: &Txn<'_, '_>, ns: NsId, key: &[u8]) -> Result<Self> {
+        let core = txn.core_of(key)?;
+        Ok(Build {
             key: (ns, key.to_vec()),
             elements: Vec::new(),
             bytes: 0,
@@ -103,7 +103,7 @@ impl Build {
             log: core.log.clone(),
             staged: core.staged.clone(),
             version: 0,
-        }
+        })
     }
 
     /// Adds an element, which was not added before.
@@ -217,7 +217,7 @@ mod tests {
             let mut spilled = 0;
             engine
                 .transact(&[0], 1, |txn| {
-                    let mut build = Build::new(txn, 0, b"key");
+                    let mut build = Build::new(txn, 0, b"key")?;
                     for n in 0..100_u64 {
                         let element = [&n.to_be_bytes()[..], &vec![b'x'; name - 8]].concat();
                         build.put(&element, &vec![b'v'; value])?;

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::codec::{self, NsId, redo};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::Lsn;
 use crate::meter;
 
@@ -127,15 +127,16 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
     }
 
+    /// Hash of a key, and whether routing has looked at it.
     #[inline]
-    fn hash(&self, key: &[u8]) -> u64 {
+    fn hash(&self, key: &[u8]) -> (u64, bool) {
         let next = self.hinted.get();
         match self.set.hints.get(next) {
             Some(&(at, hash)) if at == key.as_ptr() as usize => {
                 self.hinted.set(next + 1);
-                hash
+                (hash, true)
             }
-            _ => self.router.hash(key),
+            _ => (self.router.hash(key), false),
         }
     }
 
@@ -145,17 +146,21 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.reads.may_block
     }
 
-    /// Position in the lease of the core that owns a key.
+    /// Hash of a key, and position in the lease of the core that owns it.
+    ///
+    /// # Errors
+    /// `Undeclared`: the lease does not have it.
     #[inline]
-    fn place(&self, hash: u64, key: &[u8]) -> u16 {
-        if self.routed {
-            debug_assert_eq!(self.lease[0].shard, self.router.shard(hash, key), "key within its lease");
-            return 0;
+    fn place(&self, key: &[u8]) -> Result<(u64, u16)> {
+        let (hash, hinted) = self.hash(key);
+        if hinted && self.routed {
+            debug_assert_eq!(self.lease[0].shard, self.router.shard(hash, key), "what routing has looked at is leased");
+            return Ok((hash, 0));
         }
         let shard = self.router.shard(hash, key);
         match self.lease.binary_search_by_key(&shard, |core| core.shard) {
-            Ok(at) => at as u16,
-            Err(_) => unreachable!("a command touches only keys that its row names"),
+            Ok(at) => Ok((hash, at as u16)),
+            Err(_) => Err(Error::Undeclared),
         }
     }
 
@@ -163,8 +168,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     #[inline]
     fn raw_find(&mut self, ns: NsId, key: &[u8]) -> Result<(u16, u64, Option<Index>)> {
         meter::step(1)?;
-        let hash = self.hash(key);
-        let at = self.place(hash, key);
+        let (hash, at) = self.place(key)?;
         let index = self.lease[at as usize].fault(hash, ns, key, &mut self.set.reads)?;
         Ok((at, hash, index))
     }
@@ -212,9 +216,14 @@ impl<'a, 'e> Txn<'a, 'e> {
         &mut self.lease[found.at as usize]
     }
 
-    /// The core that owns a key of the lease.
-    pub fn core_of(&self, key: &[u8]) -> &Core {
-        &self.lease[self.place(self.router.hash(key), key) as usize]
+    /// The core that owns a key.
+    ///
+    /// # Errors
+    /// `Undeclared`: the lease does not have it.
+    pub fn core_of(&self, key: &[u8]) -> Result<&Core> {
+        let shard = self.router.shard_of(key);
+        let at = self.lease.binary_search_by_key(&shard, |core| core.shard);
+        at.map(|at| &*self.lease[at]).map_err(|_| Error::Undeclared)
     }
 
     fn object_mut(&mut self, at: Found) -> &mut Object {
@@ -325,8 +334,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     #[inline]
     fn claim_to_overwrite(&mut self, ns: NsId, key: &[u8], capacity: usize) -> Result<Found> {
         meter::step(1)?;
-        let hash = self.hash(key);
-        let at = self.place(hash, key);
+        let (hash, at) = self.place(key)?;
         let known = self.lease[at as usize].fault_to_overwrite(hash, ns, key, &mut self.set.reads)?;
         let found = self.claim(at, hash, known.flatten(), ns, key, capacity);
         if known.is_none() {

@@ -35,7 +35,7 @@ pub fn scatter(ctx: &mut Ctx, key: &[u8], value: Value, expire_ms: u64) -> Resul
 }
 
 fn list(ctx: &mut Ctx, key: &[u8], elements: Vec<Vec<u8>>, expire_ms: u64) -> Result<Option<Found>> {
-    let mut list = list::Builder::new(ctx, key);
+    let mut list = list::Builder::new(ctx, key)?;
     for element in elements {
         list.push(&element)?;
     }
@@ -46,7 +46,7 @@ fn set(ctx: &mut Ctx, key: &[u8], members: Vec<Vec<u8>>, expire_ms: u64) -> Resu
     let limits = ctx.settings().encodings;
     let count = members.len();
     let mut form = if count > limits.set_max_intset_entries { set_form::HASHTABLE } else { set_form::INTSET };
-    let mut build = Build::new(&ctx.txn, ctx.ns(), key);
+    let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
     for (size, member) in members.into_iter().enumerate() {
         form = set_form::grown(form, size as u64, &member, &limits);
         let mut key = Key::new();
@@ -60,7 +60,7 @@ fn set(ctx: &mut Ctx, key: &[u8], members: Vec<Vec<u8>>, expire_ms: u64) -> Resu
 fn zset(ctx: &mut Ctx, key: &[u8], members: Vec<(Vec<u8>, f64)>, expire_ms: u64) -> Result<Option<Found>> {
     let (count, longest) = (members.len() as u64, members.iter().map(|(member, _)| member.len()).max());
     let form = form_of(ctx, count, longest.unwrap_or(0));
-    let mut build = Builder::new(ctx, key);
+    let mut build = Builder::new(ctx, key)?;
     for (member, score) in members {
         build.put(&member, Score::new(score).map_err(unreadable)?)?;
     }
@@ -73,7 +73,7 @@ fn hash(ctx: &mut Ctx, key: &[u8], fields: Vec<Field>, expire_ms: u64) -> Result
     let longest = fields.iter().map(|field| field.name.len().max(field.value.len())).max();
     let form = hash_form(fields.len() as u64, longest.unwrap_or(0), timed, &ctx.settings().encodings);
     let (mut count, mut times, mut proper) = (0, FieldTimes::default(), Vec::new());
-    let mut build = Build::new(&ctx.txn, ctx.ns(), key);
+    let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
     for Field { name, value, expire_ms } in fields {
         let mut key = Key::new();
         element::hash_field(&name, &mut key);

@@ -70,7 +70,7 @@ fn gather_group(ctx: &Ctx, group: &Ledger, room: &mut Room) -> Result<rdb::Group
 
 /// Makes a key hold a stream.
 pub(super) fn scatter(ctx: &mut Ctx, key: &[u8], stream: rdb::Stream, expire_ms: u64) -> Result<Option<Found>> {
-    let mut build = Build::new(&ctx.txn, ctx.ns(), key);
+    let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
     let (first, len) = (stream.first_id(), stream.entries.len() as u64);
     let names = match &stream.entries[..] {
         [entry, _, ..] => encode_names(args_of(entry).as_args()),

@@ -11,8 +11,7 @@ use super::options::{Form, Member, Order, Search, Store, parse};
 use super::shape::Shape;
 use crate::codec::Score;
 use crate::handler::limits::may_touch;
-use crate::handler::{Args, Begin, Command, Ctx, Found, Group, KeySpec, Reply, Result, Server, Session, flags, key};
-use crate::shard::actor::ShardSet;
+use crate::handler::{Args, Begin, Command, Ctx, Found, Group, KeySpec, KeysAt, Reply, Result, flags, key};
 use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
 use crate::types::front::Front;
@@ -117,7 +116,7 @@ fn reply(search: &Search<'_>, hits: Vec<Hit>, out: &mut Reply) {
 }
 
 fn store(ctx: &mut Ctx, destination: Store<'_>, search: &Search<'_>, hits: Vec<Hit>, out: &mut Reply) -> Result {
-    let mut result = Builder::new(ctx, destination.key);
+    let mut result = Builder::new(ctx, destination.key)?;
     for Hit { member, score, distance_m } in hits {
         let number = if destination.distances { distance_m / search.unit.metres() } else { score };
         result.put(&member, Score::new(number).map_err(unreadable)?)?;
@@ -151,12 +150,31 @@ fn geosearchstore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     find(ctx, args, out, Form::SearchStore)
 }
 
-/// The shards of the source and of whatever may be the destination: the last one that is named.
-fn shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
-    let router = &server.engine.router;
-    let keys = args.get(1).into_iter().chain(args.behind(4, &[b"STORE", b"STOREDIST"]));
-    Some(keys.map(|key| router.shard_of(key)).collect())
+/// The source and, of the destinations that are named, the last: the others are not looked at.
+fn named(args: Args<'_>, options: usize) -> (KeysAt, bool) {
+    let is_store = |at: &usize| [&b"STORE"[..], b"STOREDIST"].iter().any(|word| args[*at].eq_ignore_ascii_case(word));
+    let (mut at, mut stored) = (options, None);
+    while at + 1 < args.len() {
+        if is_store(&at) {
+            stored = Some((at + 1, key::OW | key::UPDATE));
+            at += 1;
+        }
+        at += 1;
+    }
+    ([(1, key::RO | key::ACCESS)].into_iter().chain(stored).collect(), false)
 }
+
+fn named_radius(args: Args<'_>) -> (KeysAt, bool) {
+    named(args, RADIUS_OPTIONS)
+}
+
+fn named_by_member(args: Args<'_>) -> (KeysAt, bool) {
+    named(args, BY_MEMBER_OPTIONS)
+}
+
+/// Where the options begin.
+const RADIUS_OPTIONS: usize = 6;
+const BY_MEMBER_OPTIONS: usize = 5;
 
 const READ: &[KeySpec] = &[SOURCE];
 const SOURCE: KeySpec = KeySpec::one(1, key::RO | key::ACCESS);
@@ -189,14 +207,14 @@ const fn destination(word: &'static str, options: isize) -> KeySpec {
     KeySpec { begin: Begin::Keyword(word, options), ..KeySpec::range(0, 0, 1, key::OW | key::UPDATE) }
 }
 
-const RADIUS_KEYS: &[KeySpec] = &stored(6);
-const BY_MEMBER_KEYS: &[KeySpec] = &stored(5);
+const RADIUS_KEYS: &[KeySpec] = &stored(RADIUS_OPTIONS as isize);
+const BY_MEMBER_KEYS: &[KeySpec] = &stored(BY_MEMBER_OPTIONS as isize);
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("georadius", georadius, -6, STORES | flags::MOVABLEKEYS, Group::Geo)
         .keys(RADIUS_KEYS)
-        .route_by(shards)
+        .named_by(named_radius)
         .help("3.2.0", "Finds the members within a radius of a position; stores them if so asked.")
         .syntax(RADIUS, COST),
     Command::new("georadius_ro", georadius_ro, -6, flags::READONLY, Group::Geo)
@@ -205,7 +223,7 @@ pub const COMMANDS: &[Command] = &[
         .syntax(RADIUS_RO, COST),
     Command::new("georadiusbymember", georadiusbymember, -5, STORES | flags::MOVABLEKEYS, Group::Geo)
         .keys(BY_MEMBER_KEYS)
-        .route_by(shards)
+        .named_by(named_by_member)
         .help("3.2.0", "Finds the members within a radius of a member; stores them if so asked.")
         .syntax(BY_MEMBER, COST),
     Command::new("georadiusbymember_ro", georadiusbymember_ro, -5, flags::READONLY, Group::Geo)

@@ -304,7 +304,7 @@ impl Hash {
     fn rewrite(&mut self, ctx: &mut Ctx, key: &[u8]) -> Result {
         may_touch(self.breadth(ctx))?;
         let (ns, expire_ms) = (ctx.ns(), ctx.object(self.at).expire_ms);
-        let mut build = Build::new(&ctx.txn, ns, key);
+        let mut build = Build::new(&ctx.txn, ns, key)?;
         let mut size = 0;
         for element in ctx.txn.group(self.at, Group::HashField)? {
             let (stored, value) = element?;

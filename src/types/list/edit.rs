@@ -117,7 +117,7 @@ fn lrem(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if matches.count == matches.places.len() as u64 && list.remove(ctx, &matches.places, form::entry_bytes(wanted))? {
         return Ok(());
     }
-    let mut copy = Builder::new(ctx, &args[1]);
+    let mut copy = Builder::new(ctx, &args[1])?;
     list.each(ctx, list.head..list.tail, false, |index, value| {
         let within = if reverse { index >= matches.last } else { index <= matches.last };
         if !within || value != wanted {

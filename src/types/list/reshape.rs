@@ -35,8 +35,8 @@ pub struct Builder {
 
 impl Builder {
     /// Begins with nothing; the key keeps what it holds until the end.
-    pub fn new(ctx: &Ctx, key: &[u8]) -> Self {
-        Builder { build: Build::new(&ctx.txn, ctx.ns(), key), next: 0, bytes: 0 }
+    pub fn new(ctx: &Ctx, key: &[u8]) -> Result<Self> {
+        Ok(Builder { build: Build::new(&ctx.txn, ctx.ns(), key)?, next: 0, bytes: 0 })
     }
 
     /// Adds an element at the end.
@@ -122,7 +122,7 @@ impl List {
         }
         if removed > kept.max(FEW.get()) || removed > MOST.get() {
             may_touch(kept)?;
-            let mut copy = Builder::new(ctx, key);
+            let mut copy = Builder::new(ctx, key)?;
             self.each(ctx, keep, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
             return copy.finish(ctx, &self, true);
         }
@@ -149,7 +149,7 @@ impl List {
         self.grow(ctx, value.len() as u64, 1);
         may_touch(left.min(right))?;
         if !self.is_light(left.min(right)) {
-            let mut copy = Builder::new(ctx, key);
+            let mut copy = Builder::new(ctx, key)?;
             self.each(ctx, self.head..index, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
             copy.push(value)?;
             self.each(ctx, index..self.tail, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;

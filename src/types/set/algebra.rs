@@ -65,7 +65,7 @@ fn store(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, operation: Operation) -
     let (limits, encoding) = (settings.encodings, settings.set_encode_version);
     let mut form = first_form(ctx, operation, &sets, &limits)?;
     let (mut count, mut integers) = (0, true);
-    let mut build = Build::new(&ctx.txn, ctx.ns(), &args[1]);
+    let mut build = Build::new(&ctx.txn, ctx.ns(), &args[1])?;
     combine(ctx, operation, &sets, &mut |element, value| {
         build.put(element, value)?;
         let member = text(element, value)?;

@@ -93,7 +93,7 @@ fn keep_some(ctx: &mut Ctx, at: Found, key: &[u8], mut taken: Sampler, most: boo
     let (before, encoding) = (ctx.body(at).form, ctx.body(at).encoding);
     let mut form = if most { before.min(form::LISTPACK) } else { before };
     let mut kept = 0;
-    let mut build = Build::new(&ctx.txn, ctx.ns(), key);
+    let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
     for member in ctx.group(at, element::Group::SetMember)? {
         let (element, value) = member?;
         let member = text(&element, &value)?;

@@ -118,7 +118,7 @@ impl Stream {
         may_touch(self.len)?;
         let object = ctx.object(self.at);
         let (ns, key, expire_ms) = (object.ns, object.key().to_vec(), object.expire_ms);
-        let mut build = Build::new(&ctx.txn, ns, &key);
+        let mut build = Build::new(&ctx.txn, ns, &key)?;
         if let Some(first) = first {
             let names = self.names(ctx)?;
             if !names.is_empty() {

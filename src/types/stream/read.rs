@@ -7,10 +7,7 @@
 use smallvec::SmallVec;
 
 use crate::codec::order::StreamId;
-use crate::handler::{
-    Args, Begin, Command, Ctx, Error, Find, Group, KeySpec, Reply, Result, Server, Session, flags, key,
-};
-use crate::shard::actor::ShardSet;
+use crate::handler::{Args, Begin, Command, Ctx, Error, Find, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::timeout::timeout_ms;
 
 use super::group::{Ledger, no_group};
@@ -84,21 +81,6 @@ fn unbalanced(grouped: bool) -> Error {
     } else {
         "ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must be specified."
     })
-}
-
-/// The shards of the keys behind STREAMS, which may be a group's name as well.
-fn shards(server: &Server, args: Args<'_>, grouped: bool) -> Option<ShardSet> {
-    let Ok(read) = Read::parse(args, grouped, 0) else { return Some(ShardSet::new()) };
-    let router = &server.engine.router;
-    Some(read.pairs().map(|(key, _)| router.shard_of(key)).collect())
-}
-
-fn xread_shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
-    shards(server, args, false)
-}
-
-fn xreadgroup_shards(server: &Server, _session: &Session, args: Args<'_>) -> Option<ShardSet> {
-    shards(server, args, true)
 }
 
 /// The header of the reply, written once something is to be read.
@@ -311,7 +293,6 @@ const fn behind_streams(from: isize) -> KeySpec {
 pub const COMMANDS: &[Command] = &[
     Command::new("xread", xread, -4, flags::READONLY | flags::BLOCKING | flags::MOVABLEKEYS, Group::Stream)
         .keys(&[behind_streams(1)])
-        .route_by(xread_shards)
         .help("5.0.0", "Returns entries behind given ids from one or more streams.")
         .syntax(
             "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
@@ -319,7 +300,6 @@ pub const COMMANDS: &[Command] = &[
         ),
     Command::new("xreadgroup", xreadgroup, -7, flags::WRITE | flags::BLOCKING | flags::MOVABLEKEYS, Group::Stream)
         .keys(&[behind_streams(4)])
-        .route_by(xreadgroup_shards)
         .help(
             "5.0.0",
             "Delivers entries of one or more streams to a consumer of a group, or shows what is pending for it.",

@@ -326,7 +326,7 @@ fn reply(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str, out: &
 
 fn store(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str, out: &mut Reply) -> Result {
     let query = Query::parse(ctx, args.cursor(2), operation, Output::Store, name)?;
-    let mut stored = Builder::new(ctx, &args[1]);
+    let mut stored = Builder::new(ctx, &args[1])?;
     query.run(ctx, &mut |member, score| {
         stored.put(member, Score::new(score)?)?;
         Ok(ControlFlow::Continue(()))

@@ -186,7 +186,7 @@ fn reply(ctx: &Ctx, at: Found, cut: &Cut<'_>, query: &Query<'_>, out: &mut Reply
 fn zrangestore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let query = Query::parse(Form { by: None, reverse: None, scores: false }, args.cursor(3))?;
     let ends = query.ends()?;
-    let mut stored = Builder::new(ctx, &args[1]);
+    let mut stored = Builder::new(ctx, &args[1])?;
     if let Some(at) = ctx.lookup_kind(&args[2], Kind::Zset)? {
         let cut = Cut::new(ctx, at, &query, ends)?;
         cut.may_walk(ctx, at)?;

@@ -80,7 +80,7 @@ pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
 fn keep_others(ctx: &mut Ctx, at: Found, gone: &Keys) -> Result {
     let (object, body, whole) = (ctx.object(at), ctx.body(at), Keys::whole());
     let (expire_ms, form, key) = (object.expire_ms, body.form, object.key().to_vec());
-    let mut kept = Builder::with_encoding(ctx, &key, body.encoding);
+    let mut kept = Builder::with_encoding(ctx, &key, body.encoding)?;
     let before = Keys { lower: whole.lower, upper: gone.lower.clone() };
     let behind = Keys { lower: gone.upper.clone(), upper: whole.upper };
     for keys in [before, behind] {

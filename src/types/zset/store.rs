@@ -17,13 +17,13 @@ pub struct Builder {
 
 impl Builder {
     /// Begins with nothing; the key keeps what it holds until [`Builder::finish`].
-    pub fn new(ctx: &Ctx, key: &[u8]) -> Self {
+    pub fn new(ctx: &Ctx, key: &[u8]) -> Result<Self> {
         Builder::with_encoding(ctx, key, ctx.server.config.settings().zset_encode_version)
     }
 
     /// The same with an encode-version of its own.
-    pub fn with_encoding(ctx: &Ctx, key: &[u8], encoding: u8) -> Self {
-        Builder { build: Build::new(&ctx.txn, ctx.ns(), key), encoding, size: 0, longest: 0 }
+    pub fn with_encoding(ctx: &Ctx, key: &[u8], encoding: u8) -> Result<Self> {
+        Ok(Builder { build: Build::new(&ctx.txn, ctx.ns(), key)?, encoding, size: 0, longest: 0 })
     }
 
     /// Adds a member, which was not added before. In any order.
