@@ -7,7 +7,10 @@ use crate::util::num::parse_i64;
 /// arguments do not fit the specs.
 pub fn keys_of(command: &Command, args: Args<'_>) -> Option<KeysAt> {
     if let Some(named) = command.named {
-        return Some(named(args).0);
+        let mut keys = named(args).0;
+        // Nobody has counted the arguments yet.
+        keys.retain(|&mut (at, _)| at < args.len());
+        return Some(keys);
     }
     let mut keys = KeysAt::new();
     for spec in command.keys {

@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::codec::{self, Meta, NsId, redo};
 use crate::shard::background::flush::SLICE;
@@ -22,7 +23,9 @@ use crate::shard::memory::core::Core;
 use crate::shard::memory::garbage;
 use crate::shard::memory::table::Index;
 use crate::shard::router::ShardId;
+use crate::store::Partition;
 use crate::util::pace::Pace;
+use crate::util::scale::Scaled;
 
 /// A blind key.
 struct Sought {
@@ -41,6 +44,28 @@ struct Past {
     /// When the key would have expired, and when its fields were to be looked at.
     times_ms: (u64, u64),
 }
+
+/// What was found of some keys.
+#[derive(Default)]
+struct Found {
+    pasts: Vec<Past>,
+    /// Keys that there were, of each namespace.
+    existed: HashMap<NsId, i64>,
+}
+
+impl Found {
+    fn add(&mut self, other: Found) {
+        self.pasts.extend(other.pasts);
+        other.existed.into_iter().for_each(|(ns, keys)| *self.existed.entry(ns).or_default() += keys);
+    }
+}
+
+/// Reads between two looks at how long they take.
+const READS: usize = if cfg!(test) { 4 } else { 256 };
+/// What one takes at most where the disk need not be waited for, ns.
+const QUICK_NS: Scaled<u64> = Scaled::new(40_000).in_unit_tests(0);
+/// Reads that a disk is asked for at once.
+const SIDE_BY_SIDE: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
@@ -62,9 +87,7 @@ pub(in crate::shard) struct Sighting {
     logged: bool,
     sought: Vec<Sought>,
     keys: Vec<u8>,
-    pasts: Vec<Past>,
-    /// Keys that there were, of each namespace.
-    existed: HashMap<NsId, i64>,
+    found: Found,
     at: At,
     /// Tells others that somebody is at it.
     _token: Arc<()>,
@@ -83,8 +106,7 @@ impl Sighting {
             logged,
             sought: Vec::new(),
             keys: Vec::new(),
-            pasts: Vec::new(),
-            existed: HashMap::new(),
+            found: Found::default(),
             at: At::Keys(0),
             _token: token,
         })
@@ -109,7 +131,7 @@ impl Sighting {
             }
             At::Note => {
                 self.note(engine, &mut shard.core());
-                if self.pasts.is_empty() { At::End } else { At::Note }
+                if self.found.pasts.is_empty() { At::End } else { At::Note }
             }
             At::End => {
                 self.end(engine, &mut shard.core());
@@ -136,41 +158,23 @@ impl Sighting {
 
     fn read(&mut self, engine: &Engine) {
         let partition = engine.store.partition(self.shard);
-        let Sighting { sought, keys, pasts, existed, .. } = self;
+        let (mut sought, keys) = (std::mem::take(&mut self.sought), std::mem::take(&mut self.keys));
+        self.list = Vec::new();
+        // Neighbours share blocks.
         sought.sort_unstable_by(|a, b| keys[a.key.clone()].cmp(&keys[b.key.clone()]));
-        let mut pace = Pace::new();
-        for Sought { index, ns, existed: known, key } in sought.drain(..) {
-            pace.step();
-            let there = match known {
-                Some(known) => known,
-                None => match partition
-                    .get_aside(&keys[key])
-                    .map(|value| value.map(|value| Meta::decode(&value).map(|meta| meta.0)))
-                {
-                    Ok(None) => false,
-                    Ok(Some(Ok(meta))) => {
-                        let times_ms = (meta.expire_ms, meta.extra.fields_due_ms());
-                        if meta.version != 0 || times_ms != (0, 0) {
-                            pasts.push(Past { index, version: meta.version, times_ms });
-                        }
-                        true
-                    }
-                    // It is overwritten: nothing better can become of what cannot be read.
-                    Ok(Some(Err(cause))) => unreadable(&cause),
-                    Err(cause) => unreadable(&cause),
-                },
-            };
-            if there {
-                *existed.entry(ns).or_default() += 1;
-            }
+        let mut quick = true;
+        for slice in sought.chunks(READS) {
+            let began = Instant::now();
+            let found = if quick { look(partition, slice, &keys) } else { look_side_by_side(partition, slice, &keys) };
+            quick = quick && began.elapsed().as_nanos() as u64 / (slice.len() as u64) < QUICK_NS.get();
+            self.found.add(found);
         }
-        (self.keys, self.list) = Default::default();
     }
 
     fn note(&mut self, engine: &Engine, core: &mut Core) {
-        let slice = self.pasts.len().saturating_sub(SLICE.get());
+        let slice = self.found.pasts.len().saturating_sub(SLICE.get());
         let mut record = Vec::new();
-        for Past { index, version, times_ms } in self.pasts.drain(slice..) {
+        for Past { index, version, times_ms } in self.found.pasts.drain(slice..) {
             if !core.blind.is_sought(index) {
                 continue;
             }
@@ -193,7 +197,7 @@ impl Sighting {
     fn end(&mut self, engine: &Engine, core: &mut Core) {
         core.end_seeking();
         let mut record = Vec::new();
-        for (&ns, &existed) in &self.existed {
+        for (&ns, &existed) in &self.found.existed {
             if core.names.is_live(ns) {
                 let count = core.counts.get(&ns).copied().unwrap_or(0) - existed;
                 core.set_count(ns, count);
@@ -211,9 +215,52 @@ impl Sighting {
     }
 }
 
-fn unreadable(cause: &dyn std::fmt::Display) -> bool {
-    tracing::error!(%cause, "cannot read the record of a key that was overwritten");
-    false
+/// Looks at what there was of each key.
+fn look(partition: &Partition, sought: &[Sought], keys: &[u8]) -> Found {
+    let (mut found, mut pace) = (Found::default(), Pace::new());
+    for &Sought { index, ns, existed: known, ref key } in sought {
+        pace.step();
+        let there = match known {
+            Some(known) => Ok(known.then(|| Meta::new(codec::Kind::String))),
+            None => past(partition, &keys[key.clone()]),
+        };
+        let meta = there.unwrap_or_else(|cause| {
+            // It is overwritten: nothing better can become of what cannot be read.
+            tracing::error!(%cause, "cannot read the record of a key that was overwritten");
+            None
+        });
+        let Some(meta) = meta else { continue };
+        *found.existed.entry(ns).or_default() += 1;
+        let times_ms = (meta.expire_ms, meta.extra.fields_due_ms());
+        if meta.version != 0 || times_ms != (0, 0) {
+            found.pasts.push(Past { index, version: meta.version, times_ms });
+        }
+    }
+    found
+}
+
+fn past(partition: &Partition, key: &[u8]) -> Result<Option<Meta>, String> {
+    let value = partition.get_aside(key).map_err(|error| error.to_string())?;
+    value.map(|value| Meta::decode(&value).map(|(meta, ..)| meta)).transpose().map_err(|error| error.to_string())
+}
+
+/// The same where a disk is waited for, which answers several at once.
+fn look_side_by_side(partition: &Partition, sought: &[Sought], keys: &[u8]) -> Found {
+    std::thread::scope(|scope| {
+        let parts = sought.chunks(sought.len().div_ceil(SIDE_BY_SIDE).max(1));
+        let (mut all, mut threads) = (Found::default(), Vec::new());
+        for part in parts {
+            let thread = std::thread::Builder::new().name("sight".to_owned());
+            match thread.spawn_scoped(scope, move || look(partition, part, keys)) {
+                Ok(thread) => threads.push(thread),
+                Err(_) => all.add(look(partition, part, keys)),
+            }
+        }
+        for thread in threads {
+            all.add(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
+    })
 }
 
 impl Engine {

@@ -13,12 +13,14 @@
 //! | `rules` | the rules of log, table and flush, one by one |
 //! | `found` | what was found wrong once beside them |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
+//! | `blind` | keys that are overwritten without a look at what fjall holds of them |
 //! | `reads` | what is read without the lock is used only where it is true |
 //! | `sizes` | memory follows budgets that change |
 
 mod actor;
 mod audit;
 mod big;
+mod blind;
 mod fields;
 mod flusher;
 mod found;

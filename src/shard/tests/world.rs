@@ -414,6 +414,7 @@ impl World {
                 self.check();
             }
         }
+        engine.write_out(engine.log.last());
         self.note();
         true
     }
