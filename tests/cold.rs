@@ -127,6 +127,31 @@ fn a_pipeline_over_data_on_disk_is_answered_in_order() {
     }
 }
 
+/// Together they are more than is kept of what is read at a time: none of them is read again and again for the others' sake.
+#[test]
+fn a_pipeline_over_large_values_on_disk_comes_to_its_end() {
+    const LARGE: usize = 600;
+    let value = |key: usize| format!("{key:05}").repeat(12_000);
+    for kind in SERVERS {
+        let server = Server::start(kind, &["--maxmemory", "32mb", "--block-cache-size", "1mb"]);
+        let server = server.unwrap_or_else(|| panic!("cargo builds tarn before its tests"));
+        let mut client = server.client();
+        client.set_timeout(Duration::from_secs(60));
+        for key in 0..LARGE {
+            assert!(client.try_call(&["SET", &format!("k{key}"), &value(key)]).is_ok());
+        }
+        client.call("SAVE");
+        for first in (0..LARGE).step_by(100) {
+            let keys = first..first + 100;
+            let lines: Vec<u8> = keys.clone().flat_map(|key| encode(&["GET", &format!("k{key}")])).collect();
+            assert!(client.send_raw(&lines).is_ok());
+            for key in keys {
+                assert!(client.read().is_ok_and(|reply| reply.text() == value(key)), "{kind:?}: k{key}");
+            }
+        }
+    }
+}
+
 /// Whoever leaves, is killed, or waits for the server's end while records are read for it leaves nothing behind.
 #[test]
 fn clients_that_leave_while_they_wait_for_the_disk_leave_nothing() {

@@ -195,6 +195,18 @@ fn refused_connections_are_counted_as_redis_counts_them() {
     }
 }
 
+/// The kernel takes less than the directive does, and not a third of a second.
+#[test]
+fn whatever_keepalive_is_asked_for_connections_are_let_in() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    for seconds in ["1", "2", "3", "0", "32767", "32768", "2147483647"] {
+        assert_eq!(client.call(&format!("CONFIG SET tcp-keepalive {seconds}")).text(), "OK");
+        let mut other = Client::connect(server.port()).unwrap();
+        assert!(other.try_call(&["PING"]).is_ok_and(|pong| pong.text() == "PONG"), "{seconds} s");
+    }
+}
+
 /// Every line that Redis has, in every section that COMPAT.md does not leave out.
 #[test]
 fn info_has_every_line_of_redis() {

@@ -343,3 +343,28 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Whoever has read in between is given the whole time again.
+    #[test]
+    fn the_time_above_the_soft_limit_begins_anew_each_time() {
+        let client = Client::default();
+        let is_over = |output_bytes, now_ms| {
+            client.output_bytes.store(output_bytes, Ordering::Relaxed);
+            client.is_over(100, Duration::from_secs(10), now_ms)
+        };
+        for began_ms in [1_000, 100_000] {
+            assert!(!is_over(100, began_ms - 1), "up to the limit no time counts");
+            for passed_ms in [0, 5_000, 10_000] {
+                assert!(!is_over(101, began_ms + passed_ms), "{passed_ms} ms");
+            }
+            assert!(is_over(101, began_ms + 10_001));
+        }
+        assert!(!client.is_over(0, Duration::ZERO, 200_000), "0 is no limit");
+    }
+}

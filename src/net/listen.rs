@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -143,7 +144,7 @@ pub async fn accept(server: Arc<Server>, listener: Listener, workers: Workers) {
             Err(error) => {
                 // Out of descriptors, most likely: give those that are open time to close.
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
     }
@@ -178,11 +179,21 @@ fn admit_tcp(server: &Server, socket: tokio::net::TcpStream, peer: SocketAddr) -
     server.accepted.fetch_add(1, Ordering::Relaxed);
     socket.set_nodelay(true)?;
     if let Some(every) = settings.tcp_keepalive {
-        let keepalive = socket2::TcpKeepalive::new().with_time(every).with_interval(every / 3);
-        socket2::SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
+        keep_alive(&socket, every);
     }
     let laddr = socket.local_addr().map(|a| a.to_string()).unwrap_or_default();
     Ok(Some(Accepted { socket: StdSocket::Tcp(socket), addr: peer.to_string(), laddr }))
+}
+
+/// Has the kernel ask a silent peer whether it is still there. Where that cannot be had it is let in all the same, as by Redis.
+fn keep_alive(socket: &std::net::TcpStream, every: Duration) {
+    /// More seconds the kernel refuses, as it does less than one.
+    const MOST: Duration = Duration::from_secs(32_767);
+    let [time, interval] = [every, every / 3].map(|time| time.clamp(Duration::from_secs(1), MOST));
+    let keepalive = socket2::TcpKeepalive::new().with_time(time).with_interval(interval);
+    if let Err(error) = socket2::SockRef::from(socket).set_tcp_keepalive(&keepalive) {
+        tracing::debug!(%error, "no keepalive for a connection");
+    }
 }
 
 fn admit_unix(server: &Server, socket: tokio::net::UnixStream) -> std::io::Result<Option<Accepted>> {

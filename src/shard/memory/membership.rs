@@ -220,6 +220,8 @@ mod tests {
                 assert!(!filter.is_outgrown(0), "one at a time");
                 // What a flush adds meanwhile is in both.
                 filter.insert(7);
+                filter.insert(first + 5_000_000);
+                assert!(filter.may_contain(first + 5_000_000));
                 filter.fill(&live.clone().collect::<Vec<_>>());
                 filter.filled_to(Some(b"next".to_vec()));
                 assert!(filter.may_contain(first), "the old one is asked until the new one is complete");

@@ -1,6 +1,6 @@
 //! What was found wrong once beside the rules: accounts of what is dirty, times, filters, rollbacks, bodies.
 
-use super::world::{DB, World, big, world};
+use super::world::{DB, Value, World, big, world};
 use crate::Error;
 use crate::codec::{self, element, order::StreamId};
 use crate::log::Fsync;
@@ -23,6 +23,22 @@ fn a_stop_fails_only_if_neither_store_nor_log_has_everything() {
             world.sim.fail(Op::Sync, 0, u64::MAX, 5);
         }
         assert_eq!(world.engine().close(flush).is_ok(), ends_well, "flush {flush}, syncs fail {syncs_fail}");
+    }
+}
+
+/// What the file of it may not say the next flush says, before it removes anything on the strength of that.
+#[test]
+fn a_checkpoint_that_could_not_be_written_is_written_by_the_next_flush() {
+    for skip in 0..3 {
+        let mut world = world(Fsync::No);
+        world.put(DB, b"a", b"1", 0);
+        // That of the log's new segment, then those of the checkpoint.
+        world.sim.fail(Op::Rename, skip, 1, libc::ENOSPC);
+        world.engine().flush().unwrap_err();
+        world.flush();
+        world.crash(None);
+        world.verify();
+        world.audit();
     }
 }
 
@@ -82,6 +98,22 @@ fn a_filter_is_not_filled_anew_during_a_flush() {
     world.audit();
 }
 
+/// Until the other one is complete it is the present one that is asked: it gets what comes meanwhile as well.
+#[test]
+fn what_is_flushed_while_a_filter_is_filled_anew_is_found() {
+    let (mut world, _) = outgrown_world();
+    let codec::key::KeyRange { lower, .. } = codec::key::tag_range(codec::key::tag::META);
+    world.engine().shards[0].core().membership.refill(lower);
+    world.put(DB, b"a", b"1", 0);
+    world.flush();
+    world.evict();
+    world.verify();
+    world.turn();
+    world.evict();
+    world.verify();
+    world.audit();
+}
+
 /// Neither when its object leaves the table nor when a flush comes first.
 #[test]
 fn a_big_body_of_a_dead_namespace_is_freed_by_nobody_who_holds_the_core() {
@@ -115,6 +147,42 @@ fn a_rollback_brings_an_empty_value_back() {
     world.flush();
     world.evict();
     world.verify();
+}
+
+/// A command of a transaction that fails takes its own writes back. What follows stands in their place in the record, and
+/// may be of the same body.
+#[test]
+fn what_follows_a_rollback_is_replayed_as_it_was_made() {
+    let mut world = world(Fsync::No);
+    let (ns, at_ms) = (world.ns(DB), world.now_ms + 1000);
+    let field = |name: &[u8]| [&[element::Group::HashField.tag()], name].concat();
+    let put = |txn: &mut Txn<'_, '_>, at, name: &[u8]| {
+        txn.put_element(at, &field(name), b"1")?;
+        txn.add_size(at, 1);
+        Ok::<_, Error>(())
+    };
+    let made = world.transact(&[b"hash"], |txn| {
+        let at = txn.create(ns, b"hash", Kind::Hash, 0)?;
+        put(txn, at, b"first")
+    });
+    made.0.unwrap();
+    let changed = world.transact(&[b"hash"], |txn| {
+        let at = txn.find(ns, b"hash")?.unwrap();
+        let mark = txn.mark();
+        put(txn, at, b"taken back")?;
+        txn.rollback_to(mark);
+        txn.set_expiry(at, at_ms);
+        put(txn, at, b"second")
+    });
+    world.engine().write_out(changed.1);
+    let elements = [b"first".as_slice(), b"second"].map(|name| (field(name), b"1".to_vec())).into();
+    let hash = Value::collection(Kind::Hash, elements, at_ms);
+    world.model.get_mut(DB).unwrap().insert(b"hash".to_vec(), hash);
+    world.note();
+    world.verify();
+    world.crash(None);
+    world.verify();
+    world.audit();
 }
 
 #[test]
@@ -224,6 +292,30 @@ fn a_sweep_goes_on_with_the_millisecond_that_its_batch_has_cut() {
         assert_eq!(world.stored_with(codec::key::tag::EXPIRY), 0, "{same_ms} keys in a millisecond");
         world.audit();
     }
+}
+
+/// What cannot be read now may be read the next time.
+#[test]
+fn a_sweep_that_has_failed_is_taken_up_again() {
+    let mut world = world(Fsync::No);
+    let keys: [&[u8]; 3] = [b"a", b"b", b"c"];
+    keys.iter().for_each(|key| world.put(DB, key, b"1", world.now_ms + 5));
+    world.put(DB, b"stays", b"1", 0);
+    world.reopen(true);
+    let mut record = Vec::new();
+    let ns = world.ns(DB);
+    codec::key::meta_key(ns, b"b", &mut record);
+    let whole = world.stored(DB, b"b").unwrap();
+    let engine = world.engine().clone();
+    let store = |value: &[u8]| _ = engine.store.partition(0).ingest([(record.clone(), Some(value))]).unwrap();
+    store(b"damaged");
+    world.now_ms += 10;
+    world.turns(2);
+    assert!(engine.shards[0].core().count(ns) > 1, "it cannot be read");
+    store(&whole);
+    world.verify_counts();
+    drop(engine);
+    world.audit();
 }
 
 #[test]
