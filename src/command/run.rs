@@ -166,11 +166,13 @@ pub fn start(
         enqueue(session, command, call.args, runner.bounds().request, out);
         return Outcome::Done;
     }
-    if runner.tries == 0 {
+    let outcome = run_here(runner, slot, call, command, out, need);
+    // One that is tried again counts once.
+    if !matches!(outcome, Outcome::Lacks) {
         bump(&runner.stats.commands, 1);
         bump(&runner.stats.calls[slot_id as usize][0], 1);
     }
-    run_here(runner, slot, call, command, out, need)
+    outcome
 }
 
 #[cold]

@@ -720,8 +720,9 @@ class Run:
             for name, fn in looks:
                 a, b = fn(cr), fn(ct)
                 if a != b:
-                    self.fail("db%s %s: only in the model %r, only in tarn %r" % (
-                        db.decode(), name, sorted(set(a) - set(b))[:5], sorted(set(b) - set(a))[:5]), set(a) ^ set(b))
+                    self.fail("db%s %s: only in the model %r, only in tarn %r\n%s" % (
+                        db.decode(), name, sorted(set(a) - set(b))[:5], sorted(set(b) - set(a))[:5],
+                        "\n".join(self.seen(key) for key in sorted(set(a) ^ set(b))[:3])), set(a) ^ set(b))
             size = cr.call("DBSIZE"), ct.call("DBSIZE")
             if size[0] != size[1] and not self.settled():
                 self.fail("db%s DBSIZE: model %d, tarn %d" % (db.decode(), *size))
@@ -739,6 +740,12 @@ class Run:
             if self.cr.call("DBSIZE") == self.ct.call("DBSIZE"):
                 return True
         return False
+
+    def seen(self, key):
+        """What the two servers say of a key that one of them does not list."""
+        looks = [["TYPE", key], ["PTTL", key], ["OBJECT", "ENCODING", key], ["HLEN", key], ["HKEYS", key], ["DEBUG", "OBJECT", key]]
+        said = lambda c: ", ".join("%s %s" % (" ".join(look[:-1]), show(c.call(*look), 200)) for look in looks)  # noqa: E731
+        return "  %s\n  model %s\n  tarn  %s" % (show_cmd([key]), said(self.cr), said(self.ct))
 
     def check_key(self, db, key):
         g = self.g

@@ -456,8 +456,10 @@ fn all_elements_that_a_command_names_are_read_at_once() {
         (format!("SREM set{}", named(&member)), format!(":{NAMED} ")),
     ] {
         world.rest();
+        let before = world.runner.stats.commands.load(Ordering::Relaxed);
         let begun = world.begin(&words(&line));
         assert_eq!(world.end(begun), expected, "{line}");
+        assert_eq!(world.runner.stats.commands.load(Ordering::Relaxed) - before, 1, "{line}");
         assert!(world.runner.tries <= 2, "{} tries: {line}", world.runner.tries);
     }
     for line in [format!("HMGET hash{}", named(&member)), format!("ZMSCORE zset{}", named(&member))] {
