@@ -195,6 +195,10 @@ impl Core {
         if blind.young.remove(index, ns) || blind.sought(index).is_some() && blind.gone.insert(index) {
             self.table_bytes -= BLIND_BYTES;
         }
+        if blind.young.at.is_empty() {
+            // What many of them took, as when their database is emptied.
+            blind.young = Births::default();
+        }
     }
 
     /// Those with a number up to this one are sighted; the next ones are above. In a replay.
