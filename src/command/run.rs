@@ -591,13 +591,11 @@ impl Request {
     /// Has it run when what is blind by now has been sighted. No key becomes blind until it has run.
     fn count(mut self) {
         let server = self.server.clone();
-        let work = move || {
-            let engine = &self.server.engine;
-            self.counting = Some(engine.counting());
-            engine.sight(&self.shards);
+        let then = move |counting| {
+            self.counting = Some(counting);
             self.post(Place::Here);
         };
-        server.engine.readers.work(Box::new(work));
+        server.engine.count_exactly(Box::new(then));
     }
 
     fn post(self, place: Place) {

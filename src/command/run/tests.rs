@@ -432,6 +432,30 @@ fn a_key_that_no_row_names_is_found_where_it_is() {
     }
 }
 
+/// However many count at once, one reader is at it.
+#[test]
+fn who_counts_waits_with_the_others_who_do() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.call(&format!("MSET {a} 1 {b} 2"));
+    world.rest();
+    world.call(&format!("MSET {a} 3 {b} 4"));
+    let server = world.runner.server.clone();
+    // Nothing is sighted as long as somebody has a shard.
+    let held = server.engine.shards[0].core();
+    let waiting: Vec<_> = (0..100)
+        .map(|_| {
+            world.connect();
+            world.begin(&words("DBSIZE"))
+        })
+        .collect();
+    assert!(waiting.iter().all(Result::is_err));
+    drop(held);
+    for begun in waiting {
+        assert_eq!(world.end(begun), ":2 ");
+    }
+}
+
 /// However many elements a command names: what it lacks of them is read at once, not one a run.
 #[test]
 fn all_elements_that_a_command_names_are_read_at_once() {

@@ -18,6 +18,7 @@ use std::time::Instant;
 use crate::codec::{self, Meta, NsId, redo};
 use crate::shard::background::flush::SLICE;
 use crate::shard::engine::Engine;
+use crate::shard::engine::readers::Counted;
 use crate::shard::memory::blind::{Birth, Births};
 use crate::shard::memory::core::Core;
 use crate::shard::memory::garbage;
@@ -264,6 +265,24 @@ fn look_side_by_side(partition: &Partition, sought: &[Sought], keys: &[u8]) -> F
 }
 
 impl Engine {
+    /// Has what is blind by now sighted by one of the readers, then calls `then`. However many ask, one is at it: as no
+    /// key becomes blind while anybody waits, the same sighting serves all.
+    pub fn count_exactly(self: &Arc<Self>, then: Counted) {
+        let counting = self.counting();
+        let mut waiting = self.counts.waiting.lock();
+        waiting.push((counting, then));
+        if waiting.len() > 1 {
+            return;
+        }
+        drop(waiting);
+        let engine = self.clone();
+        self.readers.work(Box::new(move || {
+            engine.sight(&engine.all_shards());
+            let waiting = std::mem::take(&mut *engine.counts.waiting.lock());
+            waiting.into_iter().for_each(|(counting, then)| then(counting));
+        }));
+    }
+
     /// Sights what is blind in these shards. May take long; no lock is held for long.
     pub fn sight(&self, shards: &[ShardId]) {
         let mut pace = Pace::new();

@@ -26,7 +26,7 @@ use crate::store::Store;
 
 use crate::shard::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use crate::shard::engine::checkpoint::Kept;
-use crate::shard::engine::readers::Readers;
+use crate::shard::engine::readers::{Counts, Readers};
 use crate::shard::memory::blind::{self, Counting};
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
@@ -86,6 +86,7 @@ pub struct Engine {
     pub store: Arc<Store>,
     /// Who reads the store for commands that wait for it.
     pub readers: Readers,
+    pub(in crate::shard) counts: Counts,
     /// I/O of the log; its named steps also mark the steps of a flush.
     pub io: Arc<dyn Io>,
     /// The options it was opened with.

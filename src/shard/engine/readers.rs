@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::shard::engine::cores;
+use crate::shard::memory::blind::Counting;
 use crate::shard::memory::reads::{Reads, Wanted};
 
 /// Threads that read: what a disk answers side by side.
@@ -20,6 +21,23 @@ const QUICK_READS: usize = 8;
 
 /// What is done with what was brought.
 pub type Then = Box<dyn FnOnce(Reads) + Send>;
+
+/// What is done once what was blind is sighted; no key becomes so before the guard is dropped.
+pub type Counted = Box<dyn FnOnce(Counting) + Send>;
+
+/// Who waits for exact counts.
+#[derive(Default)]
+pub struct Counts {
+    pub(in crate::shard) waiting: Mutex<Vec<(Counting, Counted)>>,
+}
+
+impl Counts {
+    /// Nobody sights any more: who waits is told by being dropped.
+    pub(in crate::shard) fn close(&self) {
+        let left = std::mem::take(&mut *self.waiting.lock());
+        drop(left);
+    }
+}
 
 /// What a command or a pipeline waits for.
 struct Errand {

@@ -11,7 +11,7 @@ use crate::log::{self, Io, Log, Lsn, Replay};
 use crate::shard::actor::{Crossing, Shard, ShardSet};
 use crate::shard::background::{recount, timer};
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
-use crate::shard::engine::readers::{READERS, Readers};
+use crate::shard::engine::readers::{Counts, READERS, Readers};
 use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, is_cold, spawn};
 use crate::shard::memory::blind::Blind;
 use crate::shard::memory::cold::ColdCache;
@@ -68,6 +68,7 @@ impl Engine {
             stats: EngineStats::default(),
             first_names: names.clone(),
             readers: Readers::default(),
+            counts: Counts::default(),
             table_budget: AtomicU64::new(options.table_budget as u64),
             cold_budget: AtomicU64::new(options.cold_budget as u64),
             resized: AtomicBool::new(false),
@@ -165,6 +166,7 @@ impl Engine {
             }
         }
         self.readers.close();
+        self.counts.close();
         let mut flushed = false;
         if flush {
             match self.flush() {
