@@ -26,20 +26,27 @@ fn a_stop_fails_only_if_neither_store_nor_log_has_everything() {
     }
 }
 
-/// What the file of it may not say the next flush says, before it removes anything on the strength of that.
+/// Whichever call of the disk fails, in the log or for the checkpoint: what a file then does not say the next flush says, before
+/// it removes anything on the strength of that.
 #[test]
-fn a_checkpoint_that_could_not_be_written_is_written_by_the_next_flush() {
-    for skip in 0..3 {
-        let mut world = world(Fsync::No);
-        world.put(DB, b"a", b"1", 0);
-        // That of the log's new segment, then those of the checkpoint.
-        world.sim.fail(Op::Rename, skip, 1, libc::ENOSPC);
-        world.engine().flush().unwrap_err();
-        world.flush();
-        world.crash(None);
-        world.verify();
-        world.audit();
+fn a_flush_that_fails_at_any_call_is_made_good_by_the_next() {
+    let mut failed = 0;
+    for op in [Op::Create, Op::Write, Op::Sync, Op::Rename, Op::Remove, Op::SyncDir] {
+        for skip in 0..6 {
+            for power in [None, Some(skip)] {
+                let mut world = world(Fsync::No);
+                world.put(DB, b"a", b"1", 0);
+                world.sim.fail(op, skip, 1, libc::ENOSPC);
+                failed += usize::from(world.engine().flush().is_err());
+                world.sim.heal();
+                world.flush();
+                world.crash(power);
+                world.verify();
+                world.audit();
+            }
+        }
     }
+    assert!(failed > 20, "{failed} flushes");
 }
 
 /// A world whose filter of keys is outgrown: its keys are gone, but for one.
