@@ -249,8 +249,15 @@ impl<'a> Timer<'a> {
         next.map(drop)
     }
 
-    /// Removes what is due and answers where the next sweep begins.
-    fn sweep(&mut self, partition: &Partition, mut from: u64, now_ms: u64) -> Result<u64> {
+    /// Removes what is due and answers where the next sweep begins. What cannot be read now keeps back nothing behind it, and
+    /// is met again by the next sweep.
+    fn sweep(&mut self, partition: &Partition, from: u64, now_ms: u64) -> Result<u64> {
+        let mut failed = Ok(());
+        let next = self.sweep_all(partition, from, now_ms, &mut failed)?;
+        failed.map(|()| next)
+    }
+
+    fn sweep_all(&mut self, partition: &Partition, mut from: u64, now_ms: u64, failed: &mut Result) -> Result<u64> {
         loop {
             let range = codec::key::expiry_range(from, now_ms);
             let mut due = Vec::with_capacity(SWEEP_SLICE);
@@ -263,14 +270,14 @@ impl<'a> Timer<'a> {
                 due.push(key.to_vec());
             }
             for slice in due.chunks(SWEEP_SLICE) {
-                self.transact(now_ms, |txn| slice.iter().try_for_each(|key| expire_record(txn, key)))?;
+                self.expire_records(slice, now_ms, failed)?;
             }
             if due.len() < SWEEP_SLICE * 8 {
                 return next_stored(partition, now_ms);
             }
             if resume == from {
                 // More keys than a slice at one millisecond: the records just handled are masked only after a flush.
-                self.expire_millisecond(partition, now_ms, from)?;
+                self.expire_millisecond(partition, now_ms, from, failed)?;
                 resume += 1;
             }
             // What fjall still lists before it is dead and leaves with the next flush.
@@ -282,7 +289,7 @@ impl<'a> Timer<'a> {
     }
 
     /// Walks all records of one millisecond, however many.
-    fn expire_millisecond(&mut self, partition: &Partition, now_ms: u64, at_ms: u64) -> Result {
+    fn expire_millisecond(&mut self, partition: &Partition, now_ms: u64, at_ms: u64, failed: &mut Result) -> Result {
         let mut range = codec::key::expiry_range(at_ms, at_ms);
         loop {
             let mut due = Vec::with_capacity(SWEEP_SLICE);
@@ -291,8 +298,21 @@ impl<'a> Timer<'a> {
             }
             let Some(last) = due.last() else { return Ok(()) };
             range.lower = codec::key::successor(last);
-            self.transact(now_ms, |txn| due.iter().try_for_each(|key| expire_record(txn, key)))?;
+            self.expire_records(&due, now_ms, failed)?;
         }
+    }
+
+    /// Removes what these records list; the first failure is noted.
+    fn expire_records(&mut self, due: &[impl AsRef<[u8]>], now_ms: u64, failed: &mut Result) -> Result {
+        self.transact(now_ms, |txn| {
+            for key in due {
+                let done = expire_record(txn, key.as_ref());
+                if failed.is_ok() {
+                    *failed = done;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Fields of the table's hashes that are due.

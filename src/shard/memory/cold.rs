@@ -1,4 +1,4 @@
-//! The second-level cache: metadata records of clean objects that left the table, and keys known to be absent.
+//! The second-level cache: metadata records of clean objects that left the table.
 //!
 //! Wide and budgeted, behind the shard's own table: a moka hit costs microseconds, as much as a block that fjall holds
 //! in memory, but an entry takes a hundred bytes where the block cache takes a block. An entry costs as much to make as the
@@ -9,24 +9,19 @@
 
 use crate::codec::NsId;
 
-/// What is known of a key that is not in the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cold {
-    /// fjall holds no such key.
-    Absent,
-    /// The metadata record, as fjall holds it.
-    Meta(bytes::Bytes),
-}
-
 /// moka with byte budget; keys are namespace id and user key.
 pub struct ColdCache {
-    cache: moka::sync::Cache<Box<[u8]>, Cold, foldhash::fast::RandomState>,
+    cache: moka::sync::Cache<Box<[u8]>, bytes::Bytes, foldhash::fast::RandomState>,
     /// Entries put and not taken; an upper bound that spares the look-up while the cache is empty.
     entries: usize,
-    /// Entries ever put.
+    /// Entries ever put, and the hashes of the latest.
     puts: u64,
+    latest: [u32; LATEST],
     door: Doorkeeper,
 }
+
+/// Hashes that are kept of what was put.
+const LATEST: usize = 64;
 
 /// Keys that the doorkeeper has seen at least when it forgets them all.
 const DOOR_KEYS: usize = 4096;
@@ -63,9 +58,8 @@ impl Doorkeeper {
 }
 
 #[expect(clippy::borrowed_box, reason = "moka hands out its own key type")]
-fn weigh(key: &Box<[u8]>, value: &Cold) -> u32 {
-    let value = if let Cold::Meta(v) = value { v.len() } else { 0 };
-    ENTRY_OVERHEAD + (key.len() + value) as u32
+fn weigh(key: &Box<[u8]>, value: &bytes::Bytes) -> u32 {
+    ENTRY_OVERHEAD + (key.len() + value.len()) as u32
 }
 
 /// Bytes moka spends on an entry beside key and value, as measured.
@@ -78,7 +72,7 @@ impl ColdCache {
             .max_capacity(budget as u64)
             .weigher(weigh)
             .build_with_hasher(foldhash::fast::RandomState::default());
-        ColdCache { cache, entries: 0, puts: 0, door: Doorkeeper::new(budget / USUAL_ENTRY) }
+        ColdCache { cache, entries: 0, puts: 0, latest: [0; LATEST], door: Doorkeeper::new(budget / USUAL_ENTRY) }
     }
 
     /// An empty one of another size.
@@ -95,8 +89,8 @@ impl ColdCache {
         [&ns.to_be_bytes(), key].concat().into()
     }
 
-    /// Removes and returns what is known of a key.
-    pub fn take(&mut self, ns: NsId, key: &[u8]) -> Option<Cold> {
+    /// Removes and returns the metadata record of a key, as fjall holds it.
+    pub fn take(&mut self, ns: NsId, key: &[u8]) -> Option<bytes::Bytes> {
         if self.entries == 0 {
             return None;
         }
@@ -113,23 +107,28 @@ impl ColdCache {
         self.door.knows(hash)
     }
 
-    /// Entries ever put: as long as it is the same, what was not known is not.
+    /// Entries ever put.
     pub fn puts(&self) -> u64 {
         self.puts
     }
 
-    /// Remembers a metadata record.
-    pub fn put(&mut self, ns: NsId, key: &[u8], meta: Vec<u8>) {
-        self.entries += 1;
-        self.puts += 1;
-        self.cache.insert(Self::key(ns, key), Cold::Meta(meta.into()));
+    /// Whether a key of this hash that was not known when so many had been put may be by now.
+    pub fn may_know_since(&self, puts: u64, hash: u32) -> bool {
+        let since = (self.puts - puts) as usize;
+        let latest = |back| self.latest[(self.puts as usize - back) % LATEST];
+        since > LATEST || (1..=since).any(|back| latest(back) == hash)
     }
 
-    /// Remembers that fjall has no such key; whoever creates it must [`ColdCache::take`] it first.
-    pub fn put_absent(&mut self, ns: NsId, key: &[u8]) {
-        self.entries += 1;
+    fn note(&mut self, hash: u32) {
+        self.latest[self.puts as usize % LATEST] = hash;
         self.puts += 1;
-        self.cache.insert(Self::key(ns, key), Cold::Absent);
+        self.entries += 1;
+    }
+
+    /// Remembers a metadata record.
+    pub fn put(&mut self, hash: u32, ns: NsId, key: &[u8], meta: Vec<u8>) {
+        self.note(hash);
+        self.cache.insert(Self::key(ns, key), meta.into());
     }
 
     /// Bytes held.
@@ -151,5 +150,30 @@ impl ColdCache {
     pub fn clear(&mut self) {
         self.entries = 0;
         self.cache.invalidate_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was not known may be only if it has been put since, or if so many have been that nobody knows.
+    #[test]
+    fn who_was_not_known_is_not_unless_it_was_put() {
+        let mut cache = ColdCache::new(1 << 20);
+        cache.put(7, 0, b"seven", vec![1]);
+        let before = cache.puts();
+        assert!(!cache.may_know_since(before, 7), "put before");
+        for hash in 100..100 + LATEST as u32 {
+            assert!(!cache.may_know_since(before, hash));
+            cache.put(hash, 0, &hash.to_be_bytes(), vec![1]);
+            assert!(cache.may_know_since(before, hash));
+        }
+        assert!(!cache.may_know_since(before, 7));
+        assert!(cache.may_know_since(before, 100), "the oldest of the latest");
+        let successor = cache.successor(1 << 10);
+        assert!(!successor.may_know_since(cache.puts(), 100));
+        cache.put(8, 0, b"eight", vec![1]);
+        assert!(cache.may_know_since(before, 7), "too many to know");
     }
 }

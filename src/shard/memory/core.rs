@@ -10,7 +10,7 @@
 //! | `raw` | records without an object that the next flush brings: garbage queue, dead namespaces, tombstones |
 //! | `counts` | keys per namespace |
 //! | `order` | keys that fjall does not show yet, sorted; kept only while somebody looks for few among many |
-//! | `cold` | moka: metadata of clean objects that left the table, and keys known to be absent |
+//! | `cold` | moka: metadata of clean objects that left the table |
 //!
 //! Invariants: a key stands in the table or in `cold`, never in both; what is neither in the table nor in `cold` is what
 //! fjall says; `counts` counts every object whose kind is not `Absent`, expired ones included until they are removed.
@@ -25,7 +25,7 @@ use crate::store::Partition;
 use crate::util::scale::Scaled;
 
 use super::blind::Blind;
-use super::cold::{Cold, ColdCache};
+use super::cold::ColdCache;
 use super::garbage::Queue;
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
@@ -160,7 +160,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn fault_missing(&mut self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) -> Result<Option<Index>> {
-        if !reads.knows(self, ns, key)
+        if !reads.knows(self, hash, ns, key)
             && let Some(known) = self.recall(hash, ns, key)?
         {
             return Ok(known);
@@ -182,7 +182,7 @@ impl Core {
         if let Some(index) = self.table.find(hash, ns, key) {
             return Ok(Some(Some(index)));
         }
-        if !reads.knows(self, ns, key) {
+        if !reads.knows(self, hash, ns, key) {
             if let Some(known) = self.recall(hash, ns, key)? {
                 return Ok(Some(known));
             }
@@ -193,19 +193,15 @@ impl Core {
         self.read(hash, ns, key, reads).map(Some)
     }
 
-    /// What is known, without the store, of a key that is not in the table; `None` if nothing is.
+    /// What is known, without the store, of a key that is not in the table: that there is none, or what moka has. `None` if
+    /// nothing is.
     fn recall(&mut self, hash: u32, ns: NsId, key: &[u8]) -> Result<Option<Option<Index>>> {
         if !self.fjall_may_hold(hash) {
             return Ok(Some(None));
         }
-        match self.cold.take(ns, key) {
-            Some(Cold::Absent) => Ok(Some(None)),
-            Some(Cold::Meta(value)) => {
-                self.stats.cold_reads += 1;
-                self.admit(hash, ns, key, &value).map(|index| Some(Some(index)))
-            }
-            None => Ok(None),
-        }
+        let Some(value) = self.cold.take(ns, key) else { return Ok(None) };
+        self.stats.cold_reads += 1;
+        self.admit(hash, ns, key, &value).map(|index| Some(Some(index)))
     }
 
     fn read(&mut self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) -> Result<Option<Index>> {
@@ -442,7 +438,7 @@ impl Core {
         {
             let mut value = Vec::with_capacity(object.value().len() + 32);
             meta.encode(None, object.value(), &mut value);
-            self.cold.put(object.ns, object.key(), value);
+            self.cold.put(object.hash, object.ns, object.key(), value);
         }
         if let Some(body) = object.body.take() {
             self.throw_away(body);

@@ -51,7 +51,7 @@ impl Place {
 }
 
 /// When it was found that memory does not have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 struct Era {
     epoch: u64,
     /// Of the second-level cache.
@@ -189,13 +189,14 @@ impl Reads {
     }
 
     /// Whether a key's record was brought, or that there is none, and moka has not been given it since.
-    pub fn knows(&self, core: &Core, ns: NsId, key: &[u8]) -> bool {
+    pub fn knows(&self, core: &Core, hash: u32, ns: NsId, key: &[u8]) -> bool {
         if self.brought.is_empty() {
             return false;
         }
         let key = meta_key(ns, key);
-        let is_it = |brought: &Brought| brought.era == Era::of(core) && brought.place.is(&key);
-        self.brought.iter().any(is_it)
+        let is_it = |brought: &&Brought| brought.era.epoch == core.epoch && brought.place.is(&key);
+        let brought = self.brought.iter().find(is_it);
+        brought.is_some_and(|brought| !core.cold.may_know_since(brought.era.puts, hash))
     }
 
     fn find(&self, core: &Core, place: &Place) -> Option<&Found> {
