@@ -166,13 +166,19 @@ pub fn start(
         enqueue(session, command, call.args, runner.bounds().request, out);
         return Outcome::Done;
     }
+    count(runner, slot_id, 1);
     let outcome = run_here(runner, slot, call, command, out, need);
-    // One that is tried again counts once.
-    if !matches!(outcome, Outcome::Lacks) {
-        bump(&runner.stats.commands, 1);
-        bump(&runner.stats.calls[slot_id as usize][0], 1);
+    if let Outcome::Lacks = outcome {
+        // One that is tried again counts once.
+        count(runner, slot_id, 1u64.wrapping_neg());
     }
     outcome
+}
+
+#[inline]
+fn count(runner: &Runner, slot: Slot, by: u64) {
+    bump(&runner.stats.commands, by);
+    bump(&runner.stats.calls[slot as usize][0], by);
 }
 
 #[cold]

@@ -9,6 +9,8 @@
 //! Every step is taken for all commands before the next is for any, so that their cache misses overlap. What is found
 //! may have changed when the commands run: nothing but the hashes of keys is kept.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::codec::NsId;
@@ -55,10 +57,12 @@ struct Target {
     index: Option<u32>,
     /// What it holds does not matter.
     overwritten: bool,
+    /// Elements of it may be on disk only.
+    cold: bool,
 }
 
 /// What a command will look for in a collection: its target, the row's word, and the command's spans.
-type Looks = SmallVec<[(usize, Look, std::ops::Range<usize>); AHEAD]>;
+type Looks = SmallVec<[(usize, &'static Look, Range<u32>); AHEAD]>;
 /// Elements that are wanted of a collection for one command.
 const MOST_ELEMENTS: usize = 32;
 
@@ -105,6 +109,7 @@ impl Ahead {
         for target in &mut *targets {
             if let Some(core) = cores.of(target.shard) {
                 target.index = core.table.prefetch_object(target.hash);
+                target.cold = core.store_is_cold;
                 if let (None, false, Some(reads)) = (target.index, target.overwritten, &mut reads) {
                     core.want(target.hash, ns, &input[target.key.0 as usize..target.key.1 as usize], reads);
                 }
@@ -120,11 +125,12 @@ impl Ahead {
         let target = |at: usize| targets.get(at).and_then(|target| Some((target.shard, target.index?)));
         let text = |span: Span| &input[span.0 as usize..span.1 as usize];
         if let Some(reads) = reads {
-            for (at, look, args) in &looks {
+            for (at, look, args) in looks.iter().filter(|(at, ..)| targets.get(*at).is_some_and(|target| target.cold)) {
                 let Some((shard, index)) = target(*at) else { continue };
                 let Some(core) = cores.of(shard) else { continue };
                 for arg in look.args(args.len()).take(MOST_ELEMENTS) {
-                    ahead::want(core, Wanted { index, look: *look, text: text(spans[args.start + arg]) }, reads);
+                    let text = text(spans[args.start as usize + arg]);
+                    ahead::want(core, Wanted { index, look: **look, text }, reads);
                 }
             }
         }
@@ -135,7 +141,8 @@ impl Ahead {
                 && let Some(core) = cores.of(shard)
             {
                 let wanted = looks.iter().filter_map(|(at, look, args)| {
-                    Some(Wanted { index: target(*at)?.1, look: *look, text: text(spans[args.start + look.arg]) })
+                    let text = text(spans[args.start as usize + look.arg]);
+                    Some(Wanted { index: target(*at)?.1, look: **look, text })
                 });
                 ahead::fetch(core, wanted);
             }
@@ -151,7 +158,7 @@ impl Ahead {
             let key = &input[span.0 as usize..span.1 as usize];
             let hash = engine.router.hash(key);
             let shard = engine.router.shard(hash, key);
-            let target = Target { shard, hash: table_hash(hash, ns), key: span, index: None, overwritten };
+            let target = Target { shard, hash: table_hash(hash, ns), key: span, index: None, overwritten, cold: false };
             // A pipeline often stays with one key.
             if targets.last().is_none_or(|last| {
                 (last.shard, last.hash, last.overwritten) != (target.shard, target.hash, overwritten)
@@ -161,13 +168,13 @@ impl Ahead {
             (hash, targets.len() - 1)
         };
         for call in calls {
-            let args = call.first as usize..(call.first + call.count) as usize;
-            let spans = &spans[args.clone()];
+            let args = call.first..call.first + call.count;
+            let spans = &spans[args.start as usize..args.end as usize];
             match call.command {
                 Some((_, Command { route: Route::One(at), look, overwrites, .. })) if *at < spans.len() => {
                     let (hash, target) = add(spans[*at], overwrites(spans.len()));
                     call.hash = hash;
-                    looks.extend(look.filter(|look| look.arg < spans.len()).map(|look| (target, look, args)));
+                    looks.extend(look.as_ref().filter(|look| look.arg < spans.len()).map(|look| (target, look, args)));
                 }
                 Some((_, command @ Command { route: Route::Keys, .. })) if spans.len() <= MOST_ARGS => {
                     for (at, _) in
