@@ -8,7 +8,7 @@
 //! | `free` | frees big overlays that commands have thrown away |
 //! | `compact` | rewrites partitions of which much is dead |
 //!
-//! What a flush does stands in [`steps`], and of one shard in [`flush`]; what a shard's own thread does beside commands in [`timer`].
+//! What a flush does stands in [`steps`], and of one shard in [`sight`] and [`flush`]; what a shard's own thread does beside commands in [`timer`].
 
 pub mod fields;
 pub mod flush;
