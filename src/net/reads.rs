@@ -94,3 +94,48 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::shard::keyspace::walk::tests::engine;
+    use crate::shard::memory::table::table_hash;
+
+    /// However much is wanted, a turn is a few reads; who wants little does not wait for all that others want.
+    #[test]
+    fn a_turn_is_a_few_reads_and_errands_take_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let ns = engine.first_names().id(b"0").unwrap();
+        let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
+        let put = |key: &[u8; 1]| _ = engine.transact(&[0], 1, |txn| txn.put_string(ns, key, b"v", 0)).unwrap();
+        keys.iter().for_each(put);
+        engine.flush().unwrap();
+        let mut core = engine.shards[0].core();
+        let limit = std::mem::replace(&mut core.table_limit, 0);
+        (0..300).for_each(|_| core.make_room());
+        (core.table_limit, core.store_is_cold) = (limit, true);
+        let want = |keys: &[[u8; 1]]| {
+            let mut reads = Reads::default();
+            keys.iter().for_each(|key| core.want(table_hash(engine.router.hash(key), ns), ns, key, &mut reads));
+            reads
+        };
+        let (own, done) = (OwnReads::default(), Arc::new(Mutex::new(Vec::new())));
+        let bring = |name: char, keys: &[[u8; 1]]| {
+            let (done, reads) = (done.clone(), want(keys));
+            own.bring(&engine.readers, reads, Box::new(move |_| done.lock().unwrap().push(name)));
+        };
+        bring('m', &keys[..60]);
+        bring('f', &keys[60..66]);
+        let mut left = vec![engine.readers.pending()];
+        while own.turn(&engine.readers) {
+            left.push(engine.readers.pending());
+        }
+        assert_eq!((left[0], engine.readers.pending()), (66, 0));
+        assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");
+        assert_eq!(*done.lock().unwrap(), ['f', 'm'], "sixty are not read before six");
+    }
+}

@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::codec::{self, Meta, NsId, redo};
 use crate::shard::background::flush::SLICE;
@@ -61,6 +61,8 @@ impl Found {
     }
 }
 
+/// Between two looks at whether somebody else has ended.
+pub(super) const RETRY: Duration = Duration::from_millis(1);
 /// Reads between two looks at how long they take.
 const READS: usize = if cfg!(test) { 4 } else { 256 };
 /// What one takes at most where the disk need not be waited for, ns.
@@ -290,7 +292,7 @@ impl Engine {
             let mut sighting = loop {
                 match Sighting::begin(&mut self.shards[shard as usize].core(), true) {
                     Some(sighting) => break sighting,
-                    None => std::thread::sleep(std::time::Duration::from_millis(1)),
+                    None => std::thread::sleep(RETRY),
                 }
             };
             while sighting.step(self) {

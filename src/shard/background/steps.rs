@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use crate::log;
 use crate::shard::background::flush::{Flight, Gather};
-use crate::shard::background::sight::Sighting;
+use crate::shard::background::sight::{self, Sighting};
 use crate::shard::engine::{Engine, is_cold};
 use crate::shard::memory::core::Core;
 use crate::shard::router::ShardId;
@@ -84,7 +84,13 @@ impl Flush {
             return self.end(engine).map(|()| false);
         };
         self.at = match std::mem::take(&mut self.at) {
-            At::Begin => self.begin_shard(&mut shard.core()),
+            At::Begin => {
+                let begun = self.begin_shard(&mut shard.core());
+                if let At::Begin = begun {
+                    std::thread::sleep(sight::RETRY);
+                }
+                begun
+            }
             At::Sight(mut sighting) => {
                 if sighting.step(engine) {
                     At::Sight(sighting)
@@ -128,7 +134,7 @@ impl Flush {
         if self.blind == Blind::Stay || core.blind.is_empty() {
             return At::Gather(Gather::begin(core));
         }
-        // Somebody who counts is at it: he will have ended soon.
+        // If somebody who counts is at it, he will have ended soon.
         Sighting::begin(core, self.blind == Blind::Sighted).map_or(At::Begin, At::Sight)
     }
 
