@@ -128,13 +128,21 @@ mod tests {
             let (done, reads) = (done.clone(), want(keys));
             own.bring(&engine.readers, reads, Box::new(move |_| done.lock().unwrap().push(name)));
         };
+        engine.store.partition(0).note_quick();
         bring('m', &keys[..60]);
+        let many = engine.readers.pending();
         bring('f', &keys[60..66]);
         let mut left = vec![engine.readers.pending()];
-        while own.turn(&engine.readers) {
+        // Moka may have taken one or the other.
+        assert!(many > 2 * MOST && left[0] > many, "{many} of 60, then {left:?}");
+        // Whatever the disk of this machine does.
+        while {
+            engine.store.partition(0).note_quick();
+            own.turn(&engine.readers)
+        } {
             left.push(engine.readers.pending());
         }
-        assert_eq!((left[0], engine.readers.pending()), (66, 0));
+        assert_eq!(engine.readers.pending(), 0);
         assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");
         assert_eq!(*done.lock().unwrap(), ['f', 'm'], "sixty are not read before six");
     }
