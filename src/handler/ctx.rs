@@ -8,7 +8,7 @@ use crate::codec::NsId;
 use crate::config::settings::Settings;
 use crate::meter;
 use crate::shard::memory::object::{Kind, Object};
-use crate::shard::txn::Txn;
+use crate::shard::txn::{PassingString, Txn};
 
 /// Everything a command's function sees beside its arguments. Derefs to the transaction.
 pub struct Ctx<'a, 'e> {
@@ -122,6 +122,12 @@ impl Ctx<'_, '_> {
             Some(found) if self.txn.object(found).kind != kind => Err(Error::WrongType),
             found => Ok(found),
         }
+    }
+
+    /// The value of a live string that is read in passing (see [`Txn::string_in_passing`]).
+    #[inline]
+    pub fn string_in_passing(&mut self, key: &[u8]) -> Result<Option<PassingString>> {
+        self.txn.string_in_passing(self.session.ns, key)
     }
 
     /// A live string.

@@ -2,30 +2,32 @@
 //!
 //! Where a read comes back at once, from the page cache or the block cache, asking another thread for it costs more than the
 //! read. But whoever else the thread serves would wait for it. So what its connections lack is read a few records at a time,
-//! and between any two such turns the thread looks at its sockets and serves who is ready. As soon as a read has waited for
-//! the disk, the rest is for the readers.
+//! and between any two such turns the thread looks at its sockets and serves who is ready.
+//!
+//! What is worth another thread's time goes to the readers, and this thread helps them as long as it has nothing else to
+//! read. As soon as reads have waited for the disk, all is theirs.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
 use super::worker::Worker;
-use crate::shard::engine::readers::{Readers, Then};
+use crate::shard::engine::readers::{READS_OF_TASK, Readers, Then};
 use crate::shard::memory::reads::{Reads, Wanted};
+use crate::util::inbox::Inbox;
 
 /// Reads between two looks at the sockets.
-const TURN: usize = 4;
-/// Of one connection before it is the next one's turn.
-const MOST: usize = 16;
+const TURN: usize = READS_OF_TASK;
+/// So many of one connection are worth calling another thread.
+const WORTH: usize = 2 * TURN;
 
 /// What a connection waits for.
 struct Errand {
     brought: Reads,
     rest: std::vec::IntoIter<Wanted>,
-    /// Reads since its turn came.
-    read: usize,
     then: Then,
 }
 
@@ -34,26 +36,33 @@ struct Errand {
 pub(super) struct OwnReads {
     errands: RefCell<VecDeque<Errand>>,
     wake: Notify,
+    /// What the readers have brought.
+    pub(super) inbox: Arc<Inbox>,
 }
 
 impl OwnReads {
-    /// Has what is wanted read here, or by the readers where that takes its time, and calls `then`.
+    /// Has what is wanted read, here, or by the readers where it is much or takes its time, and calls `then` here.
     pub(super) fn bring(&self, readers: &Readers, mut reads: Reads, then: Then) {
-        if !reads.is_quick() {
-            return readers.bring(reads, then);
+        if reads.wanted() >= WORTH || !reads.is_quick() {
+            return self.have_brought(readers, reads, then);
         }
         let rest = reads.take_wanted();
-        readers.count(rest.len());
-        let mut errands = self.errands.borrow_mut();
-        errands.push_back(Errand { brought: reads, rest: rest.into_iter(), read: 0, then });
-        if errands.len() == 1 {
-            self.wake.notify_one();
-        }
+        readers.count(rest.len() as isize);
+        self.errands.borrow_mut().push_back(Errand { brought: reads, rest: rest.into_iter(), then });
+        self.wake.notify_one();
     }
 
-    /// A few reads. Whether there are more.
+    /// By the readers.
+    fn have_brought(&self, readers: &Readers, reads: Reads, then: Then) {
+        let inbox = self.inbox.clone();
+        readers.bring(reads, Box::new(move |reads| inbox.put(Box::new(move || then(reads)))));
+        self.wake.notify_one();
+    }
+
+    /// A few reads, of what this thread is to do, else of what the readers have not begun. Whether there were any.
     fn turn(&self, readers: &Readers) -> bool {
-        let Some(mut errand) = self.errands.borrow_mut().pop_front() else { return false };
+        let first = self.errands.borrow_mut().pop_front();
+        let Some(mut errand) = first else { return readers.help() };
         let mut quick = true;
         let mut done = 0;
         for wanted in errand.rest.by_ref().take(TURN) {
@@ -65,20 +74,17 @@ impl OwnReads {
                 break;
             }
         }
-        readers.count_off(done);
-        errand.read += done;
+        readers.count(-done);
         if errand.rest.len() == 0 {
             (errand.then)(errand.brought);
-        } else if !quick {
-            readers.count_off(errand.rest.len());
-            errand.brought.want_again(errand.rest);
-            readers.bring(errand.brought, errand.then);
-        } else if errand.read >= MOST {
-            self.errands.borrow_mut().push_back(Errand { read: 0, ..errand });
-        } else {
+        } else if quick {
             self.errands.borrow_mut().push_front(errand);
+        } else {
+            readers.count(-(errand.rest.len() as isize));
+            errand.brought.want_again(errand.rest);
+            self.have_brought(readers, errand.brought, errand.then);
         }
-        !self.errands.borrow().is_empty()
+        true
     }
 }
 
@@ -88,6 +94,7 @@ impl Worker {
         loop {
             self.reads.wake.notified().await;
             while self.reads.turn(&self.server.engine.readers) {
+                self.reads.inbox.empty();
                 // The sockets are looked at before this goes on.
                 tokio::task::yield_now().await;
             }
@@ -98,15 +105,16 @@ impl Worker {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use super::*;
     use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::memory::table::table_hash;
 
-    /// However much is wanted, a turn is a few reads; who wants little does not wait for all that others want.
+    /// However much is wanted, a turn is a few reads. What is much is left to the readers, whom the thread helps when it has
+    /// read what is little.
     #[test]
-    fn a_turn_is_a_few_reads_and_errands_take_turns() {
+    fn a_turn_is_a_few_reads_and_who_wants_little_does_not_wait_for_much() {
         let dir = tempfile::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         let ns = engine.first_names().id(b"0").unwrap();
@@ -134,12 +142,14 @@ mod tests {
         bring('f', &keys[60..66]);
         let mut left = vec![engine.readers.pending()];
         // Moka may have taken one or the other.
-        assert!(many > 2 * MOST && left[0] > many, "{many} of 60, then {left:?}");
-        // Whatever the disk of this machine does.
-        while {
+        assert!(many > 2 * WORTH && left[0] > many, "{many} of 60, then {left:?}");
+        loop {
+            // Whatever the disk of this machine does.
             engine.store.partition(0).note_quick();
-            own.turn(&engine.readers)
-        } {
+            if !own.turn(&engine.readers) {
+                break;
+            }
+            own.inbox.empty();
             left.push(engine.readers.pending());
         }
         assert_eq!(engine.readers.pending(), 0);

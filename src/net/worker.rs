@@ -80,6 +80,8 @@ impl Worker {
             let worker = Worker::new(server);
             tokio::task::spawn_local(worker.clone().ticks());
             tokio::task::spawn_local(worker.clone().reads());
+            let inbox = worker.reads.inbox.clone();
+            tokio::task::spawn_local(async move { inbox.keep_empty().await });
             tokio::task::spawn_local(worker.clone().spinner());
             tokio::task::spawn_local(worker.clone().idle_sweep());
             worker.accept(sockets).await;
@@ -166,6 +168,7 @@ impl Worker {
         loop {
             self.tick.notified().await;
             self.runner.borrow_mut().reads_here = READS_HERE;
+            self.reads.inbox.empty();
             std::mem::swap(&mut *self.waiting.borrow_mut(), &mut due);
             let Some(need) = due.iter().map(|c| c.need()).max() else { continue };
             let acked = self.server.engine.log.commit(need, self.waiter);

@@ -122,6 +122,7 @@ impl Shards {
         sum.evicted_objects += stats.evicted_objects;
         sum.cold_reads += stats.cold_reads;
         sum.stored_reads += stats.stored_reads;
+        sum.passing_reads += stats.passing_reads;
         sum.blind_writes += stats.blind_writes;
         self.dirty_objects += (core.dirty.len() + core.in_flight.len()) as u64;
         self.table_objects += core.table.len() as u64;

@@ -12,6 +12,7 @@
 
 use super::error::{Result, StoreError};
 use crate::util::scale::Scaled;
+use crate::util::sys::{Waits, waits};
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const ALONE_WAIT: Duration = Duration::from_millis(200);
 
 /// What a read takes at most while the page cache or the block cache answers it, ns. A disk takes longer.
 const QUICK_NS: Scaled<u64> = Scaled::new(40_000).in_unit_tests(u64::MAX);
+/// So many times as long a wait is not for a lock, even where the file system does not tell that it was for a disk.
+const LONG: u64 = 10;
 /// A value of more bytes takes long wherever it comes from.
 const QUICK_BYTES: usize = 256 << 10;
 /// How many reads of late count, and what a slow one of them adds to their share.
@@ -172,11 +175,15 @@ impl Partition {
     fn timed<R>(&self, bytes: impl Fn(&R) -> usize, read: impl FnOnce() -> Result<R>) -> Result<R> {
         let share = self.slow_reads.load(Ordering::Relaxed);
         // To ask the system costs a tenth of a read: only while it matters.
-        let waits = if share >= SUSPICIOUS { crate::util::sys::waits() } else { None };
+        let before = if share >= SUSPICIOUS { waits() } else { None };
         let started = Instant::now();
         let found = read()?;
-        let slow = started.elapsed().as_nanos() as u64 > QUICK_NS.get()
-            && (waits.is_none() || waits != crate::util::sys::waits());
+        let ns = started.elapsed().as_nanos() as u64;
+        // It may have been kept from its processor, or a lock.
+        let waited = |before: Waits| {
+            waits().is_none_or(|now| now.inputs != before.inputs || ns / LONG > QUICK_NS.get() && now.any != before.any)
+        };
+        let slow = ns > QUICK_NS.get() && before.is_none_or(waited);
         let share = self.slow_reads.load(Ordering::Relaxed);
         // Lost updates of others do no harm.
         let share = match bytes(&found) > QUICK_BYTES {

@@ -58,9 +58,17 @@ pub fn raise_file_limit(wanted: u64) -> u64 {
     limit.rlim_cur
 }
 
-/// How often the calling thread has waited for something, a disk or a lock, and not just been kept from its processor;
-/// `None` if the system does not tell.
-pub fn waits() -> Option<i64> {
+/// What a thread has waited for so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waits {
+    /// How often for anything, a disk or a lock, and was not just kept from its processor.
+    pub any: i64,
+    /// Blocks of a disk that were read for it; 0 on file systems that read in threads of their own.
+    pub inputs: i64,
+}
+
+/// What the calling thread has waited for; `None` if the system does not tell.
+pub fn waits() -> Option<Waits> {
     #[cfg(target_os = "linux")]
     {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
@@ -70,7 +78,7 @@ pub fn waits() -> Option<i64> {
             libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
             usage.assume_init()
         };
-        Some(usage.ru_nvcsw)
+        Some(Waits { any: usage.ru_nvcsw, inputs: usage.ru_inblock })
     }
     #[cfg(not(target_os = "linux"))]
     None

@@ -435,6 +435,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_block_cache_budget", engine.options.block_cache);
     text.line("tarn_pinned_bytes", pinned_bytes);
     text.line("tarn_store_reads", facts.shards.stats.stored_reads);
+    text.line("tarn_passing_reads", facts.shards.stats.passing_reads);
     text.line("tarn_store_reads_waiting", engine.readers.pending());
     text.line("tarn_blind_writes", facts.shards.stats.blind_writes);
     text.line("tarn_blind_keys", facts.shards.blind);

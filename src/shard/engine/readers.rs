@@ -19,6 +19,11 @@ pub(in crate::shard) const READERS: usize = if cfg!(test) { 2 } else { 32 };
 /// Reads that come back at once are worth another thread, where so many wait.
 const QUICK_READS: usize = 8;
 
+/// Readers that are awake while reads come back at once: network threads want the other cores.
+fn most_awake() -> usize {
+    (cores() / 2).max(1)
+}
+
 /// What is done with what was brought.
 pub type Then = Box<dyn FnOnce(Reads) + Send>;
 
@@ -46,9 +51,12 @@ struct Errand {
     then: Mutex<Option<Then>>,
 }
 
+/// Reads of a task where they come back at once; else one, so that a disk gets as many side by side as there are.
+pub const READS_OF_TASK: usize = 4;
+
 /// What a reader does next.
 enum Task {
-    Read(Arc<Errand>, Wanted),
+    Read(Arc<Errand>, Vec<Wanted>),
     /// What else waits for the disk and holds no lock for long.
     Work(Box<dyn FnOnce() + Send>),
 }
@@ -82,6 +90,8 @@ pub struct Readers {
     queue: Mutex<Queue>,
     /// Reads that have been asked for and are not done.
     pending: AtomicUsize,
+    /// Reads that others do themselves.
+    others: AtomicUsize,
 }
 
 impl Sleeper {
@@ -107,11 +117,16 @@ impl Readers {
         let quick = wanted.iter().all(|wanted| wanted.partition().reads_are_quick());
         let left = AtomicUsize::new(wanted.len());
         let errand = Arc::new(Errand { left, brought: Mutex::new(reads), then: Mutex::new(Some(then)) });
-        self.add(wanted.into_iter().map(|wanted| Task::Read(errand.clone(), wanted)), quick);
+        let mut wanted = wanted.into_iter();
+        let most = if quick { READS_OF_TASK } else { 1 };
+        let tasks = wanted.len().div_ceil(most);
+        self.pending.fetch_add(wanted.len(), Ordering::Relaxed);
+        self.add((0..tasks).map(|_| Task::Read(errand.clone(), wanted.by_ref().take(most).collect())), quick);
     }
 
     /// Has work done that reads the store. Dropped undone once they have ended.
     pub fn work(&self, work: Box<dyn FnOnce() + Send>) {
+        self.pending.fetch_add(1, Ordering::Relaxed);
         self.add([Task::Work(work)].into_iter(), false);
     }
 
@@ -119,17 +134,19 @@ impl Readers {
         let mut queue = self.queue.lock();
         if queue.ended {
             drop(queue);
-            return tasks.for_each(drop);
+            return tasks.for_each(|task| self.count_off(&task));
         }
-        self.pending.fetch_add(tasks.len(), Ordering::Relaxed);
         queue.tasks.extend(tasks);
         self.call(queue, quick);
     }
 
     /// Wakes as many as the work is worth.
     fn call(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, quick: bool) {
-        let worth =
-            if quick { queue.tasks.len().div_ceil(QUICK_READS).min((cores() / 2).max(1)) } else { queue.tasks.len() };
+        let worth = if quick {
+            (queue.tasks.len() * READS_OF_TASK).div_ceil(QUICK_READS).min(most_awake())
+        } else {
+            queue.tasks.len()
+        };
         let more = worth.saturating_sub(queue.awake);
         let from = queue.asleep.len().saturating_sub(more);
         let called: SmallVec<[_; 2]> = queue.asleep.drain(from..).collect();
@@ -138,19 +155,14 @@ impl Readers {
         called.iter().for_each(|sleeper| sleeper.call());
     }
 
-    /// Reads that have been asked for and are not done.
+    /// Reads that have been asked for and are not done, those among them that others do themselves.
     pub fn pending(&self) -> usize {
-        self.pending.load(Ordering::Relaxed)
+        self.pending.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
     }
 
-    /// Counts reads that others have been asked for among them.
-    pub fn count(&self, reads: usize) {
-        self.pending.fetch_add(reads, Ordering::Relaxed);
-    }
-
-    /// These are done.
-    pub fn count_off(&self, reads: usize) {
-        self.pending.fetch_sub(reads, Ordering::Relaxed);
+    /// Counts reads that others do themselves, or, below zero, have done.
+    pub fn count(&self, reads: isize) {
+        self.others.fetch_add(reads as usize, Ordering::Relaxed);
     }
 
     /// A reader's life, until [`Readers::end`].
@@ -160,9 +172,11 @@ impl Readers {
         while let Some(task) = self.next(&sleeper) {
             match task {
                 Task::Read(errand, wanted) => self.read(&errand, wanted),
-                Task::Work(work) => work(),
+                Task::Work(work) => {
+                    work();
+                    self.pending.fetch_sub(1, Ordering::Relaxed);
+                }
             }
-            self.pending.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -199,18 +213,51 @@ impl Readers {
         queue.ended = true;
         let left = std::mem::take(&mut queue.tasks);
         drop(queue);
-        self.pending.fetch_sub(left.len(), Ordering::Relaxed);
+        left.iter().for_each(|task| self.count_off(task));
     }
 
-    fn read(&self, errand: &Errand, wanted: Wanted) {
-        let partition = wanted.partition().clone();
-        let brought = wanted.read();
-        if !partition.reads_are_quick() {
-            // Others can wait for the disk meanwhile.
-            self.call(self.queue.lock(), false);
+    fn count_off(&self, undone: &Task) {
+        let reads = match undone {
+            Task::Read(_, wanted) => wanted.len(),
+            Task::Work(_) => 1,
+        };
+        self.pending.fetch_sub(reads, Ordering::Relaxed);
+    }
+
+    /// Does a task that others wait for, by a thread that must not wait for the disk. Whether there was one.
+    pub fn help(&self) -> bool {
+        let mut queue = self.queue.lock();
+        let task = match queue.tasks.pop_front() {
+            Some(Task::Read(errand, wanted)) if wanted.iter().all(|wanted| wanted.partition().reads_are_quick()) => {
+                Some((errand, wanted))
+            }
+            Some(task) => {
+                queue.tasks.push_front(task);
+                None
+            }
+            None => None,
+        };
+        drop(queue);
+        task.map(|(errand, wanted)| self.read(&errand, wanted)).is_some()
+    }
+
+    fn read(&self, errand: &Errand, wanted: Vec<Wanted>) {
+        let reads = wanted.len();
+        let mut brought = SmallVec::<[_; READS_OF_TASK]>::new();
+        for wanted in wanted {
+            let partition = wanted.partition().clone();
+            brought.push(wanted.read());
+            if !partition.reads_are_quick() {
+                // Others can wait for the disk meanwhile.
+                self.call(self.queue.lock(), false);
+            }
         }
-        errand.brought.lock().add(brought);
-        if errand.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+        self.pending.fetch_sub(reads, Ordering::Relaxed);
+        {
+            let mut all = errand.brought.lock();
+            brought.into_iter().for_each(|brought| all.add(brought));
+        }
+        if errand.left.fetch_sub(reads, Ordering::AcqRel) > reads {
             return;
         }
         let (then, brought) = (errand.then.lock().take(), std::mem::take(&mut *errand.brought.lock()));

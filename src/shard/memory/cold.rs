@@ -7,6 +7,9 @@
 //!
 //! Invariant: a key stands in the table or here, never in both; [`ColdCache::take`] removes what it finds.
 
+use smallvec::SmallVec;
+
+use super::door::Doorkeeper;
 use crate::codec::NsId;
 
 /// moka with byte budget; keys are namespace id and user key.
@@ -23,39 +26,8 @@ pub struct ColdCache {
 /// Hashes that are kept of what was put.
 const LATEST: usize = 64;
 
-/// Keys that the doorkeeper has seen at least when it forgets them all.
-const DOOR_KEYS: usize = 4096;
-/// What it has of bits for each.
-const DOOR_BITS: usize = 8;
 /// Bytes of an entry of which the budget has room for as many as the doorkeeper sees.
 const USUAL_ENTRY: usize = 400;
-
-/// Remembers, about, which keys came by of late.
-struct Doorkeeper {
-    bits: Box<[u64]>,
-    seen: usize,
-}
-
-impl Doorkeeper {
-    fn new(keys: usize) -> Self {
-        let keys = keys.max(DOOR_KEYS).next_power_of_two();
-        Doorkeeper { bits: vec![0; keys * DOOR_BITS / 64].into(), seen: 0 }
-    }
-
-    /// Whether a key of this hash has come by before; it has from now on.
-    fn knows(&mut self, hash: u32) -> bool {
-        let bit = crate::util::splitmix::next(&mut u64::from(hash)) as usize % (self.bits.len() * 64);
-        let word = &mut self.bits[bit / 64];
-        let known = *word >> (bit % 64) & 1 == 1;
-        *word |= 1 << (bit % 64);
-        self.seen += usize::from(!known);
-        if self.seen * DOOR_BITS == self.bits.len() * 64 {
-            self.bits.fill(0);
-            self.seen = 0;
-        }
-        known
-    }
-}
 
 #[expect(clippy::borrowed_box, reason = "moka hands out its own key type")]
 fn weigh(key: &Box<[u8]>, value: &bytes::Bytes) -> u32 {
@@ -85,8 +57,10 @@ impl ColdCache {
         self.cache.policy().max_capacity().map_or(usize::MAX, |bytes| bytes as usize)
     }
 
-    fn key(ns: NsId, key: &[u8]) -> Box<[u8]> {
-        [&ns.to_be_bytes(), key].concat().into()
+    fn key(ns: NsId, key: &[u8]) -> SmallVec<[u8; 64]> {
+        let mut of_ns = SmallVec::from_slice(&ns.to_be_bytes());
+        of_ns.extend_from_slice(key);
+        of_ns
     }
 
     /// Removes and returns the metadata record of a key, as fjall holds it.
@@ -94,12 +68,12 @@ impl ColdCache {
         if self.entries == 0 {
             return None;
         }
-        self.cache.remove(&Self::key(ns, key))
+        self.cache.remove(&Self::key(ns, key)[..])
     }
 
     /// Whether something is known of a key.
     pub fn contains(&self, ns: NsId, key: &[u8]) -> bool {
-        self.entries > 0 && self.cache.contains_key(&Self::key(ns, key))
+        self.entries > 0 && self.cache.contains_key(&Self::key(ns, key)[..])
     }
 
     /// Whether a record is to be remembered whose key, of this hash, leaves the table.
@@ -128,7 +102,7 @@ impl ColdCache {
     /// Remembers a metadata record.
     pub fn put(&mut self, hash: u32, ns: NsId, key: &[u8], meta: Vec<u8>) {
         self.note(hash);
-        self.cache.insert(Self::key(ns, key), meta.into());
+        self.cache.insert(Self::key(ns, key)[..].into(), meta.into());
     }
 
     /// Bytes held.

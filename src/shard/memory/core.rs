@@ -21,11 +21,12 @@ use std::sync::Arc;
 use crate::codec::{self, Meta, NsId};
 use crate::error::{Error, Result};
 use crate::log::{Log, Lsn};
-use crate::store::Partition;
+use crate::store::{Partition, UserValue};
 use crate::util::scale::Scaled;
 
 use super::blind::Blind;
 use super::cold::ColdCache;
+use super::door::Doorkeeper;
 use super::garbage::Queue;
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
@@ -46,6 +47,7 @@ pub struct CoreStats {
     pub cold_reads: u64,
     pub stored_reads: u64,
     pub blind_writes: u64,
+    pub passing_reads: u64,
 }
 
 /// Elements of a body that are freed on the spot.
@@ -132,6 +134,8 @@ pub struct Core {
     pub log: Arc<Log>,
     /// The shard's partition of the store.
     pub partition: Arc<Partition>,
+    /// Sees what is read only in passing while the table is full.
+    pub door: Doorkeeper,
     /// Second-level cache.
     pub cold: ColdCache,
     /// Copy of the name → id map.
@@ -142,6 +146,15 @@ pub struct Core {
     pub stats: CoreStats,
     /// Reads of the store may wait for the disk: the data no longer fits the block cache.
     pub store_is_cold: bool,
+}
+
+/// Bytes of a full table for each key that its doorkeeper sees before it forgets: about as many keys as come by while a
+/// fourth of the table leaves.
+const BYTES_OF_A_PASSER: usize = 512;
+
+/// A doorkeeper for a table that may hold so much.
+pub fn door(table_limit: usize) -> Doorkeeper {
+    Doorkeeper::new(table_limit / BYTES_OF_A_PASSER)
 }
 
 impl Core {
@@ -224,6 +237,18 @@ impl Core {
             return;
         }
         _ = reads.record(self, meta_key(ns, key));
+    }
+
+    /// The metadata record of a key that was brought, if it need not enter the table for it: that is full, and nobody has
+    /// asked for the key of late.
+    pub fn in_passing(&mut self, hash: u64, ns: NsId, key: &[u8], reads: &Reads) -> Option<UserValue> {
+        let hash = table_hash(hash, ns);
+        let nearly_full = self.table_limit - self.table_limit / 16;
+        if self.table_bytes < nearly_full || self.table.find(hash, ns, key).is_some() {
+            return None;
+        }
+        let value = reads.brought(self, hash, ns, key)?;
+        (!self.door.knows(hash)).then(|| value.clone())
     }
 
     /// False if fjall does not hold the key for certain: no look-up would go there.
@@ -381,6 +406,7 @@ impl Core {
     /// Takes other limits. A second-level cache of another size is a new one; the old one is the caller's to free.
     pub fn resize(&mut self, table_limit: usize, cold_budget: usize) -> Option<ColdCache> {
         self.table_limit = table_limit;
+        self.door = door(table_limit);
         let other = self.cold.budget() != cold_budget;
         other.then(|| {
             let new = self.cold.successor(cold_budget);

@@ -7,6 +7,7 @@
 //! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
 //! | [`blind`] | keys overwritten without a look at what fjall holds of them, and why that is sound |
 //! | [`cold`] | moka: metadata that left the table |
+//! | [`door`] | who comes by once does not get in |
 //! | [`reads`] | reads of the store that hold no lock, and why they are sound |
 //! | [`missing`] | what memory lacks of a collection, and where the store has it |
 //! | [`membership`] | a filter of the keys that fjall may hold |
@@ -22,6 +23,7 @@ pub mod blind;
 mod check;
 pub mod cold;
 pub mod core;
+pub mod door;
 pub mod fields;
 pub mod garbage;
 pub mod membership;

@@ -190,13 +190,25 @@ impl Reads {
 
     /// Whether a key's record was brought, or that there is none, and moka has not been given it since.
     pub fn knows(&self, core: &Core, hash: u32, ns: NsId, key: &[u8]) -> bool {
+        self.of_key(core, hash, ns, key).is_some()
+    }
+
+    /// A key's record that was brought, unless moka has been given it since.
+    pub fn brought(&self, core: &Core, hash: u32, ns: NsId, key: &[u8]) -> Option<&UserValue> {
+        match self.of_key(core, hash, ns, key)? {
+            Found::Record(value) => value.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn of_key(&self, core: &Core, hash: u32, ns: NsId, key: &[u8]) -> Option<&Found> {
         if self.brought.is_empty() {
-            return false;
+            return None;
         }
         let key = meta_key(ns, key);
         let is_it = |brought: &&Brought| brought.era.epoch == core.epoch && brought.place.is(&key);
-        let brought = self.brought.iter().find(is_it);
-        brought.is_some_and(|brought| !core.cold.may_know_since(brought.era.puts, hash))
+        let brought = self.brought.iter().find(is_it)?;
+        (!core.cold.may_know_since(brought.era.puts, hash)).then_some(&brought.found)
     }
 
     fn find(&self, core: &Core, place: &Place) -> Option<&Found> {
@@ -222,6 +234,11 @@ impl Reads {
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// How much is wanted.
+    pub fn wanted(&self) -> usize {
+        self.wanted.len()
     }
 
     /// Whether nothing is wanted.

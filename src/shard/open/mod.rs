@@ -15,7 +15,7 @@ use crate::shard::engine::readers::{Counts, READERS, Readers};
 use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, is_cold, spawn};
 use crate::shard::memory::blind::Blind;
 use crate::shard::memory::cold::ColdCache;
-use crate::shard::memory::core::Core;
+use crate::shard::memory::core::{Core, door};
 use crate::shard::memory::garbage::Queue;
 use crate::shard::memory::membership::Membership;
 use crate::shard::memory::names::Names;
@@ -277,6 +277,7 @@ fn open_core(
         compacting: false,
         trash,
         membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
+        door: door(options.table_budget / shards as usize),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),

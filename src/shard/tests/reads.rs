@@ -20,6 +20,15 @@ impl World {
         found
     }
 
+    /// A string as it is read in passing, from a table that is full or not.
+    fn pass(&mut self, key: &[u8], full: bool) -> Option<Vec<u8>> {
+        let ns = self.ns(DB);
+        self.ahead = full;
+        let found = self.transact(&[key], |txn| txn.string_in_passing(ns, key));
+        self.ahead = false;
+        found.0.unwrap().map(|passing| passing.value().to_vec())
+    }
+
     /// Reads what was wanted; how many reads there were.
     fn bring(&mut self) -> usize {
         let wanted = self.reads.take_wanted();
@@ -124,6 +133,35 @@ fn rule_16_what_was_read_before_a_flush_was_settled_is_not_used_after() {
     assert_eq!(world.get_ahead(b"a"), Err(Error::Cold));
     world.bring();
     assert_eq!(world.get_ahead(b"a"), string(b"2"));
+}
+
+#[test]
+fn what_is_read_in_passing_does_not_enter_a_full_table() {
+    let mut world = world(Fsync::No);
+    let due = world.now_ms + 5;
+    world.put(DB, b"a", b"1", 0);
+    world.put(DB, b"due", b"1", due);
+    world.set_fields(b"hash", 3, b"1");
+    world.rest();
+    assert_eq!(world.pass(b"a", true), None, "nobody has read it");
+    for key in [&b"a"[..], b"due", b"hash"] {
+        assert_eq!(world.get_ahead(key), Err(Error::Cold));
+        world.bring();
+    }
+    let in_table = |world: &World| world.engine().shards.iter().map(|shard| shard.core().table.len()).sum::<usize>();
+    let passed =
+        |world: &World| world.engine().shards.iter().map(|shard| shard.core().stats.passing_reads).sum::<u64>();
+    assert_eq!(in_table(&world), 0);
+    assert_eq!(world.pass(b"a", false), None, "there is room");
+    assert_eq!(world.pass(b"hash", true), None, "no string");
+    world.now_ms = due;
+    assert_eq!(world.pass(b"due", true), None, "expired");
+    assert_eq!(world.pass(b"a", true).as_deref(), Some(&b"1"[..]));
+    assert_eq!((in_table(&world), passed(&world)), (0, 1));
+    assert_eq!(world.pass(b"a", true), None, "asked for again");
+    assert_eq!(world.get_ahead(b"a"), string(b"1"));
+    assert_eq!((in_table(&world), passed(&world)), (1, 1));
+    assert_eq!(world.pass(b"a", true), None, "in the table");
 }
 
 #[test]

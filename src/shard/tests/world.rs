@@ -219,7 +219,11 @@ impl World {
         let mut set = WriteSet::default();
         set.reads = std::mem::take(&mut self.reads);
         let mut lease = engine.lease(&shards);
-        lease.iter_mut().for_each(|core| core.store_is_cold |= self.ahead);
+        let limits: Vec<_> = lease.iter().map(|core| core.table_limit).collect();
+        for core in lease.iter_mut().filter(|_| self.ahead) {
+            // Full, so that what is read in passing does not enter.
+            (core.store_is_cold, core.table_limit) = (true, core.table_bytes);
+        }
         let mut txn = Txn::new(lease, &engine.router, &mut set, self.now_ms, !self.ahead);
         let result = run(&mut txn);
         let need = match &result {
@@ -229,6 +233,7 @@ impl World {
                 txn.need
             }
         };
+        txn.lease.iter_mut().zip(limits).for_each(|(core, limit)| core.table_limit = limit);
         drop(txn);
         self.reads = set.reads;
         let last = engine.log.last();
@@ -484,13 +489,20 @@ impl World {
 
 /// A key's value and time.
 pub(super) fn read(txn: &mut Txn<'_, '_>, ns: NsId, key: &[u8]) -> Result<Option<Value>, Error> {
-    let Some(found) = txn.find(ns, key)? else { return Ok(None) };
-    if txn.object(found).kind != Kind::String {
+    let passing = txn.string_in_passing(ns, key)?;
+    let Some(found) = txn.find(ns, key)? else {
+        assert!(passing.is_none(), "what is not there does not pass by");
+        return Ok(None);
+    };
+    let kind = txn.object(found).kind;
+    assert!(passing.is_none() || kind == Kind::String);
+    if kind != Kind::String {
         return read_collection(txn, found).map(Some);
     }
     let mut bytes = Vec::new();
     txn.string_range(found, 0, usize::MAX, &mut bytes)?;
     assert_eq!(bytes.len(), txn.string_len(found));
+    assert!(passing.is_none_or(|passing| passing.value() == bytes), "in passing the same is read");
     let expire_ms = txn.object(found).expire_ms;
     Ok(Some(Value::string(bytes, expire_ms)))
 }

@@ -40,7 +40,7 @@ use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
 use crate::shard::router::{Router, ShardId};
 
-pub use strings::{BIG_STRING, CHUNK};
+pub use strings::{BIG_STRING, CHUNK, PassingString};
 
 /// Values up to this length are copied aside for undo; longer ones are moved.
 const COPY_LIMIT: usize = 1 << 10;

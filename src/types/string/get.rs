@@ -1,15 +1,11 @@
 //! Reading a value, and what may become of it then.
 
-use super::value::reply_value;
+use super::value::{reply_string, reply_value};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::expire_options::{ExpireOption, READ_WORDS, Word};
 
 fn get(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    match ctx.lookup_string(&args[1])? {
-        Some(found) => reply_value(ctx, found, out)?,
-        None => out.nil(),
-    }
-    Ok(())
+    reply_string(ctx, &args[1], true, out)
 }
 
 fn getdel(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

@@ -1,20 +1,16 @@
 //! Several strings at once.
 
 use super::condition::Condition;
-use super::value::{reply_value, set_until};
+use super::value::{reply_string, set_until};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::shard::memory::object::Kind;
 use crate::types::expire_options::{ExpireOption, WRITE_WORDS, Word};
 use crate::util::num::parse_i64;
 
 fn mget(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     out.array(args.len() - 1);
     for key in args.iter().skip(1) {
-        match ctx.lookup(key)? {
-            Some(found) if ctx.object(found).kind == Kind::String => reply_value(ctx, found, out)?,
-            // No error for another type: one bad key does not spoil the rest.
-            _ => out.nil(),
-        }
+        // No error for another type: one bad key does not spoil the rest.
+        reply_string(ctx, key, false, out)?;
     }
     Ok(())
 }

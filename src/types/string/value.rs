@@ -8,8 +8,8 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::handler::limits::may_go_through;
-use crate::handler::{Ctx, Found, Reply, Result};
-use crate::shard::memory::object::state;
+use crate::handler::{Ctx, Error, Found, Reply, Result};
+use crate::shard::memory::object::{Kind, state};
 use crate::shard::txn::{BIG_STRING, CHUNK};
 
 /// Replies with the whole value.
@@ -22,6 +22,21 @@ pub fn reply_value(ctx: &mut Ctx, found: Found, out: &mut Reply) -> Result {
     }
     let len = ctx.string_len(found);
     reply_range(ctx, found, 0..len, out)
+}
+
+/// Replies with the value of a key, nil if there is none or it is no string, where `strict` does not make that an error.
+/// Where it comes from disk, it is not kept for who may never ask for it again.
+pub fn reply_string(ctx: &mut Ctx, key: &[u8], strict: bool, out: &mut Reply) -> Result {
+    if let Some(string) = ctx.string_in_passing(key)? {
+        out.bulk(string.value());
+        return Ok(());
+    }
+    match ctx.lookup(key)? {
+        Some(found) if ctx.object(found).kind == Kind::String => reply_value(ctx, found, out)?,
+        Some(_) if strict => return Err(Error::WrongType),
+        _ => out.nil(),
+    }
+    Ok(())
 }
 
 /// Replies with a part of the value, which must lie within it.

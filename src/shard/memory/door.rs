@@ -1,0 +1,55 @@
+//! Doorkeepers: who comes by once does not get in.
+//!
+//! A cache that takes whatever is asked for is emptied of what is asked for often by whoever goes through everything once,
+//! and pays for each of its passers: room, an entry, another that must leave for it.
+
+/// Keys that the doorkeeper has seen at least when it forgets them all.
+const DOOR_KEYS: usize = 4096;
+/// What it has of bits for each.
+const DOOR_BITS: usize = 8;
+
+/// Remembers, about, which keys came by of late.
+pub struct Doorkeeper {
+    bits: Box<[u64]>,
+    seen: usize,
+}
+
+impl Doorkeeper {
+    /// That forgets all once it has seen so many.
+    pub fn new(keys: usize) -> Self {
+        let keys = keys.max(DOOR_KEYS).next_power_of_two();
+        Doorkeeper { bits: vec![0; keys * DOOR_BITS / 64].into(), seen: 0 }
+    }
+
+    /// Whether a key of this hash has come by before; it has from now on.
+    pub fn knows(&mut self, hash: u32) -> bool {
+        let bit = crate::util::splitmix::next(&mut u64::from(hash)) as usize % (self.bits.len() * 64);
+        let word = &mut self.bits[bit / 64];
+        let known = *word >> (bit % 64) & 1 == 1;
+        *word |= 1 << (bit % 64);
+        self.seen += usize::from(!known);
+        if self.seen * DOOR_BITS == self.bits.len() * 64 {
+            self.bits.fill(0);
+            self.seen = 0;
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who comes by a second time is known, unless so many others came between that all are forgotten; few are taken for
+    /// others.
+    #[test]
+    fn who_came_by_is_known_for_a_while() {
+        let mut door = Doorkeeper::new(0);
+        let known = (0..1000).filter(|&hash| door.knows(hash)).count();
+        assert!(known < 100, "{known} of 1000 strangers taken for others");
+        assert!((0..1000).all(|hash| door.knows(hash)));
+        (1000..1000 + 2 * DOOR_KEYS as u32).for_each(|hash| _ = door.knows(hash));
+        let known = (0..1000).filter(|&hash| door.knows(hash)).count();
+        assert!(known < 800, "{known} of 1000 are known for ever");
+    }
+}
