@@ -266,6 +266,10 @@ impl Connection {
                 let mut input = std::mem::take(&mut state.input);
                 let (done, stop) = self.run(state, &mut input);
                 state.keep_rest(input, done);
+                if !state.sending.is_empty() {
+                    // From here on the socket wakes the task when it takes more.
+                    self.poll_send(state, cx);
+                }
                 self.account(state);
                 match stop {
                     Stop::Dry if !state.broken => {}

@@ -284,6 +284,27 @@ mod tests {
         });
     }
 
+    /// The peer sends nothing more that would have the connection looked at.
+    #[test]
+    fn a_reply_to_what_had_to_wait_leaves_as_the_peer_reads_it() {
+        with_connection(|connection, mut peer| async move {
+            let text = vec![b'x'; 900 << 10];
+            let request = [format!("*2\r\n$4\r\nECHO\r\n${}\r\n", text.len()).as_bytes(), &text, b"\r\n"].concat();
+            let mut reply = vec![0; text.len() + 11];
+            connection.worker.server.hold_back(now_ms(), now_ms() + 300, true);
+            let talk = async {
+                peer.write_all(&request).await.unwrap();
+                let all = tokio::time::timeout(Duration::from_secs(20), peer.read_exact(&mut reply)).await;
+                assert!(all.is_ok(), "it stands still");
+            };
+            // On its own, so that nothing but its socket wakes it.
+            let local = tokio::task::LocalSet::new();
+            local.spawn_local(connection.serve());
+            local.run_until(talk).await;
+            assert!(reply.ends_with(b"x\r\n"));
+        });
+    }
+
     #[test]
     fn what_is_on_its_way_leaves_whatever_the_connection_waits_for() {
         with_connection(|connection, mut peer| async move {
