@@ -51,6 +51,9 @@ pub enum Error {
     /// Not for the client: a key belongs to a shard that the command does not hold. It left nothing behind and is run again
     /// with all of them.
     Undeclared,
+    /// Not for the client: it takes so long that others are to run in between. It left nothing behind and is run again where
+    /// it may give its shards back now and then.
+    Long,
     /// The command was ended on its way and has left nothing behind: its client was killed or has left, or the server
     /// goes down.
     Ended,
@@ -99,7 +102,7 @@ impl Error {
             Error::Text(text) => Cow::Borrowed(text),
             Error::Quoted(text) => String::from_utf8_lossy(text),
             Error::Misconf(why) => format!("MISCONF Errors writing to the AOF file: {why}").into(),
-            Error::Cold | Error::Crowded | Error::Uncounted | Error::Undeclared => {
+            Error::Cold | Error::Crowded | Error::Uncounted | Error::Undeclared | Error::Long => {
                 "ERR internal: command not run again".into()
             }
             Error::Ended => {

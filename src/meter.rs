@@ -205,6 +205,18 @@ impl State {
         }
     }
 
+    fn values(&self) -> Values {
+        Values {
+            left: self.left.get(),
+            here: self.here.get(),
+            share: self.share.get(),
+            crowded: self.crowded.get(),
+            held: self.held.get(),
+            granted: self.granted.get(),
+            most: self.most.get(),
+        }
+    }
+
     #[inline]
     fn replace(&self, by: Values) -> Values {
         Values {
@@ -242,6 +254,27 @@ pub fn begin(allowance: Allowance) -> Running {
     let asks = ended.is_some();
     let ended = if asks { ENDED.replace(ended) } else { None };
     Running { before, ended, asks }
+}
+
+/// Puts the allowance of this thread's command aside until this is dropped: what runs meanwhile is somebody else's.
+#[must_use = "the allowance is back when this is dropped"]
+pub struct Aside {
+    values: Values,
+    ended: Option<Ended>,
+}
+
+/// Puts the allowance aside.
+pub fn aside() -> Aside {
+    let unbounded = State::unbounded();
+    let values = STATE.with(|state| state.replace(unbounded.values()));
+    Aside { values, ended: ENDED.replace(None) }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        STATE.with(|state| state.replace(self.values));
+        ENDED.replace(self.ended.take());
+    }
 }
 
 impl Drop for Running {

@@ -47,6 +47,14 @@ impl FieldTimes {
         Extra::Hash { mode: EXPIRING, persist, lower, upper, indexed }
     }
 
+    /// The same of a copy: no sweep is at it that would look at it again.
+    pub fn of_copy(extra: Extra) -> Extra {
+        match FieldTimes::of(&extra) {
+            Some(times) => FieldTimes { indexed: times.lower, ..times }.extra(),
+            None => extra,
+        }
+    }
+
     /// A field came, or got this time; 0 for none.
     pub fn add(&mut self, expire_ms: u64) {
         if expire_ms == 0 {

@@ -13,23 +13,27 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use posted::{First, post};
+
 use super::{Id, Slot, keys, resolve, table};
 use crate::error::{Error, quotation};
 use crate::handler::buffers::Away;
 use crate::handler::ctx::Mark;
-use crate::handler::effects::carry_out;
 use crate::handler::limits::Bounds;
 use crate::handler::server::{ThreadStats, bump};
-use crate::handler::session::{Multi, bits};
-use crate::handler::{Args, Command, Ctx, Effect, Effects, Group, OwnedArgs, Reply, Route, Server, Session, flags};
+use crate::handler::session::Multi;
+use crate::handler::{
+    Args, Command, Ctx, Effect, Effects, Group, OwnedArgs, Reply, Route, Server, Session, flags, key,
+};
 use crate::log::Lsn;
-use crate::meter::{self, Allowance, Ended};
-use crate::shard::actor::{Job, Lease, ShardSet};
+use crate::meter::{self, Allowance};
+use crate::shard::actor::{Lease, ShardSet};
 use crate::shard::engine::gate;
 use crate::shard::memory::ahead;
-use crate::shard::memory::blind::Counting;
+use crate::shard::memory::busy::Wish;
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
+use crate::shard::txn::rest::Rests;
 use crate::shard::txn::{Txn, WriteSet};
 use crate::util::scale::Scaled;
 
@@ -345,7 +349,7 @@ fn run_here(
         && let Some(lease) = server.engine.try_lease(&shards)
     {
         let running = meter::begin(Allowance::here(bounds.command));
-        let place = (bounds.reply, false);
+        let place = (bounds.reply, false, Rests::Never);
         let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
         // What waits for these cores has an allowance of its own.
         drop(running);
@@ -368,7 +372,9 @@ fn run_here(
                 shards = server.engine.all_shards();
                 continue;
             }
-            Err(Again::Elsewhere | Again::Alone) => {}
+            // Whoever runs it next finds out for which key it waits.
+            Err(Again::Free) => break,
+            Err(Again::Elsewhere | Again::Alone | Again::Long) => {}
         }
         runs += 1;
         if !set.reads.is_content() {
@@ -389,15 +395,6 @@ fn run_here(
     let Some(session) = slot.take() else { return Outcome::Closed };
     set.reads.give_up();
     Outcome::Posted(post(server, session, command, call, shards, (out.proto(), first)))
-}
-
-/// What is done first for a command that is posted.
-enum First {
-    /// It runs with whoever holds its shard, who finds out whether it is cold or long.
-    Run,
-    RunElsewhere,
-    /// Blind keys are sighted.
-    Count,
 }
 
 /// Runs of a command on a network thread: each may find missing what only the one before could tell it to look for.
@@ -446,9 +443,6 @@ fn want_rest(
 /// With more arguments, or commands queued, a command is not even begun on a network thread.
 const MOST_ARGS: Scaled<usize> = Scaled::new(8 << 10);
 
-/// What commands gather of each of their arguments: where it stands, what it was read as.
-const BYTES_OF_AN_ARG: usize = 24;
-
 /// The function must be run again; it left nothing behind.
 enum Again {
     /// Where it may wait for the disk and take its time.
@@ -459,6 +453,10 @@ enum Again {
     Counted,
     /// With all shards.
     Everywhere,
+    /// Where it may rest.
+    Long,
+    /// Once a key is let go.
+    Free,
 }
 
 /// Runs the function and commits; whether it failed. The caller has given it an allowance.
@@ -472,14 +470,20 @@ fn under_lease<'e>(
     lease: Lease<'e>,
     (set, effects): (&mut WriteSet, &mut Effects),
     out: &mut Reply,
-    (most_reply, may_block): (usize, bool),
+    (most_reply, may_block, rests): (usize, bool, Rests),
 ) -> (Lease<'e>, Result<(Lsn, bool), Again>) {
+    if lease.iter().any(|core| !core.busy.is_empty())
+        && kept_by(server, session, command, call.args, &lease, &rests).is_some()
+    {
+        return (lease, Err(Again::Free));
+    }
     if let Some(core) = lease.first() {
         session.follow(&core.names);
     }
     let mut txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
     txn.count_hits = command.has(flags::READONLY);
     txn.no_touch = session.no_touch;
+    txn.rests = rests;
     let mut ctx = Ctx::new(txn, session, effects, server);
     let begin = out.len();
     let result = (command.run)(&mut ctx, call.args, out);
@@ -504,6 +508,7 @@ fn under_lease<'e>(
                 Error::Crowded => Err(Again::Alone),
                 Error::Uncounted => Err(Again::Counted),
                 Error::Undeclared => Err(Again::Everywhere),
+                Error::Long => Err(Again::Long),
                 error => {
                     ctx.txn.count_look_ups();
                     out.error(&error);
@@ -512,176 +517,47 @@ fn under_lease<'e>(
             }
         }
     };
+    let waiting = ctx.txn.let_go();
+    if !waiting.is_empty() {
+        // They find the cores taken here, or run what else has waited: not on this thread, which has them.
+        let run = move || waiting.into_iter().for_each(|waiter| waiter());
+        server.engine.readers.work(Box::new(run));
+    }
     (ctx.into_lease(), result)
 }
 
-/// A call with everything it needs to run on another thread.
-struct Request {
-    server: Arc<Server>,
-    session: Box<Session>,
-    command: (Id, &'static Command),
-    row: &'static Command,
-    args: OwnedArgs,
-    /// Counts them as long as they wait and run, when the input they came in is given back.
-    away: Away,
-    hash: u64,
-    now_ms: u64,
-    shards: ShardSet,
-    proto: u8,
-    /// What it lacked, and has been brought, in so many runs; and what counts that as long as it waits.
-    reads: Reads,
-    brought: Away,
-    runs: usize,
-    /// It waits for an exact count.
-    counting: Option<Counting>,
-    done: oneshot::Sender<Finished>,
-}
-
-fn post(
-    server: &Arc<Server>,
-    session: Box<Session>,
-    row: &'static Command,
-    call: Call<'_>,
-    shards: ShardSet,
-    (proto, first): (u8, First),
-) -> oneshot::Receiver<Finished> {
-    let (done, finished) = oneshot::channel();
-    let args = OwnedArgs::from(call.args);
-    let request = Request {
-        server: server.clone(),
-        away: Away::new(server, &session.client, args.memory_bytes()),
-        session,
-        command: call.command,
-        row,
-        args,
-        hash: call.hash,
-        now_ms: call.now_ms,
-        shards,
-        proto,
-        reads: Reads::default(),
-        brought: Away::default(),
-        runs: 0,
-        counting: None,
-        done,
+/// The keys of a call, and whether it writes them; of EXEC those of its queue.
+fn wishes(session: &Session, command: &Command, args: Args<'_>) -> Vec<(Vec<u8>, bool)> {
+    let mut wishes = Vec::new();
+    let mut add = |command: &Command, args: Args<'_>| {
+        for &(at, flags) in &keys::keys_of(command, args).unwrap_or_default() {
+            let writes = command.has(flags::WRITE) && flags & (key::RW | key::OW | key::RM) != 0;
+            wishes.push((args[at].to_vec(), writes));
+        }
     };
-    match first {
-        First::Run => request.post(Place::Here),
-        First::RunElsewhere => request.post(Place::Elsewhere),
-        First::Count => request.count(),
+    add(command, args);
+    for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
+        add(queued.0, queued.1.as_args());
     }
-    finished
+    wishes
 }
 
-/// Where a posted command runs.
-enum Place {
-    /// With whoever holds the shard, perhaps a network thread.
-    Here,
-    /// On the shard's thread.
-    Elsewhere,
-    /// There, at its turn to have the memory.
-    Alone(meter::Turn),
-}
-
-impl Request {
-    /// Has it run when what it lacks has been read.
-    fn bring(mut self) {
-        let (server, reads) = (self.server.clone(), std::mem::take(&mut self.reads));
-        let then = move |reads: Reads| {
-            self.brought = Away::new(&self.server, &self.session.client, reads.memory_bytes());
-            self.reads = reads;
-            self.post(Place::Here);
-        };
-        server.engine.readers.bring(reads, Box::new(then));
-    }
-
-    /// Has it run when what is blind by now has been sighted. No key becomes blind until it has run.
-    fn count(mut self) {
-        let server = self.server.clone();
-        let then = move |counting| {
-            self.counting = Some(counting);
-            self.post(Place::Here);
-        };
-        server.engine.count_exactly(Box::new(then));
-    }
-
-    fn post(self, place: Place) {
-        let (server, shards) = (self.server.clone(), self.shards.clone());
-        let may_block = !matches!(place, Place::Here);
-        let job: Job = Box::new(move |lease| self.run(lease, place));
-        if may_block {
-            server.engine.post_blocking(shards, job);
-        } else {
-            server.engine.post(shards, job);
-        }
-    }
-
-    fn run<'e>(mut self, lease: Lease<'e>, place: Place) -> Lease<'e> {
-        let server = self.server.clone();
-        let bounds = Bounds::of(&server.config.settings());
-        let running = meter::begin(match &place {
-            Place::Here => Allowance::here(bounds.command),
-            Place::Elsewhere => Allowance::elsewhere(bounds.command, self.ended()),
-            Place::Alone(turn) => Allowance::elsewhere(bounds.command, self.ended()).at(turn),
-        });
-        // The copy of the request counts, too. A refusal ends the command at its first step.
-        _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
-        let mut reply = Reply::new(self.proto);
-        let (mut set, mut effects) = (WriteSet::default(), Effects::default());
-        set.reads = std::mem::take(&mut self.reads);
-        drop(std::mem::take(&mut self.brought));
-        let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
-        let buffers = (&mut set, &mut effects);
-        let may = (bounds.reply, !matches!(place, Place::Here));
-        let (lease, result) = under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
-        drop(running);
-        drop(place);
-        match result {
-            Ok((need, failed)) => {
-                let failed = failed.then(|| table().slot(self.command.0, self.row));
-                if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING != 0 {
-                    reply.give_back(0);
-                }
-                reply.trim();
-                drop(self.away);
-                let away = Away::new(&server, &self.session.client, reply.capacity());
-                if server.buffers.are_full() {
-                    crate::server::client::evict(&server);
-                }
-                // A closed channel means that the connection is gone; its write stands all the same.
-                let finished = Finished { session: self.session, reply, need, failed, effects: effects.take(), away };
-                if let Err(Finished { effects, .. }) = self.done.send(finished) {
-                    carry_out(None, effects);
-                }
-            }
-            Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
-            Err(Again::Elsewhere) => {
-                want_rest(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
-                (self.reads, self.runs) = (set.reads, self.runs + 1);
-                self.bring();
-            }
-            Err(Again::Counted) => self.count(),
-            Err(Again::Everywhere) => {
-                self.shards = server.engine.all_shards();
-                self.post(if may.1 { Place::Elsewhere } else { Place::Here });
-            }
-            Err(Again::Alone) => meter::when_alone(Box::new(|turn| self.post(Place::Alone(turn)))),
-        }
-        lease
-    }
-}
-
-impl Request {
-    /// Whether the command is to end before it is done: a kill and a shutdown end any, its client's leaving one that only
-    /// reads.
-    fn ended(&self) -> Ended {
-        let (client, server) = (self.session.client.clone(), self.server.clone());
-        let writes = self.session.writes(self.row);
-        let bits = if writes { bits::CLOSING } else { bits::CLOSING | bits::GONE };
-        Box::new(move || {
-            client.bits.load(Ordering::Relaxed) & bits != 0
-                || server.engine.gate.load(Ordering::Relaxed) & gate::STOPPING != 0
-        })
-    }
+/// The key that somebody else goes through and that keeps a call from running: its core, and the key.
+#[cold]
+fn kept_by(
+    server: &Server,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+    lease: &Lease<'_>,
+    rests: &Rests,
+) -> Option<(usize, Vec<u8>)> {
+    let holds = matches!(rests, Rests::Holding(_));
+    wishes(session, command, args).into_iter().find_map(|(key, writes)| {
+        let shard = server.engine.router.shard_of(&key);
+        let at = lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
+        lease[at].busy.keeps(&key, Wish { writes, holds }).then_some((at, key))
+    })
 }
 
 /// Redis's text for a command it does not know.
@@ -700,6 +576,7 @@ pub fn unknown_command(args: Args<'_>) -> Error {
     Error::Quoted(text.into())
 }
 
+mod posted;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests;

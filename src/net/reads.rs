@@ -59,10 +59,17 @@ impl OwnReads {
         self.wake.notify_one();
     }
 
-    /// A few reads, of what this thread is to do, else of what the readers have not begun. Whether there were any.
+    /// A few reads, of what this thread is to do, else of what the readers have not begun. Whether there are more.
     fn turn(&self, readers: &Readers) -> bool {
         let first = self.errands.borrow_mut().pop_front();
-        let Some(mut errand) = first else { return readers.help() };
+        match first {
+            Some(errand) => self.go_on(readers, errand),
+            None => readers.help(),
+        }
+        !self.errands.borrow().is_empty() || readers.want_help()
+    }
+
+    fn go_on(&self, readers: &Readers, mut errand: Errand) {
         let mut quick = true;
         let mut done = 0;
         for wanted in errand.rest.by_ref().take(TURN) {
@@ -84,7 +91,6 @@ impl OwnReads {
             errand.brought.want_again(errand.rest);
             self.have_brought(readers, errand.brought, errand.then);
         }
-        true
     }
 }
 
@@ -98,6 +104,7 @@ impl Worker {
                 // The sockets are looked at before this goes on.
                 tokio::task::yield_now().await;
             }
+            self.reads.inbox.empty();
         }
     }
 }
@@ -146,11 +153,12 @@ mod tests {
         loop {
             // Whatever the disk of this machine does.
             engine.store.partition(0).note_quick();
-            if !own.turn(&engine.readers) {
-                break;
-            }
+            let more = own.turn(&engine.readers);
             own.inbox.empty();
             left.push(engine.readers.pending());
+            if !more {
+                break;
+            }
         }
         assert_eq!(engine.readers.pending(), 0);
         assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");

@@ -75,6 +75,9 @@ struct Shards {
     table_objects: u64,
     /// Keys that are blind.
     blind: u64,
+    /// Keys that are held by commands in slices, and commands that wait for one.
+    busy: u64,
+    waiting: u64,
     cold_bytes: u64,
     cold_entries: u64,
     garbage: u64,
@@ -122,6 +125,9 @@ impl Shards {
         sum.evicted_objects += stats.evicted_objects;
         sum.cold_reads += stats.cold_reads;
         sum.stored_reads += stats.stored_reads;
+        sum.rests += stats.rests;
+        self.busy += core.busy.len() as u64;
+        self.waiting += core.busy.waiting() as u64;
         sum.passing_reads += stats.passing_reads;
         sum.blind_writes += stats.blind_writes;
         self.dirty_objects += (core.dirty.len() + core.in_flight.len()) as u64;

@@ -6,6 +6,7 @@
 use std::ops::Bound;
 
 use crate::codec::element::list_element;
+use crate::codec::field::FieldTimes;
 use crate::codec::{Extra, NsId};
 use crate::handler::{After, Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::{Kind, Object, state};
@@ -73,7 +74,7 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
         encoding: body.encoding,
         form: body.form,
         size: body.size,
-        extra: body.extra,
+        extra: FieldTimes::of_copy(body.extra),
         expire_ms: object.expire_ms,
     };
     let mut copy = Build::new(&ctx.txn, ns, to)?;
@@ -82,10 +83,8 @@ fn copy_to(ctx: &mut Ctx, from: &[u8], ns: NsId, to: &[u8]) -> Result<bool> {
     if let Extra::List { head, .. } = shape.extra {
         list_element(head, &mut first);
     }
-    for element in ctx.txn.elements(found, Bound::Included(&first), Bound::Unbounded, false)? {
-        let (element, value) = element?;
-        copy.put(&element, &value)?;
-    }
+    let put = |element: &[u8], value: &[u8]| copy.put(element, value);
+    ctx.txn.each_in_slices(found, Bound::Included(&first), Bound::Unbounded, put)?;
     copy.finish(&mut ctx.txn, shape)?;
     Ok(true)
 }

@@ -89,6 +89,22 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// Shards whose cores are given back for a while.
+pub struct Resting<'a>(SmallVec<[&'a Shard; 1]>);
+
+impl<'a> From<Lease<'a>> for Resting<'a> {
+    fn from(lease: Lease<'a>) -> Self {
+        Resting(lease.into_iter().map(|guard| guard.shard).collect())
+    }
+}
+
+impl<'a> Resting<'a> {
+    /// Takes the cores again, in their order; waits for them.
+    pub fn wake(self) -> Lease<'a> {
+        self.0.into_iter().map(Shard::core).collect()
+    }
+}
+
 /// Orders an unlock before the look at what arrived meanwhile, and the posting of work before the try of the lock.
 #[inline]
 fn full_fence() {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::{Config, Source};
 use crate::handler::KeySpec;
-use crate::handler::session::Client;
+use crate::handler::session::{Client, bits};
 use crate::log::{Fsync, RealIo};
 use crate::shard::Engine;
 use crate::shard::engine::EngineOptions;
@@ -591,5 +591,147 @@ fn a_transaction_that_finds_the_memory_taken_keeps_its_queue() {
     free();
     for (n, later) in waiting {
         assert_eq!(world.end(Err(later)), "*1 +OK ", "{n} bytes");
+    }
+}
+
+impl World {
+    /// Lets go of a key that was held by hand, as the command does that holds it.
+    fn let_go(&self, key: &str) -> usize {
+        let engine = self.engine();
+        let waiting = engine.shards[engine.router.shard_of(key.as_bytes()) as usize].core().busy.let_go(key.as_bytes());
+        let count = waiting.len();
+        waiting.into_iter().for_each(|waiter| waiter());
+        count
+    }
+
+    fn hold(&self, key: &str, writes: bool) {
+        let engine = self.engine();
+        engine.shards[engine.router.shard_of(key.as_bytes()) as usize].core().busy.hold(key.as_bytes(), writes);
+    }
+
+    /// Keys held, and commands that wait for one.
+    fn busy(&self) -> (usize, usize) {
+        let both = self.engine().lease(&[0, 1]);
+        (both.iter().map(|core| core.busy.len()).sum(), both.iter().map(|core| core.busy.waiting()).sum())
+    }
+}
+
+/// In all databases, in EXEC, and whatever else the command names.
+#[test]
+fn who_writes_a_key_that_another_goes_through_waits_and_nobody_else() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.call(&format!("MSET {a} 1 {b} 2"));
+    world.hold(&a, false);
+    for line in [format!("GET {a}"), format!("SET {b} 3"), format!("MGET {a} {b}"), format!("COPY {a} {b} REPLACE")] {
+        let begun = world.begin(&words(&line));
+        assert!(!world.end(begun).starts_with('-'), "{line}");
+    }
+    assert_eq!(world.busy(), (1, 0));
+    let exec = [format!("GET {b}"), format!("INCR {a}")];
+    let writes = [
+        format!("INCR {a}"),
+        format!("MSET {b} 5 {a} 5"),
+        format!("RENAME {b} {a}"),
+        format!("MOVE {a} 1"),
+        "EXEC".into(),
+    ];
+    for line in writes {
+        world.connect();
+        if line == "EXEC" {
+            assert_eq!(world.call("MULTI"), "+OK ");
+            exec.iter().for_each(|line| assert_eq!(world.call(line), "+QUEUED "));
+        }
+        let before = world.busy().1;
+        let Err(mut finished) = world.begin(&words(&line)) else { panic!("{line} does not wait") };
+        while world.busy().1 == before {
+            // Whoever had a shard when it came has it now and then.
+            assert!(finished.try_recv().is_err(), "{line} does not wait");
+            std::thread::yield_now();
+        }
+        assert_eq!(world.let_go(&a), 1, "{line}");
+        let finished = finished.blocking_recv().unwrap();
+        assert!(!finished.reply.as_slice().starts_with(b"-OOM"), "{line}");
+        world.hold(&a, false);
+    }
+    world.let_go(&a);
+    assert_eq!(world.busy(), (0, 0));
+}
+
+/// It goes on where it may rest, whatever it is; what it has held is free afterwards.
+#[test]
+fn what_is_long_is_done_in_slices_and_lets_go() {
+    // More than a network thread does at a time; what is kept is little, as here every few kilobytes go to the store.
+    const MANY: usize = 17_000;
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    let all = |words: &str| (0..MANY).map(|i| words.replace('N', &i.to_string())).collect::<String>();
+    world.call(&format!("SADD {a}{}", all(" mN")));
+    world.call(&format!("RPUSH list{}", all(" N")));
+    world.call(&format!("HSET hash{}", all(" fN N")));
+    let long = [
+        (format!("SMEMBERS {a}"), "*17000 "),
+        ("LRANGE list 0 -1".to_owned(), "*17000 "),
+        ("HGETALL hash".to_owned(), "*34000 "),
+        (format!("SPOP {a} 16000"), "*16000 "),
+        ("LTRIM list 1000 1999".to_owned(), "+OK "),
+        (format!("COPY hash {b}"), ":1 "),
+    ];
+    for (line, expected) in long {
+        let begun = world.begin(&words(&line));
+        assert!(begun.is_err(), "{line} is long");
+        let reply = world.end(begun);
+        assert!(reply.starts_with(expected), "{line}: {}", &reply[..reply.len().min(80)]);
+        assert_eq!(world.busy(), (0, 0), "{line}");
+    }
+    let rests: u64 = world.engine().lease(&[0, 1]).iter().map(|core| core.stats.rests).sum();
+    assert!(rests > 5 * MANY as u64 / 17, "{rests} rests: a slice is 16 elements at most here");
+    assert_eq!(world.call(&format!("SCARD {a}")), ":1000 ");
+    assert_eq!(world.call("LINDEX list 0"), "$4 1000 ");
+    assert_eq!(world.call(&format!("HLEN {b}")), ":17000 ");
+    assert_eq!(world.call(&format!("HGET {b} f16999")), "$5 16999 ");
+}
+
+/// Two that write one key run one after the other.
+#[test]
+fn who_is_to_hold_a_key_waits_for_who_holds_it() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.call(&format!("SADD {a}{}", (0..17_000).map(|i| format!(" {i}")).collect::<String>()));
+    world.hold(&b, true);
+    let begun = world.begin(&words(&format!("COPY {a} {b}")));
+    while world.busy() != (1, 1) {
+        std::thread::yield_now();
+    }
+    world.connect();
+    assert_eq!(world.call(&format!("EXISTS {b}")), ":0 ", "who only looks sees what was there before");
+    world.let_go(&b);
+    assert_eq!(world.end(begun), ":1 ");
+    assert_eq!(world.busy(), (0, 0));
+}
+
+/// The sweep that is at a hash looks at it again; nobody does at the copy.
+#[test]
+fn the_copy_of_a_hash_is_swept_as_soon_as_its_fields_say() {
+    use crate::codec::field::FieldTimes;
+    let mut world = World::new();
+    world.call("HSET hash f 1 g 2");
+    world.call("HPEXPIREAT hash 60000000000000 FIELDS 1 f");
+    let ns = world.session.as_ref().map(|session| session.ns).unwrap();
+    let indexed = |world: &World, key: &str, to: Option<u64>| {
+        let engine = world.engine();
+        engine.transact(&engine.all_shards(), 1, |txn| {
+            let at = txn.find(ns, key.as_bytes())?.unwrap();
+            let mut times = FieldTimes::of(&txn.body(at).extra).unwrap();
+            times.indexed = to.unwrap_or(times.indexed);
+            txn.set_extra(at, times.extra());
+            Ok(times.indexed)
+        })
+    };
+    assert_eq!(indexed(&world, "hash", Some(60_000_000_060_000)), Ok(60_000_000_060_000));
+    world.call("COPY hash copy");
+    world.call("RENAME hash renamed");
+    for key in ["copy", "renamed"] {
+        assert_eq!(indexed(&world, key, None), Ok(60_000_000_000_000), "{key}");
     }
 }

@@ -22,14 +22,15 @@ use crate::error::Result;
 use crate::shard::memory::core::{Core, storage};
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::overlay::Key;
+use crate::shard::memory::table::Index;
 use crate::shard::txn::elements::whole_group;
 use crate::shard::txn::{Found, Txn};
 use crate::util::scale::Scaled;
 
 /// Fields gone through per hold of the shard's lock.
 pub const SLICE: Scaled<usize> = Scaled::new(1024).in_unit_tests(4);
-/// A hash is looked at again at the latest so long after a sweep that did not come to its end, ms.
-const UNFINISHED_MS: u64 = 60_000;
+/// A hash is looked at again at the latest so long after a sweep that did not come to its end, after a crash for example, ms.
+const UNFINISHED_MS: u64 = 5_000;
 /// Of a big hash's sweeps, time between two in terms of the time that one takes.
 const REST: u32 = 8;
 
@@ -50,10 +51,12 @@ pub struct FieldSweep {
 }
 
 impl FieldSweep {
-    /// The sweep of the hash that is due first; what stands in the index without reason leaves it.
+    /// The sweep of the hash that is due first and that no command goes through; what stands in the index without reason
+    /// leaves it.
     pub fn next(core: &mut Core, now_ms: u64) -> Option<Self> {
         loop {
-            let index = core.fields.first_due(now_ms)?;
+            let is_free = |index: &Index| !core.busy.holds(core.table.at(*index).key());
+            let index = core.fields.due(now_ms).find(is_free)?;
             let object = core.table.at(index);
             if !core.names.is_live(object.ns) || object.fields_due_ms() == 0 {
                 core.fields.set_due(index, 0);
@@ -70,6 +73,13 @@ impl FieldSweep {
                 took: Duration::ZERO,
             });
         }
+    }
+}
+
+impl FieldSweep {
+    /// Whether a command goes through the hash: what it has seen stays.
+    pub fn waits(&self, core: &Core) -> bool {
+        core.busy.holds(&self.key)
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long; looks after the store, opens it again where a compaction failed |
 //! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; tables over their limit shrink; free memory goes back to the system; who waits too long for other commands' memory goes on |
+//! | `long-n` | runs commands in slices ([`crate::shard::engine::long`]) |
 //! | `read-n` | reads the store for commands that wait for it ([`crate::shard::engine::readers`]) |
 //! | `free` | frees big overlays that commands have thrown away |
 //! | `compact` | rewrites partitions of which much is dead |
@@ -23,6 +24,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::meter;
+use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::READERS;
 use crate::shard::engine::{Engine, MOST_DELAY_US, gate, spawn};
 use crate::shard::router::ShardId;
@@ -85,6 +87,7 @@ impl Engine {
             spawn("compact".to_owned(), self.options.nice, move || compact.compact_thread()),
         ];
         threads.extend((0..READERS).map(reader));
+        threads.extend(Long::start(self));
         threads
     }
 

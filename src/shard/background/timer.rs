@@ -215,7 +215,7 @@ impl<'a> Timer<'a> {
 
     /// Leftovers of big results.
     fn collect_staged(&mut self, now_ms: u64) -> Result {
-        if self.with_core(|core| core.staged.lock().is_empty()) {
+        if self.with_core(|core| core.staged.lock().iter().all(|(_, builder)| builder.strong_count() > 0)) {
             return Ok(());
         }
         self.transact(now_ms, |txn| {
@@ -403,11 +403,11 @@ fn reap_slice(core: &mut Core) -> bool {
 /// Removes the table's next keys whose time is past. True if there may be more.
 fn expire_slice(txn: &mut Txn<'_, '_>, now_ms: u64) -> bool {
     for _ in 0..SWEEP_SLICE {
-        let Some(&(expire_ms, index)) = txn.lease[0].expiry.first() else { return false };
-        if expire_ms > now_ms {
-            return false;
-        }
         let core = &mut *txn.lease[0];
+        let due = core.expiry.iter().take_while(|(expire_ms, _)| *expire_ms <= now_ms);
+        // What a command goes through stays as long as it does.
+        let mut free = due.filter(|(_, index)| !core.busy.holds(core.table.at(*index).key()));
+        let Some(&(_, index)) = free.next() else { return false };
         if !core.names.is_live(core.table.at(index).ns) {
             core.set_expire(index, 0);
             continue;
@@ -424,6 +424,9 @@ fn sweep_hashes(txn: &mut Txn<'_, '_>, sweep: &mut Option<FieldSweep>, now_ms: u
     for _ in 0..FIELDS_HASHES {
         let Some(next) = sweep.take().or_else(|| FieldSweep::next(&mut txn.lease[0], now_ms)) else { return Ok(false) };
         let next = sweep.insert(next);
+        if next.waits(&txn.lease[0]) {
+            return Ok(false);
+        }
         let slice = txn.sweep_fields(next)?;
         if slice.ended {
             *sweep = None;
@@ -451,6 +454,10 @@ fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
         core.put_raw(record.to_vec(), None);
         return Ok(());
     };
+    if core.busy.holds(&key) {
+        // From the table it goes when it is let go.
+        return Ok(());
+    }
     let object = core.table.at(index);
     if kind == ExpiryKind::Field {
         if object.fields_due_ms() != expire_ms && core.fields.stored_ms(index) != expire_ms {

@@ -9,6 +9,7 @@
 //! It is opened and closed in [`crate::shard::open`].
 
 pub mod checkpoint;
+pub mod long;
 pub mod options;
 pub mod readers;
 
@@ -26,6 +27,7 @@ use crate::store::Store;
 
 use crate::shard::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
 use crate::shard::engine::checkpoint::Kept;
+use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, Readers};
 use crate::shard::memory::blind::{self, Counting};
 use crate::shard::memory::names::Names;
@@ -86,6 +88,8 @@ pub struct Engine {
     pub store: Arc<Store>,
     /// Who reads the store for commands that wait for it.
     pub readers: Readers,
+    /// Who runs commands in slices.
+    pub long: Long,
     pub(in crate::shard) counts: Counts,
     /// I/O of the log; its named steps also mark the steps of a flush.
     pub io: Arc<dyn Io>,

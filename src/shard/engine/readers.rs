@@ -61,6 +61,16 @@ enum Task {
     Work(Box<dyn FnOnce() + Send>),
 }
 
+impl Task {
+    /// Whether it is likely to be done at once.
+    fn is_quick(&self) -> bool {
+        match self {
+            Task::Read(_, wanted) => wanted.iter().all(|wanted| wanted.partition().reads_are_quick()),
+            Task::Work(_) => false,
+        }
+    }
+}
+
 /// What is asked for, and who is at it.
 #[derive(Default)]
 struct Queue {
@@ -224,21 +234,21 @@ impl Readers {
         self.pending.fetch_sub(reads, Ordering::Relaxed);
     }
 
-    /// Does a task that others wait for, by a thread that must not wait for the disk. Whether there was one.
-    pub fn help(&self) -> bool {
-        let mut queue = self.queue.lock();
-        let task = match queue.tasks.pop_front() {
-            Some(Task::Read(errand, wanted)) if wanted.iter().all(|wanted| wanted.partition().reads_are_quick()) => {
-                Some((errand, wanted))
-            }
-            Some(task) => {
-                queue.tasks.push_front(task);
-                None
-            }
-            None => None,
+    /// Whether there are tasks that nobody has begun; no, where somebody else is just looking.
+    pub fn want_help(&self) -> bool {
+        self.queue.try_lock().is_some_and(|queue| queue.tasks.front().is_some_and(Task::is_quick))
+    }
+
+    /// Does a task that nobody has begun, if there is one that need not wait for the disk.
+    pub fn help(&self) {
+        let task = {
+            let mut queue = self.queue.lock();
+            let quick = queue.tasks.front().is_some_and(Task::is_quick);
+            if quick { queue.tasks.pop_front() } else { None }
         };
-        drop(queue);
-        task.map(|(errand, wanted)| self.read(&errand, wanted)).is_some()
+        if let Some(Task::Read(errand, wanted)) = task {
+            self.read(&errand, wanted);
+        }
     }
 
     fn read(&self, errand: &Errand, wanted: Vec<Wanted>) {

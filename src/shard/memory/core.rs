@@ -25,9 +25,10 @@ use crate::store::{Partition, UserValue};
 use crate::util::scale::Scaled;
 
 use super::blind::Blind;
+use super::busy::Busy;
 use super::cold::ColdCache;
 use super::door::Doorkeeper;
-use super::garbage::Queue;
+use super::garbage::{AllStaged, Queue};
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::order::Order;
@@ -48,6 +49,7 @@ pub struct CoreStats {
     pub stored_reads: u64,
     pub blind_writes: u64,
     pub passing_reads: u64,
+    pub rests: u64,
 }
 
 /// Elements of a body that are freed on the spot.
@@ -128,14 +130,16 @@ pub struct Core {
     pub compacting: bool,
     /// The keys that fjall may hold.
     pub membership: crate::shard::memory::membership::Membership,
-    /// Versions built without metadata since the timer last looked.
-    pub staged: Arc<parking_lot::Mutex<Vec<crate::shard::memory::garbage::Staged>>>,
+    /// Versions in fjall without metadata, and whether their builders live.
+    pub staged: Arc<AllStaged>,
     /// The log of all shards.
     pub log: Arc<Log>,
     /// The shard's partition of the store.
     pub partition: Arc<Partition>,
     /// Sees what is read only in passing while the table is full.
     pub door: Doorkeeper,
+    /// Keys that commands in slices hold.
+    pub busy: Busy,
     /// Second-level cache.
     pub cold: ColdCache,
     /// Copy of the name → id map.
@@ -428,7 +432,8 @@ impl Core {
             let Some(index) = self.table.turn_hand() else { continue };
             let object = self.table.at_mut(index);
             let clean = object.is_clean();
-            if clean && object.state & state::REFERENCED == 0 {
+            let stays = object.state & state::REFERENCED != 0 || self.busy.holds(object.key());
+            if clean && !stays {
                 self.evict(index);
             } else {
                 object.state &= !state::REFERENCED;

@@ -77,9 +77,9 @@ impl Fields {
         self.order.iter().map(|&(_, index)| index)
     }
 
-    /// The hash that was to be looked at first, if that time has come.
-    pub fn first_due(&self, now_ms: u64) -> Option<Index> {
-        self.order.first().filter(|(due_ms, _)| *due_ms <= now_ms).map(|&(_, index)| index)
+    /// The hashes that are to be looked at by then, in order.
+    pub fn due(&self, now_ms: u64) -> impl Iterator<Item = Index> {
+        self.order.iter().take_while(move |(due_ms, _)| *due_ms <= now_ms).map(|&(_, index)| index)
     }
 }
 

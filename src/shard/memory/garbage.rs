@@ -66,6 +66,9 @@ pub struct Staged {
     pub version: u64,
 }
 
+/// Versions that are in fjall without metadata, and whether their builders live.
+pub type AllStaged = parking_lot::Mutex<Vec<(Staged, std::sync::Weak<()>)>>;
+
 /// The records of one tag, as far as they must be known: those that stand for garbage, or those for dead namespaces.
 #[derive(Debug)]
 pub struct Queue {

@@ -6,6 +6,7 @@
 //! | [`table`], [`object`] | hot and dirty objects |
 //! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
 //! | [`blind`] | keys overwritten without a look at what fjall holds of them, and why that is sound |
+//! | [`busy`] | keys that commands in slices hold |
 //! | [`cold`] | moka: metadata that left the table |
 //! | [`door`] | who comes by once does not get in |
 //! | [`reads`] | reads of the store that hold no lock, and why they are sound |
@@ -19,6 +20,7 @@
 
 pub mod ahead;
 pub mod blind;
+pub mod busy;
 #[cfg(test)]
 mod check;
 pub mod cold;

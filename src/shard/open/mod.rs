@@ -11,6 +11,7 @@ use crate::log::{self, Io, Log, Lsn, Replay};
 use crate::shard::actor::{Crossing, Shard, ShardSet};
 use crate::shard::background::{recount, timer};
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
+use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, READERS, Readers};
 use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, is_cold, spawn};
 use crate::shard::memory::blind::Blind;
@@ -68,6 +69,7 @@ impl Engine {
             stats: EngineStats::default(),
             first_names: names.clone(),
             readers: Readers::default(),
+            long: Long::default(),
             counts: Counts::default(),
             table_budget: AtomicU64::new(options.table_budget as u64),
             cold_budget: AtomicU64::new(options.cold_budget as u64),
@@ -160,6 +162,7 @@ impl Engine {
             shard.post_to_thread(ShardSet::new(), Box::new(|lease| lease));
         }
         self.readers.end(READERS);
+        self.long.end();
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the engine panicked");
@@ -277,6 +280,7 @@ fn open_core(
         compacting: false,
         trash,
         membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
+        busy: Default::default(),
         door: door(options.table_budget / shards as usize),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,

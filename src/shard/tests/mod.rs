@@ -15,6 +15,7 @@
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `blind` | keys that are overwritten without a look at what fjall holds of them |
 //! | `reads` | what is read without the lock is used only where it is true |
+//! | `rest` | commands in slices: what they hold, what others do meanwhile |
 //! | `sizes` | memory follows budgets that change |
 
 mod actor;
@@ -27,6 +28,7 @@ mod found;
 mod garbage;
 mod model;
 mod reads;
+mod rest;
 mod rules;
 mod sizes;
 mod step;

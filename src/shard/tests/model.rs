@@ -2,16 +2,18 @@
 //!
 //! `TARN_MODEL_ROUNDS` sets the number of rounds, `TARN_MODEL_SEED` runs one of them.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::step::Stepper;
 use super::world::{Elements, NAMES, Rng, Value, World, difference, read, shown};
 use crate::Error;
 use crate::log::Fsync;
-use crate::shard::memory::object::Kind;
+use crate::shard::memory::object::{Body, Kind};
 use crate::shard::memory::reads::{Reads, Wanted};
 use crate::shard::txn::build::{Build, Shape};
-use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
+use crate::shard::txn::rest::Rests;
+use crate::shard::txn::{BIG_STRING, CHUNK, Mark, Txn, WriteSet};
 
 const STEPS: usize = 250;
 const FSYNCS: [Fsync; 3] = [Fsync::Always, Fsync::EverySec, Fsync::No];
@@ -51,7 +53,7 @@ fn round(seed: u64) {
     let mut rng = Rng(seed);
     let fsync = *rng.pick(&FSYNCS);
     let shards = *rng.pick(&[1, 2, 3]);
-    let mut run = Run { world: World::new(shards, fsync), keys: keys(), rng, stepper: None };
+    let mut run = Run { world: World::new(shards, fsync), keys: keys(), rng, stepper: None, held: Vec::new() };
     if run.rng.chance(30) {
         run.world.options.dirty_budget = 100 << 10;
     }
@@ -79,6 +81,8 @@ struct Run {
     rng: Rng,
     /// A flush under way.
     stepper: Option<Stepper>,
+    /// Keys that a command goes through: nobody writes them.
+    held: Vec<Vec<u8>>,
 }
 
 /// What a transaction does to one key, in the engine and in the model alike.
@@ -145,7 +149,8 @@ impl Run {
             72..86 => self.step_flush(),
             86..88 => self.failed_flush(),
             88..91 => self.verify_some(),
-            91..93 => self.world.verify(),
+            91 => self.copy_in_slices(),
+            92 => self.world.verify(),
             93..94 => self.world.verify_counts(),
             94..95 => self.reopen(),
             95..98 => self.crash(),
@@ -177,6 +182,11 @@ impl Run {
     }
 
     fn act(&mut self) -> Act {
+        let act = self.any_act();
+        if self.held.iter().any(|key| key == act.key()) { Act::Read { key: act.key().to_vec() } } else { act }
+    }
+
+    fn any_act(&mut self) -> Act {
         let key = self.rng.pick(&self.keys).clone();
         if self.rng.chance(60) {
             return self.element_act();
@@ -234,6 +244,8 @@ impl Run {
                     self.finish_flush();
                     self.world.flush();
                 }
+                6 if !self.held.is_empty() => self.advance(),
+                7 if !self.held.is_empty() => self.world.turn(),
                 _ => self.step_flush(),
             }
         }
@@ -298,6 +310,58 @@ impl Run {
         self.world.model.insert(name, db);
         self.world.note();
         if self.rng.chance(80) {
+            self.world.engine().write_out(need);
+        }
+    }
+
+    /// A collection goes to another key, while the world goes on between the slices.
+    fn copy_in_slices(&mut self) {
+        let (name, now_ms, engine) = (*self.rng.pick(&NAMES), self.world.now_ms, self.world.engine().clone());
+        let is_live = |value: &Value| value.expire_ms == 0 || value.expire_ms > now_ms;
+        let db = self.world.model.get(name).into_iter().flatten();
+        let largest = db.filter(|(_, value)| value.kind != Kind::String && is_live(value));
+        let Some((from, value)) = largest.max_by_key(|(_, value)| value.elements.len()) else { return };
+        let (from, value) = (from.clone(), Value { expire_ms: 0, ..value.clone() });
+        let to = self.rng.pick(&self.keys).clone();
+        if from == to || !self.held.is_empty() {
+            return;
+        }
+        trace(|| format!("{name:?} copy {} to {} in slices", shown(b"", &from), shown(b"", &to)));
+        self.held = vec![from.clone(), to.clone()];
+        let ns = self.world.ns(name);
+        let mut shards = [engine.router.shard_of(&from), engine.router.shard_of(&to)].to_vec();
+        shards.sort_unstable();
+        shards.dedup();
+        let mut set = WriteSet::default();
+        let mut txn = Txn::new(engine.lease(&shards), &engine.router, &mut set, now_ms, true);
+        txn.rests = Rests::Holding(vec![(from.clone(), false), (to.clone(), true)]);
+        let found = txn.find(ns, &from).unwrap().unwrap();
+        let Body { encoding, form, size, extra, .. } = *txn.body(found);
+        let mut build = Build::new(&txn, ns, &to).unwrap();
+        let mut seen = 0;
+        let copied = txn.each_in_slices(found, Bound::Unbounded, Bound::Unbounded, |element, value| {
+            seen += 1;
+            if seen % 16 == 0 && engine.try_lease(&shards).is_some() {
+                self.meanwhile();
+            }
+            build.put(element, value)
+        });
+        let shape = Shape { kind: value.kind, encoding, form, size, extra, expire_ms: 0 };
+        let built = copied.and_then(|()| build.finish(&mut txn, shape));
+        assert!(txn.let_go().is_empty(), "nobody waits");
+        let need = match built {
+            Ok(_) => Some(txn.commit(&engine.log)),
+            Err(error) => {
+                assert_eq!(error, Error::Cold, "the databases are others");
+                txn.rollback_to(Mark::default());
+                None
+            }
+        };
+        drop(txn);
+        self.held.clear();
+        if let Some(need) = need {
+            self.world.model.get_mut(name).unwrap().insert(to, value);
+            self.world.note();
             self.world.engine().write_out(need);
         }
     }

@@ -13,8 +13,11 @@
 //! slice becomes visible the log is synced up to the pending record, so that no power loss parts the elements from what
 //! leads to them.
 //!
-//! Invariants: the builder's command holds the lease of the key from the first element to the commit; an element is put
-//! once; nothing spills where reads must not wait.
+//! A command in slices ([`super::rest`]) builds while others have its shard: what it builds is its own, no version is given
+//! twice, and as long as the builder lives nobody takes it for a leftover.
+//!
+//! Invariants: the builder's command holds the lease of the key, or the key itself, from the first element to the commit; an
+//! element is put once; nothing spills where reads must not wait.
 
 use std::sync::Arc;
 
@@ -26,7 +29,7 @@ use crate::store::{Partition, StoreError};
 use crate::util::scale::Scaled;
 
 use crate::shard::memory::core::storage;
-use crate::shard::memory::garbage::Staged;
+use crate::shard::memory::garbage::{AllStaged, Staged};
 use crate::shard::memory::object::{Body, Kind};
 use crate::shard::rank;
 use crate::shard::txn::{Found, Txn};
@@ -84,9 +87,11 @@ pub struct Build {
     shard: crate::shard::router::ShardId,
     partition: Arc<Partition>,
     log: Arc<Log>,
-    staged: Arc<parking_lot::Mutex<Vec<Staged>>>,
+    staged: Arc<AllStaged>,
     /// The version under which elements are in fjall, once some are.
     version: u64,
+    /// Dropped with the builder: then it is a leftover.
+    alive: Arc<()>,
 }
 
 impl Build {
@@ -103,6 +108,7 @@ impl Build {
             log: core.log.clone(),
             staged: core.staged.clone(),
             version: 0,
+            alive: Arc::new(()),
         })
     }
 
@@ -141,12 +147,15 @@ impl Build {
     /// Notes in the log what is about to be in fjall without metadata.
     fn begin(&mut self) {
         let (shard, (ns, key)) = (self.shard, &self.key);
+        // A flush looks here for what is in segments that it may delete: it finds both or neither.
+        let mut all = self.staged.lock();
         self.version = self.log.append(|lsn, out| {
             let mut record = Vec::new();
             codec::key::pending_key(*ns, key, lsn, &mut record);
             redo::encode_raw(shard, &record, Some(b""), out);
         });
-        self.staged.lock().push(Staged { key: self.key.clone(), version: self.version });
+        let staged = Staged { key: self.key.clone(), version: self.version };
+        all.push((staged, Arc::downgrade(&self.alive)));
     }
 
     /// Makes the key hold what was built. A collection without elements removes it, unless it is a stream. `None` for that.
@@ -166,8 +175,10 @@ impl Build {
             return Ok(Some(at));
         }
         self.key.1 = key;
-        self.spill()?;
-        self.count(&shape)?;
+        txn.rest(|| {
+            self.spill()?;
+            self.count(&shape)
+        })?;
         let mut body = Body { version: self.version, maybe_stored: true, ..shape.body() };
         body.overlay.complete = false;
         let at = txn.put_body(ns, &self.key.1, shape.kind, body, shape.expire_ms)?;
@@ -194,8 +205,13 @@ impl Build {
 impl Txn<'_, '_> {
     /// Turns what failed or rolled back builds have left into garbage.
     pub fn collect_staged(&mut self) {
-        let staged = std::mem::take(&mut *self.lease[0].staged.lock());
-        for entry in staged {
+        let mut left = Vec::new();
+        self.lease[0].staged.lock().retain(|(staged, builder)| {
+            let alive = builder.strong_count() > 0;
+            left.extend((!alive).then(|| staged.clone()));
+            alive
+        });
+        for entry in left {
             self.put_raw(0, entry.record_key(), None);
             let record = crate::shard::memory::garbage::record_key(entry.key.0, &entry.key.1, entry.version);
             self.put_raw(0, record, Some(Vec::new()));

@@ -18,6 +18,7 @@ pub mod build;
 mod commit;
 pub mod elements;
 mod order;
+pub mod rest;
 mod strings;
 mod undo;
 
@@ -30,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::log::Lsn;
 use crate::meter;
 
+use rest::Rests;
 use undo::{NamesBefore, Undo};
 
 use crate::shard::actor::Lease;
@@ -102,6 +104,9 @@ pub struct Txn<'a, 'e> {
     /// How many of the write set's hints are used up.
     hinted: std::cell::Cell<usize>,
     routed: bool,
+    /// What is done between two slices, and whether the keys for it are held.
+    pub rests: Rests,
+    holds: bool,
 }
 
 impl<'a, 'e> Txn<'a, 'e> {
@@ -124,6 +129,8 @@ impl<'a, 'e> Txn<'a, 'e> {
             charged: 0,
             hinted: std::cell::Cell::new(0),
             routed,
+            rests: Rests::Never,
+            holds: false,
         }
     }
 
@@ -440,7 +447,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// A big result has its metadata: it is no longer pending.
     pub fn unstage(&mut self, at: Found, staged: crate::shard::memory::garbage::Staged) {
         self.put_raw(at.at, staged.record_key(), None);
-        self.lease[at.at as usize].staged.lock().retain(|other| *other != staged);
+        self.lease[at.at as usize].staged.lock().retain(|(other, _)| *other != staged);
         self.set.undo.push(Undo::Staged { at: at.at, staged });
     }
 

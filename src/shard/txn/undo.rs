@@ -112,7 +112,7 @@ impl Txn<'_, '_> {
                 core.dirty_bytes = core.dirty_bytes.saturating_sub(bytes);
                 core.replace_raw(key, old);
             }
-            Undo::Staged { at, staged } => self.lease[at as usize].staged.lock().push(staged),
+            Undo::Staged { at, staged } => self.lease[at as usize].staged.lock().push((staged, std::sync::Weak::new())),
             Undo::Names { at, before } => {
                 let core = &mut *self.lease[at as usize];
                 core.names = before.names;

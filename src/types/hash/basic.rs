@@ -96,7 +96,7 @@ fn reply_all(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, part: Part) -> Resu
         (None, _) => Some(out.defer_array()),
     };
     let mut len = 0;
-    hash.each(ctx, |Field { name, value, .. }| {
+    hash.each_in_slices(ctx, |Field { name, value, .. }| {
         if part != Part::Values {
             out.bulk(name);
         }

@@ -12,10 +12,8 @@
 //! Invariants: a [`Hash`] that was changed is [`finish`](Hash::finish)ed, which removes it if it has become empty; what the
 //! `form` says stays, as Redis does not convert back.
 
-use std::borrow::Cow;
-use std::ops::Bound;
-
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
 use crate::codec::element::{self, Group, split_long_value, with_text};
 use crate::codec::field::{Field, FieldTimes, push_timed, split_timed};
@@ -26,7 +24,6 @@ use crate::handler::{Ctx, Found, Result};
 use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::{Kind, Object};
 use crate::shard::txn::build::{Build, Shape};
-use crate::shard::txn::elements::whole_group;
 use crate::util::scale::Scaled;
 
 /// What `OBJECT ENCODING` goes by, as it is stored.
@@ -306,11 +303,10 @@ impl Hash {
         let (ns, expire_ms) = (ctx.ns(), ctx.object(self.at).expire_ms);
         let mut build = Build::new(&ctx.txn, ns, key)?;
         let mut size = 0;
-        for element in ctx.txn.group(self.at, Group::HashField)? {
-            let (stored, value) = element?;
-            build.put(&stored, &timed_value(&stored, &value)?)?;
+        ctx.txn.group_in_slices(self.at, Group::HashField, |stored, value| {
             size += 1;
-        }
+            build.put(stored, &timed_value(stored, value)?)
+        })?;
         let times = FieldTimes { persist: size, ..FieldTimes::default() };
         let shape = Shape { form: self.form, extra: times.extra(), expire_ms, ..Shape::new(Kind::Hash, size) };
         let built = match build.finish(&mut ctx.txn, shape)? {
@@ -321,16 +317,28 @@ impl Hash {
         Ok(())
     }
 
-    /// Visits the live fields in order, until `visit` fails.
-    pub fn each(&self, ctx: &Ctx, mut visit: impl FnMut(Field<'_>) -> Result) -> Result {
-        let timed = self.is_timed();
-        let (lower, upper) = whole_group(Group::HashField);
-        let mut elements = ctx.txn.elements(self.at, Bound::Included(&lower), Bound::Excluded(&upper), false)?;
-        elements.each(u64::MAX, |stored, value| {
+    /// Hands a field to `visit`, unless it has expired.
+    fn pass(
+        timed: bool,
+        now_ms: u64,
+        mut visit: impl FnMut(Field<'_>) -> Result,
+    ) -> impl FnMut(&[u8], &[u8]) -> Result {
+        move |stored, value| {
             let field = Field::split(&stored[1..], value, timed).map_err(unreadable)?;
-            if field.is_live(ctx.now_ms) { visit(field) } else { Ok(()) }
-        })?;
-        Ok(())
+            if field.is_live(now_ms) { visit(field) } else { Ok(()) }
+        }
+    }
+
+    /// Visits the live fields in order, until `visit` fails.
+    pub fn each(&self, ctx: &Ctx, visit: impl FnMut(Field<'_>) -> Result) -> Result {
+        let mut elements = ctx.txn.group(self.at, Group::HashField)?;
+        elements.each(u64::MAX, Hash::pass(self.is_timed(), ctx.now_ms, visit)).map(drop)
+    }
+
+    /// The same, of a big hash in slices, between which the command rests.
+    pub fn each_in_slices(&self, ctx: &mut Ctx, visit: impl FnMut(Field<'_>) -> Result) -> Result {
+        let pass = Hash::pass(self.is_timed(), ctx.now_ms, visit);
+        ctx.txn.group_in_slices(self.at, Group::HashField, pass)
     }
 
     /// Number of live fields.

@@ -242,6 +242,17 @@ impl List {
         if left == 0 { Ok(()) } else { Err(hole()) }
     }
 
+    /// Hands a part of a list to `visit`, in order; of a big one in slices, between which it rests.
+    pub fn each_in_slices(&self, ctx: &mut Ctx, part: Range<i64>, mut visit: impl FnMut(&[u8]) -> Result) -> Result {
+        let (lower, upper) = (key_of(part.start), key_of(part.end));
+        let mut left = part.end.abs_diff(part.start);
+        ctx.each_in_slices(self.at, Bound::Included(&lower), Bound::Excluded(&upper), |_, value| {
+            left = left.wrapping_sub(1);
+            visit(value)
+        })?;
+        if left == 0 { Ok(()) } else { Err(hole()) }
+    }
+
     /// Adds elements at an end, one after the other, so that the last one stands outermost.
     #[inline]
     pub fn push<'v>(&mut self, ctx: &mut Ctx, end: End, values: impl Iterator<Item = &'v [u8]> + Clone) -> Result {

@@ -28,11 +28,17 @@ fn lindex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 /// Replies with the elements of a part of a list, from the last to the first if so asked.
 #[inline]
-pub(super) fn reply_part(ctx: &Ctx, list: &List, part: Range<i64>, reverse: bool, out: &mut Reply) -> Result {
+pub(super) fn reply_part(ctx: &mut Ctx, list: &List, part: Range<i64>, reverse: bool, out: &mut Reply) -> Result {
     out.array(part.end.abs_diff(part.start) as usize);
-    list.each(ctx, part, reverse, |_, value| {
+    if reverse {
+        return list.each(ctx, part, true, |_, value| {
+            out.bulk(value);
+            Ok(ControlFlow::Continue(()))
+        });
+    }
+    list.each_in_slices(ctx, part, |value| {
         out.bulk(value);
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     })
 }
 

@@ -123,7 +123,7 @@ impl List {
         if removed > kept.max(FEW.get()) || removed > MOST.get() {
             may_touch(kept)?;
             let mut copy = Builder::new(ctx, key)?;
-            self.each(ctx, keep, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
+            self.each_in_slices(ctx, keep, |value| copy.push(value))?;
             return copy.finish(ctx, &self, true);
         }
         may_touch(removed)?;

@@ -91,12 +91,11 @@ fn smembers(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// Replies with every member, without a header.
-pub(super) fn reply_all(ctx: &Ctx, at: Found, out: &mut Reply) -> Result {
-    ctx.group(at, element::Group::SetMember)?.each(u64::MAX, |element, value| {
+pub(super) fn reply_all(ctx: &mut Ctx, at: Found, out: &mut Reply) -> Result {
+    ctx.group_in_slices(at, element::Group::SetMember, |element, value| {
         out.bulk(text(element, value)?);
         Ok(())
-    })?;
-    Ok(())
+    })
 }
 
 fn smove(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

@@ -94,19 +94,19 @@ fn keep_some(ctx: &mut Ctx, at: Found, key: &[u8], mut taken: Sampler, most: boo
     let mut form = if most { before.min(form::LISTPACK) } else { before };
     let mut kept = 0;
     let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
-    for member in ctx.group(at, element::Group::SetMember)? {
-        let (element, value) = member?;
-        let member = text(&element, &value)?;
+    ctx.group_in_slices(at, element::Group::SetMember, |element, value| {
+        let member = text(element, value)?;
         if taken.takes() {
             out.bulk(member);
-            continue;
+            return Ok(());
         }
-        build.put(&element, &value)?;
+        build.put(element, value)?;
         if most {
             form = form::grown(form, kept, member, &limits);
         }
         kept += 1;
-    }
+        Ok(())
+    })?;
     let form = if encoding == BLIND { before } else { form };
     let expire_ms = ctx.object(at).expire_ms;
     build.finish(&mut ctx.txn, Shape { encoding, form, expire_ms, ..Shape::new(Kind::Set, kept) })?;

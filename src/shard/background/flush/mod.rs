@@ -113,8 +113,9 @@ impl Gather {
     /// Starts: everything dirty now is to be gathered.
     pub fn begin(core: &mut Core) -> Self {
         debug_assert!(core.in_flight.is_empty(), "one flush at a time");
-        // What a command has left that failed is in the log alone, whose segments this flush may delete.
-        let staged: Vec<_> = core.staged.lock().iter().map(|staged| staged.record_key()).collect();
+        // What a command has left that failed, or one in slices is building, is in the log alone, whose segments this flush may
+        // delete.
+        let staged: Vec<_> = core.staged.lock().iter().map(|(staged, _)| staged.record_key()).collect();
         for record in staged {
             core.put_raw(record, Some(Vec::new()));
         }

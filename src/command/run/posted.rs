@@ -1,0 +1,249 @@
+//! Commands that are run by another thread than the one that has parsed them, or later.
+//!
+//! | place | thread | the disk, and much time |
+//! |---|---|---|
+//! | [`Place::Here`] | whoever holds the shards, perhaps a network thread | no |
+//! | [`Place::Elsewhere`] | the shard's own | yes |
+//! | [`Place::Alone`] | the same, at its turn to have the memory | yes |
+//! | [`Place::Long`] | one for commands in slices | yes, and the shards are given back in between |
+//!
+//! Each run tells where the next one is to be, until one ends.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::oneshot;
+
+use super::{Again, Call, Finished, MOST_RUNS, kept_by, under_lease, want_rest, wishes};
+use crate::command::{Id, table};
+use crate::handler::buffers::Away;
+use crate::handler::effects::carry_out;
+use crate::handler::limits::Bounds;
+use crate::handler::session::bits;
+use crate::handler::{Args, Command, Effects, OwnedArgs, Reply, Server, Session};
+use crate::meter::{self, Allowance, Ended};
+use crate::shard::actor::{Lease, ShardSet};
+use crate::shard::engine::{Engine, gate};
+use crate::shard::memory::blind::Counting;
+use crate::shard::memory::reads::Reads;
+use crate::shard::txn::WriteSet;
+use crate::shard::txn::rest::Rests;
+
+/// What commands gather of each of their arguments: where it stands, what it was read as.
+const BYTES_OF_AN_ARG: usize = 24;
+
+/// What is done first for a command that is posted.
+pub(super) enum First {
+    /// It runs with whoever holds its shard, who finds out whether it is cold or long.
+    Run,
+    RunElsewhere,
+    /// Blind keys are sighted.
+    Count,
+}
+
+/// A call with everything it needs to run on another thread.
+struct Request {
+    server: Arc<Server>,
+    session: Box<Session>,
+    command: (Id, &'static Command),
+    row: &'static Command,
+    args: OwnedArgs,
+    /// Counts them as long as they wait and run, when the input they came in is given back.
+    away: Away,
+    hash: u64,
+    now_ms: u64,
+    shards: ShardSet,
+    proto: u8,
+    /// What it lacked, and has been brought, in so many runs; and what counts that as long as it waits.
+    reads: Reads,
+    brought: Away,
+    runs: usize,
+    /// It waits for an exact count.
+    counting: Option<Counting>,
+    done: oneshot::Sender<Finished>,
+}
+
+pub(super) fn post(
+    server: &Arc<Server>,
+    session: Box<Session>,
+    row: &'static Command,
+    call: Call<'_>,
+    shards: ShardSet,
+    (proto, first): (u8, First),
+) -> oneshot::Receiver<Finished> {
+    let (done, finished) = oneshot::channel();
+    let args = OwnedArgs::from(call.args);
+    let request = Request {
+        server: server.clone(),
+        away: Away::new(server, &session.client, args.memory_bytes()),
+        session,
+        command: call.command,
+        row,
+        args,
+        hash: call.hash,
+        now_ms: call.now_ms,
+        shards,
+        proto,
+        reads: Reads::default(),
+        brought: Away::default(),
+        runs: 0,
+        counting: None,
+        done,
+    };
+    match first {
+        First::Run => request.post(Place::Here),
+        First::RunElsewhere => request.post(Place::Elsewhere),
+        First::Count => request.count(),
+    }
+    finished
+}
+
+/// Where a posted command runs.
+enum Place {
+    /// With whoever holds the shard, perhaps a network thread.
+    Here,
+    /// On the shard's thread.
+    Elsewhere,
+    /// There, at its turn to have the memory.
+    Alone(meter::Turn),
+    /// On a thread where it may rest.
+    Long,
+}
+
+impl Place {
+    /// What a command does there between two slices. EXEC shows nobody what is between two of its commands.
+    fn rests(&self, session: &Session, command: &Command, args: Args<'_>) -> Rests {
+        match self {
+            Place::Elsewhere if session.multi.is_none() => Rests::Elsewhere,
+            Place::Long => {
+                let mut keys = wishes(session, command, args);
+                // Of a key that is named twice, what is more.
+                keys.sort_unstable_by(|a, b| (&a.0, b.1).cmp(&(&b.0, a.1)));
+                keys.dedup_by(|a, b| a.0 == b.0);
+                Rests::Holding(keys)
+            }
+            _ => Rests::Never,
+        }
+    }
+}
+
+impl Request {
+    /// Has it run when what it lacks has been read.
+    fn bring(mut self) {
+        let (server, reads) = (self.server.clone(), std::mem::take(&mut self.reads));
+        let then = move |reads: Reads| {
+            self.brought = Away::new(&self.server, &self.session.client, reads.memory_bytes());
+            self.reads = reads;
+            self.post(Place::Here);
+        };
+        server.engine.readers.bring(reads, Box::new(then));
+    }
+
+    /// Has it run when what is blind by now has been sighted. No key becomes blind until it has run.
+    fn count(mut self) {
+        let server = self.server.clone();
+        let then = move |counting| {
+            self.counting = Some(counting);
+            self.post(Place::Here);
+        };
+        server.engine.count_exactly(Box::new(then));
+    }
+
+    fn post(self, place: Place) {
+        let (server, shards) = (self.server.clone(), self.shards.clone());
+        let post = match place {
+            Place::Here => Engine::post,
+            Place::Elsewhere | Place::Alone(_) => Engine::post_blocking,
+            Place::Long => |engine: &Engine, shards, job| engine.long.post(shards, job),
+        };
+        post(&server.engine, shards, Box::new(move |lease| self.run(lease, place)));
+    }
+
+    fn run<'e>(mut self, lease: Lease<'e>, place: Place) -> Lease<'e> {
+        let server = self.server.clone();
+        let bounds = Bounds::of(&server.config.settings());
+        let running = meter::begin(match &place {
+            Place::Here => Allowance::here(bounds.command),
+            Place::Elsewhere | Place::Long => Allowance::elsewhere(bounds.command, self.ended()),
+            Place::Alone(turn) => Allowance::elsewhere(bounds.command, self.ended()).at(turn),
+        });
+        // The copy of the request counts, too. A refusal ends the command at its first step.
+        _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
+        let mut reply = Reply::new(self.proto);
+        let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+        set.reads = std::mem::take(&mut self.reads);
+        drop(std::mem::take(&mut self.brought));
+        let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
+        let buffers = (&mut set, &mut effects);
+        let (here, rests) = (matches!(place, Place::Here), place.rests(&self.session, self.row, call.args));
+        let may = (bounds.reply, !here, rests);
+        let (lease, result) = under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
+        drop(running);
+        if let Err(Again::Free) = result {
+            return self.wait_for_key(lease, place);
+        }
+        // With a turn to have the memory alone.
+        drop(place);
+        match result {
+            Ok((need, failed)) => {
+                let failed = failed.then(|| table().slot(self.command.0, self.row));
+                if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING != 0 {
+                    reply.give_back(0);
+                }
+                reply.trim();
+                drop(self.away);
+                let away = Away::new(&server, &self.session.client, reply.capacity());
+                if server.buffers.are_full() {
+                    crate::server::client::evict(&server);
+                }
+                // A closed channel means that the connection is gone; its write stands all the same.
+                let finished = Finished { session: self.session, reply, need, failed, effects: effects.take(), away };
+                if let Err(Finished { effects, .. }) = self.done.send(finished) {
+                    carry_out(None, effects);
+                }
+            }
+            Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
+            Err(Again::Elsewhere) => {
+                want_rest(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
+                (self.reads, self.runs) = (set.reads, self.runs + 1);
+                self.bring();
+            }
+            Err(Again::Counted) => self.count(),
+            Err(Again::Everywhere) => {
+                self.shards = server.engine.all_shards();
+                self.post(if here { Place::Here } else { Place::Elsewhere });
+            }
+            Err(Again::Long | Again::Free) => self.post(Place::Long),
+            Err(Again::Alone) => meter::when_alone(Box::new(|turn| self.post(Place::Alone(turn)))),
+        }
+        lease
+    }
+}
+
+impl Request {
+    /// Has it run again, where it was to, when the key is let go that keeps it.
+    fn wait_for_key<'e>(self, mut lease: Lease<'e>, place: Place) -> Lease<'e> {
+        let rests = place.rests(&self.session, self.row, self.args.as_args());
+        let kept = kept_by(&self.server, &self.session, self.row, self.args.as_args(), &lease, &rests);
+        let Some((at, key)) = kept else {
+            self.post(place);
+            return lease;
+        };
+        // What it waits for may take long: a turn to have the memory alone is others' meanwhile.
+        let place = if let Place::Alone(_) = place { Place::Elsewhere } else { place };
+        lease[at].busy.wait(&key, Box::new(move || self.post(place)));
+        lease
+    }
+
+    /// Whether the command is to end before it is done: a kill and a shutdown end any, its client's leaving one that only
+    /// reads.
+    fn ended(&self) -> Ended {
+        let (client, server) = (self.session.client.clone(), self.server.clone());
+        let writes = self.session.writes(self.row);
+        let bits = if writes { bits::CLOSING } else { bits::CLOSING | bits::GONE };
+        Box::new(move || {
+            client.bits.load(Ordering::Relaxed) & bits != 0
+                || server.engine.gate.load(Ordering::Relaxed) & gate::STOPPING != 0
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! Commands in slices: between two of them the shards are given back, and only the command's keys stay held.
+//!
+//! | who runs it | between two slices |
+//! |---|---|
+//! | a network thread | it goes on: what is long has been sent elsewhere before |
+//! | a shard's own thread | it ends with `Long` and runs again on one of the threads for long commands |
+//! | one of these | it rests: the keys are held, the cores given back, and what needs none of them is done |
+//! | EXEC, timers, anybody who has written something | it goes on with its cores |
+//!
+//! # Why that is sound
+//! **Nobody sees half of it.** It rests only as long as it has written nothing: what it makes stands aside, in memory or in
+//! fjall under a version that nobody names ([`super::build`]), until one transaction puts it in its place.
+//!
+//! **What it has seen stays.** Its keys are held ([`crate::shard::memory::busy`]), all that the row of the command names,
+//! from the first rest to the end: nobody writes them, sweeps pass them over, their objects stay in the table at their places, and
+//! the command's time is fixed. Keys that it looks at besides (SORT's BY and GET) it does not look at across a rest.
+//!
+//! **FLUSHALL and SWAPDB wait for nobody.** The command notices after its rest, and runs again from its beginning.
+//!
+//! **It happens when it ends:** what others have done meanwhile came before, except where it read what they may not write.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::elements::whole_group;
+use super::{Found, Txn};
+use crate::codec::element::Group;
+use crate::error::{Error, Result};
+use crate::meter;
+use crate::shard::actor;
+use crate::shard::memory::busy::Waiter;
+use crate::util::scale::Scaled;
+
+/// Bytes of a slice, and its elements: read in some tens of microseconds.
+const SLICE_BYTES: Scaled<usize> = Scaled::new(64 << 10).in_unit_tests(512);
+const SLICE_ELEMENTS: Scaled<usize> = Scaled::new(512).in_unit_tests(16);
+
+/// What a command does between two slices.
+#[derive(Default)]
+pub enum Rests {
+    /// It goes on.
+    #[default]
+    Never,
+    /// It asks for a thread where it may rest.
+    Elsewhere,
+    /// It holds these keys, and whether it writes them, and rests.
+    Holding(Vec<(Vec<u8>, bool)>),
+}
+
+impl<'e> Txn<'_, 'e> {
+    /// Between two slices: does what needs none of the cores, without them where that is possible.
+    ///
+    /// # Errors
+    /// Those of `meanwhile`. `Long`: to be run again where it may rest. `Cold`: to be run again, as the databases are others.
+    pub fn rest<R>(&mut self, meanwhile: impl FnOnce() -> Result<R>) -> Result<R> {
+        if self.has_writes() {
+            return meanwhile();
+        }
+        match &self.rests {
+            Rests::Never => return meanwhile(),
+            Rests::Elsewhere => return Err(Error::Long),
+            Rests::Holding(_) => self.hold()?,
+        }
+        let names = self.lease.first().map(|core| core.names.clone());
+        let lease = std::mem::take(&mut self.lease);
+        let resting = {
+            // Who gives cores back runs what has waited for them, and that is not this command's.
+            let _aside = meter::aside();
+            actor::Resting::from(lease)
+        };
+        let done = meanwhile();
+        self.lease = resting.wake();
+        if let Some(core) = self.lease.first_mut() {
+            core.stats.rests += 1;
+        }
+        let now = self.lease.first().map(|core| &core.names);
+        if names.as_ref().zip(now).is_some_and(|(before, now)| !Arc::ptr_eq(before, now)) {
+            return Err(Error::Cold);
+        }
+        done
+    }
+
+    /// The same for so many elements, if they are more than a slice: what is little is done where it is.
+    ///
+    /// # Errors
+    /// As of [`Txn::rest`].
+    pub fn rest_for(&mut self, elements: usize, meanwhile: impl FnOnce() -> Result) -> Result {
+        if elements > SLICE_ELEMENTS.get() { self.rest(meanwhile) } else { meanwhile() }
+    }
+
+    /// Holds the command's keys, if it does not yet.
+    fn hold(&mut self) -> Result {
+        let Rests::Holding(keys) = &self.rests else { return Ok(()) };
+        if self.holds {
+            return Ok(());
+        }
+        let places: Vec<u16> = keys.iter().map(|(key, _)| Ok(self.place(key)?.1)).collect::<Result<_>>()?;
+        for (at, (key, writes)) in places.into_iter().zip(keys) {
+            self.lease[at as usize].busy.hold(key, *writes);
+        }
+        self.holds = true;
+        Ok(())
+    }
+
+    /// Lets the keys go that the command has held; who has waited for them, in order.
+    pub fn let_go(&mut self) -> Vec<Waiter> {
+        let mut waiting = Vec::new();
+        if std::mem::take(&mut self.holds)
+            && let Rests::Holding(keys) = &self.rests
+        {
+            for (key, _) in keys {
+                if let Ok(core) = self.lease.binary_search_by_key(&self.router.shard_of(key), |core| core.shard) {
+                    waiting.extend(self.lease[core].busy.let_go(key));
+                }
+            }
+        }
+        waiting
+    }
+
+    /// Hands the elements of a group to `each`, as [`Txn::each_in_slices`] does.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn group_in_slices(&mut self, at: Found, group: Group, each: impl FnMut(&[u8], &[u8]) -> Result) -> Result {
+        let (lower, upper) = whole_group(group);
+        self.each_in_slices(at, Bound::Included(&lower), Bound::Excluded(&upper), each)
+    }
+
+    /// Hands the elements of a collection between two bounds to `each`, in order, and rests between slices of them.
+    ///
+    /// # Errors
+    /// Of `each`, of reads, and as of [`Txn::rest`].
+    pub fn each_in_slices(
+        &mut self,
+        at: Found,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        mut each: impl FnMut(&[u8], &[u8]) -> Result,
+    ) -> Result {
+        if self.has_writes() || matches!(self.rests, Rests::Never) {
+            return self.elements(at, lower, upper, false)?.each(u64::MAX, each).map(drop);
+        }
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let from = last.as_deref().map_or(lower, Bound::Excluded);
+            let (mut slice, mut bytes, mut more) = (Vec::new(), 0, false);
+            for element in self.elements(at, from, upper, false)? {
+                let (element, value) = element?;
+                bytes += element.len() + value.len();
+                slice.push((element.to_vec(), value.to_vec()));
+                more = bytes >= SLICE_BYTES.get() || slice.len() >= SLICE_ELEMENTS.get();
+                if more {
+                    break;
+                }
+            }
+            meter::hold(bytes)?;
+            let mut pass = || slice.iter().try_for_each(|(element, value)| each(element, value));
+            // What is little is done where it is.
+            if more || last.is_some() {
+                self.rest(pass)?
+            } else {
+                pass()?
+            }
+            meter::release(bytes);
+            if !more {
+                return Ok(());
+            }
+            last = slice.pop().map(|(element, _)| element);
+        }
+    }
+}
