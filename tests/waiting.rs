@@ -303,3 +303,40 @@ fn client_list_takes_a_million_ids() {
     assert_eq!(answer.text().lines().count(), 51);
     drop(others);
 }
+
+/// Writers of the keys that a long command goes through wait for it, in whatever database and transaction; nobody else does.
+/// The keys written cover every shard.
+#[test]
+fn nobody_waits_for_a_long_command_but_who_writes_its_keys() {
+    const MEMBERS: usize = 120_000;
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    client.set_timeout(SOON);
+    for first in (0..MEMBERS).step_by(2000) {
+        let members: Vec<String> = (first..first + 2000).map(|n| format!("m{n}")).collect();
+        client.call(&format!("SADD set {}", members.join(" ")));
+    }
+    for line in ["COPY set copy", "COPY set copy REPLACE", "RENAME copy other"] {
+        let copier = connect(&server);
+        send(&copier, &encode(&line.split(' ').collect::<Vec<_>>()));
+        until("it goes on", || info(&mut client, "tarn", "tarn_busy_keys") == 2);
+        let writer = connect(&server);
+        let written = if line.starts_with("RENAME") { "copy" } else { "set" };
+        send(&writer, &encode(&["SADD", written, &format!("new of {line}")]));
+        until("its writer waits", || info(&mut client, "tarn", "tarn_commands_waiting_for_keys") == 1);
+        for key in 0..200 {
+            client.call(&format!("SET k{key} 1"));
+        }
+        assert_eq!(client.call("SISMEMBER set m1"), Value::Int(1));
+        let still = info(&mut client, "tarn", "tarn_busy_keys");
+        assert_eq!(still, 2, "{line}: all shards have answered while it goes on");
+        for mut stream in [copier, writer] {
+            let mut reply = [0; 5];
+            assert!(stream.read(&mut reply).is_ok_and(|read| read > 0 && reply[0] != b'-'), "{line}");
+        }
+        until("all is let go", || info(&mut client, "tarn", "tarn_busy_keys") == 0);
+    }
+    assert_eq!(client.call("SCARD other"), Value::Int(MEMBERS as i64 + 1), "the first copy's writer came after it");
+    assert_eq!(client.call("SCARD set"), Value::Int(MEMBERS as i64 + 2));
+    assert_eq!(client.call("SCARD copy"), Value::Int(1));
+}
