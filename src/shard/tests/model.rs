@@ -3,6 +3,7 @@
 //! `TARN_MODEL_ROUNDS` sets the number of rounds, `TARN_MODEL_SEED` runs one of them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::step::Stepper;
 use super::world::{Elements, NAMES, Rng, Value, World, difference, read, shown};
@@ -39,19 +40,24 @@ const REGRESSIONS: [u64; 10] = [43, 121, 134, 248, 305, 333, 504, 508, 621, 1302
 fn model() {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     if let Some(seed) = number("TARN_MODEL_SEED") {
-        return round(seed);
+        round(seed);
+        return;
     }
+    let mut dropped = 0;
     for seed in REGRESSIONS.into_iter().chain(1..=number("TARN_MODEL_ROUNDS").unwrap_or(60)) {
         let result = std::panic::catch_unwind(|| round(seed));
         assert!(result.is_ok(), "TARN_MODEL_SEED={seed} failed");
+        dropped += result.unwrap_or_default();
     }
+    assert!(dropped > 0, "tables are dropped with crashes between that and what follows");
 }
 
-fn round(seed: u64) {
+/// Answers how many tables were dropped.
+fn round(seed: u64) -> u64 {
     let mut rng = Rng(seed);
     let fsync = *rng.pick(&FSYNCS);
     let shards = *rng.pick(&[1, 2, 3]);
-    let mut run = Run { world: World::new(shards, fsync), keys: keys(), rng, stepper: None };
+    let mut run = Run { world: World::new(shards, fsync), keys: keys(), rng, stepper: None, dropped: 0 };
     if run.rng.chance(30) {
         run.world.options.dirty_budget = 100 << 10;
     }
@@ -62,6 +68,7 @@ fn round(seed: u64) {
     run.finish_flush();
     run.world.verify();
     run.world.audit();
+    run.dropped
 }
 
 fn keys() -> Vec<Vec<u8>> {
@@ -79,6 +86,8 @@ struct Run {
     rng: Rng,
     /// A flush under way.
     stepper: Option<Stepper>,
+    /// Tables that were dropped, as they held nothing but what was dead.
+    dropped: u64,
 }
 
 /// What a transaction does to one key, in the engine and in the model alike.
@@ -137,7 +146,10 @@ impl Run {
             }
             50..54 => self.names(),
             54..60 => self.advance(),
-            60..66 => self.world.turn(),
+            60..66 => {
+                self.world.turn();
+                self.dropped += self.world.engine().stats.dropped_tables.swap(0, Ordering::Relaxed);
+            }
             66..72 => {
                 self.finish_flush();
                 self.world.flush();
@@ -146,7 +158,10 @@ impl Run {
             86..88 => self.failed_flush(),
             88..91 => self.verify_some(),
             91..93 => self.world.verify(),
-            93..94 => self.world.verify_counts(),
+            93..94 => {
+                self.world.verify_counts();
+                self.compact();
+            }
             94..95 => self.reopen(),
             95..98 => self.crash(),
             _ => self.crash_in_flush(),
@@ -361,6 +376,12 @@ impl Run {
         let engine = self.world.engine().clone();
         let shard = self.rng.below(engine.shards.len());
         self.stepper = Some(self.world.begin_flush(Some(shard as u16)));
+    }
+
+    /// Tables as compactions leave them: some hold nothing but one collection, or one namespace, and are dropped when it dies.
+    fn compact(&mut self) {
+        let shard = self.rng.below(self.world.engine().shards.len());
+        self.world.engine().store.partition(shard as u16).major_compact().unwrap();
     }
 
     fn verify_some(&mut self) {
