@@ -115,7 +115,7 @@ fn size_mb(folder: &Path) -> f64 {
 }
 
 fn used_mb(server: &Server) -> f64 {
-    size_mb(&server.dir().join("store")) + size_mb(&server.dir().join("log"))
+    ["store", "log"].map(|folder| size_mb(&server.dir().join("data").join(folder))).iter().sum()
 }
 
 /// Sends commands in batches; their replies are read and must not be errors.
@@ -151,22 +151,25 @@ struct Bench {
     options: Options,
 }
 
+/// Which numbers are loaded.
+type Wanted<'a> = &'a dyn Fn(&u64) -> bool;
+
 /// What one part loads, and how it removes.
 struct Part {
     name: &'static str,
     count: u64,
     /// Loads the numbers of which the filter says so. Those that expire have until this time, ms.
-    load: fn(&mut Client, &dyn Fn(&u64) -> bool, u64, u64),
+    load: fn(&mut Client, Wanted<'_>, u64, u64),
     remove: fn(&mut Client, u64),
     /// Seconds for which what is to expire lives.
     lives_s: u64,
 }
 
-fn load_strings(client: &mut Client, wanted: &dyn Fn(&u64) -> bool, count: u64, _: u64) {
+fn load_strings(client: &mut Client, wanted: Wanted<'_>, count: u64, _: u64) {
     pipeline(client, (0..count).filter(wanted).map(|n| vec!["SET".into(), format!("key:{n:012}"), value(n, 100)]));
 }
 
-fn load_expiring(client: &mut Client, wanted: &dyn Fn(&u64) -> bool, count: u64, until_ms: u64) {
+fn load_expiring(client: &mut Client, wanted: Wanted<'_>, count: u64, until_ms: u64) {
     let set = |n: u64| {
         let mut command = vec!["SET".into(), format!("key:{n:012}"), value(n, 100)];
         if !stays(n) {
@@ -177,7 +180,7 @@ fn load_expiring(client: &mut Client, wanted: &dyn Fn(&u64) -> bool, count: u64,
     pipeline(client, (0..count).filter(wanted).map(set));
 }
 
-fn load_hashes(client: &mut Client, wanted: &dyn Fn(&u64) -> bool, count: u64, _: u64) {
+fn load_hashes(client: &mut Client, wanted: Wanted<'_>, count: u64, _: u64) {
     let hash = |n: u64| {
         let fields = (0..PER_COMMAND).flat_map(|f| [format!("field:{f}"), value(n * PER_COMMAND + f, 50)]);
         ["HSET".into(), format!("hash:{n:08}")].into_iter().chain(fields).collect()
@@ -190,7 +193,7 @@ fn add_members(client: &mut Client, numbers: &mut dyn Iterator<Item = u64>) {
     pipeline(client, grouped(numbers, &["ZADD", "z"], member));
 }
 
-fn load_members(client: &mut Client, wanted: &dyn Fn(&u64) -> bool, count: u64, _: u64) {
+fn load_members(client: &mut Client, wanted: Wanted<'_>, count: u64, _: u64) {
     add_members(client, &mut (0..count).filter(wanted));
 }
 
@@ -313,7 +316,6 @@ impl Bench {
         let done = Arc::new(AtomicBool::new(false));
         let asked = {
             let (done, client) = (done.clone(), server.client());
-            let idle = idle.map(|(title, client)| (title, client));
             std::thread::spawn(move || {
                 let (title, idle) = idle.unzip();
                 let asked = ask(client, keys, idle, Duration::from_secs(600), &|| done.load(Ordering::Relaxed));
@@ -328,6 +330,9 @@ impl Bench {
         let kept = kept.map_or("–".to_owned(), |seconds| format!("{seconds:.0}"));
         println!("| flushall | 0 | {SLACK_MB} | {loaded:.0} | {loaded:.0} | {kept} | {last:.0} |");
         report("meanwhile", &tarn);
+        for (first, what) in ["PING", "GET", "SET"].into_iter().enumerate() {
+            report(&format!("of these {what}"), &tarn.iter().skip(first).step_by(3).copied().collect::<Vec<_>>());
+        }
         if let Some(title) = title {
             report(&format!("PING of an idle {title} then"), &idle);
         }

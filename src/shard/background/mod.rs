@@ -36,7 +36,7 @@ const FLUSH_EVERY: Duration = Duration::from_secs(200);
 
 /// A log of so many bytes is worth a flush after the shorter time, whether anybody writes or not: deletes are small in it, and
 /// what they delete can be large. Below it a flush a minute would cost more than it gives back.
-const LOG_WORTH: u64 = if cfg!(test) { 16 << 10 } else { 16 << 20 };
+const LOG_WORTH: u64 = if cfg!(test) { 16 << 10 } else { 32 << 20 };
 const FLUSH_LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The same if garbage or a dead namespace waits for it.

@@ -57,6 +57,9 @@ pub const MOST_DELAY_US: u64 = 20_000;
 /// of them.
 pub const RUNS_REFUSED: u64 = 128;
 
+/// Both ends of the queue of work for the space of what is dead.
+type Reclaims = (Sender<(ShardId, Reclaim)>, Receiver<(ShardId, Reclaim)>);
+
 /// Counters of flushes, and of the runs in the store that wait for compaction: of all partitions, and of the worst.
 #[derive(Debug, Default)]
 #[expect(missing_docs, reason = "the names INFO gives them")]
@@ -119,7 +122,7 @@ pub struct Engine {
     /// What is noted on disk of log and store.
     pub(in crate::shard) checkpoint: parking_lot::Mutex<Kept>,
     /// Work for the space of what is dead, at most one piece for each shard.
-    pub(in crate::shard) reclaims: (Sender<(ShardId, Reclaim)>, Receiver<(ShardId, Reclaim)>),
+    pub(in crate::shard) reclaims: Reclaims,
     /// Garbage or a dead namespace waits for a flush.
     pub(in crate::shard) reclaim: AtomicBool,
     /// Why the last flush failed, if it did.
