@@ -171,7 +171,7 @@ impl Store {
     /// given up half-way leaves files behind: both need [`Store::reopen`]. Reads go on meanwhile.
     pub fn health(&self) -> Result {
         if self.partitions.iter().any(|partition| partition.failed()) {
-            return Err(StoreError::NeedsReopen("an ingestion failed"));
+            return Err(StoreError::NeedsReopen("an ingestion or a compaction failed"));
         }
         let Some(db) = self.db.try_read() else { return Err(StoreError::NeedsReopen("it is being reopened")) };
         match &*db {

@@ -125,7 +125,9 @@ pub type Record = (UserKey, UserValue);
 /// One shard's records.
 pub struct Partition {
     slot: Arc<Slot>,
-    failed: AtomicBool,
+    /// Of the view's tables: asked for by every look-up.
+    disk_bytes: AtomicU64,
+    pub(super) failed: AtomicBool,
     /// Bytes that were found to be dead since it was last compacted for that.
     pub(super) known_dead: AtomicU64,
     /// The version at which a compaction for what is dead was in vain.
@@ -142,6 +144,7 @@ impl Partition {
     pub(super) fn new(slot: Arc<Slot>, owner: u64) -> Partition {
         Partition {
             slot,
+            disk_bytes: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             known_dead: AtomicU64::new(0),
             in_vain: AtomicU64::new(u64::MAX),
@@ -270,7 +273,7 @@ impl Partition {
         }
         let _one = self.ingesting.lock();
         if self.failed() {
-            return Err(StoreError::NeedsReopen("an ingestion failed"));
+            return Err(StoreError::NeedsReopen("an ingestion or a compaction failed"));
         }
         let count = self.slot.with(|keyspace| {
             let count = run_ingestion(keyspace, items, before_finish);
@@ -284,7 +287,7 @@ impl Partition {
         Ok(count)
     }
 
-    /// Whether an ingestion was given up since the store was opened.
+    /// Whether an ingestion or a compaction was given up since the store was opened.
     pub(super) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -301,7 +304,7 @@ impl Partition {
 
     /// Bytes of its tables, as of then.
     pub fn disk_bytes(&self) -> u64 {
-        self.bulk().bytes
+        self.disk_bytes.load(Ordering::Relaxed)
     }
 
     /// Number of the version of then.
@@ -324,6 +327,7 @@ impl Partition {
         if let Err(error) = forget_replaced(keyspace) {
             tracing::error!(%error, "replaced files stay until the store is opened again");
         }
+        self.disk_bytes.store(new.bulk.bytes, Ordering::Relaxed);
         let mut now = self.slot.view.write();
         // Of two at once the newer stays.
         let old = now.as_ref().is_none_or(|view| view.number < new.number).then(|| now.replace(new));

@@ -149,11 +149,15 @@ impl Partition {
         self.dead_bytes() >= much && self.version() != self.in_vain.load(Ordering::Relaxed)
     }
 
-    /// Compacts for what is dead.
+    /// Compacts for what is dead. What one that fails has written lies about until the store is opened again, which is called
+    /// for thereby: others would add to it, and mostly the disk is full.
     pub fn compact_dead(&self) -> Result {
         let known = self.known_dead.load(Ordering::Relaxed);
         let before = self.version();
         let done = self.major_compact();
+        if done.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
         if done.is_err() || self.version() == before {
             self.in_vain.store(self.version(), Ordering::Relaxed);
         }

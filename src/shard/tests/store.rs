@@ -100,6 +100,10 @@ fn a_compaction_for_what_is_dead_that_fails_does_not_keep_it() {
     world.engine().shards[0].core().reclaiming = true;
     world.engine().reclaim(0, Reclaim::Compact);
     assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 0, "it fails");
+    let partition = world.engine().store.partition(0);
+    assert!(world.engine().store.health().is_err(), "only an opening removes what it has written");
+    partition.note_dead(1 << 30);
+    assert!(!partition.wants_compaction(), "it would fail again");
     flip(&damaged);
     while !world.engine().tend_store() {
         std::thread::yield_now();
