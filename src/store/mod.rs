@@ -6,6 +6,7 @@
 //! | [`lock`] | one server a data directory |
 //! | [`options`] | what fjall is told, and why |
 //! | [`partition`] | one shard's records: reads, ranges, ingestion |
+//! | `space` | what is dead in a partition, and how its space comes back |
 //! | `filter` | the compaction filter that reclaims dead versions and namespaces |
 //!
 //! A data directory:
@@ -29,6 +30,7 @@ pub mod superblock;
 mod error;
 mod filter;
 mod priority;
+mod space;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +38,7 @@ pub use error::{Result, StoreError};
 pub use lock::DirLock;
 pub use options::{Compression, StoreOptions, default_shards};
 pub use partition::{Partition, Range, Record};
+pub use space::{Bulk, Tables};
 pub use superblock::Superblock;
 
 /// A byte string as the store takes and gives it: cheap to clone, short ones without an allocation.
@@ -168,7 +171,7 @@ impl Store {
     /// given up half-way leaves files behind: both need [`Store::reopen`]. Reads go on meanwhile.
     pub fn health(&self) -> Result {
         if self.partitions.iter().any(|partition| partition.failed()) {
-            return Err(StoreError::NeedsReopen("an ingestion failed"));
+            return Err(StoreError::NeedsReopen("an ingestion or a compaction failed"));
         }
         let Some(db) = self.db.try_read() else { return Err(StoreError::NeedsReopen("it is being reopened")) };
         match &*db {

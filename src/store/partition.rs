@@ -7,10 +7,12 @@
 //!   could change under it; an ingestion meanwhile does not show.
 //! - fjall panics, or loses the database at its next opening, over a key that is empty, too long or out of order. No such
 //!   key reaches it.
+//! - What a compaction has replaced goes when the view is renewed ([`super::space`]).
 //! - After an ingestion was given up half-way its files lie about until the next opening, and what fjall has in memory
 //!   may be behind what it has on disk. The partition takes no other until the store has been reopened.
 
 use super::error::{Result, StoreError};
+use super::space::{Bulk, forget_replaced};
 use crate::util::scale::Scaled;
 use crate::util::sys::{Waits, waits};
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
@@ -20,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How long to wait for everybody to be out. Who wants in meanwhile does not wait.
-const ALONE_WAIT: Duration = Duration::from_millis(200);
+/// How often, a millisecond apart, somebody who has replaced a view looks whether the last reader has left it.
+const LEAVE_LOOKS: usize = 100;
 
 /// What a read takes at most while the page cache or the block cache answers it, ns. A disk takes longer.
 const QUICK_NS: Scaled<u64> = Scaled::new(40_000).in_unit_tests(u64::MAX);
@@ -47,32 +49,54 @@ const MAX_KEY: usize = u16::MAX as usize;
 #[derive(Default)]
 pub(super) struct Slot {
     handle: RwLock<Option<Keyspace>>,
-    /// With the number of its version.
-    view: RwLock<Option<(u64, Arc<View>)>>,
+    view: RwLock<Option<View>>,
 }
 
 /// Point reads of one version of the partition. fjall's own look up the version first, and wait whenever a compaction or
 /// an ingestion installs another, through its syncs. There is no memtable whose records this could miss (rule 15).
-///
-/// As long as it lives the files of its version stay: [`Partition::follow`] replaces it.
-type View = dyn Fn(&[u8]) -> Result<Option<UserValue>> + Send + Sync;
+type Read = dyn Fn(&[u8]) -> Result<Option<UserValue>> + Send + Sync;
 
-fn view(keyspace: &Keyspace) -> (u64, Arc<View>) {
-    let version = keyspace.tree.current_version();
-    let number = version.id();
-    let view = move |key: &[u8]| {
-        let hash = xxh3_64(key);
-        // The newest first.
-        let runs = version.iter_levels().flat_map(|level| level.iter());
-        for table in runs.filter_map(|run| run.get_for_key(key)) {
-            let record = table.get(key, u64::MAX, hash).map_err(fjall::Error::from);
-            if let Some(record) = record.map_err(StoreError::fjall("read a record"))? {
-                return Ok((!record.is_tombstone()).then_some(record.value));
-            }
+/// One version. As long as it lives its files stay: [`Partition::follow`] replaces it.
+struct View {
+    /// Number of the version.
+    number: u64,
+    bulk: Bulk,
+    read: Arc<Read>,
+}
+
+impl View {
+    fn newest(keyspace: &Keyspace) -> View {
+        let version = keyspace.tree.current_version();
+        let number = version.id();
+        let mut bulk = Bulk::default();
+        for table in version.iter_tables().map(|table| &table.metadata) {
+            bulk.add(table.file_size, table.item_count, table.tombstone_count);
         }
-        Ok(None)
-    };
-    (number, Arc::new(view))
+        let read = move |key: &[u8]| {
+            let hash = xxh3_64(key);
+            // The newest first.
+            let runs = version.iter_levels().flat_map(|level| level.iter());
+            for table in runs.filter_map(|run| run.get_for_key(key)) {
+                let record = table.get(key, u64::MAX, hash).map_err(fjall::Error::from);
+                if let Some(record) = record.map_err(StoreError::fjall("read a record"))? {
+                    return Ok((!record.is_tombstone()).then_some(record.value));
+                }
+            }
+            Ok(None)
+        };
+        View { number, bulk, read: Arc::new(read) }
+    }
+
+    /// Goes when the last reader has left: files go with the last who knows them, and that takes the disk's time, which is
+    /// not to be a command's.
+    fn leave(self) {
+        for _ in 0..LEAVE_LOOKS {
+            if Arc::strong_count(&self.read) == 1 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Slot {
@@ -87,11 +111,6 @@ impl Slot {
     /// The same, but `None` instead of waiting for whoever opens or closes: closing waits for the filter's thread.
     pub(super) fn try_with<R>(&self, read: impl FnOnce(&Keyspace) -> R) -> Option<R> {
         self.handle.try_read_recursive()?.as_ref().map(read)
-    }
-
-    /// Runs `work` on the handle while nobody else uses it. `None`, soon, if somebody goes on doing so.
-    fn alone<R>(&self, work: impl FnOnce(&Keyspace) -> R) -> Option<R> {
-        self.handle.try_write_for(ALONE_WAIT)?.as_ref().map(work)
     }
 
     /// Keeps everybody out until the guard is dropped.
@@ -109,8 +128,13 @@ pub type Record = (UserKey, UserValue);
 /// One shard's records.
 pub struct Partition {
     slot: Arc<Slot>,
+    /// Of the view's tables: asked for by every look-up.
     disk_bytes: AtomicU64,
-    failed: AtomicBool,
+    pub(super) failed: AtomicBool,
+    /// Bytes that were found to be dead since it was last compacted for that.
+    pub(super) known_dead: AtomicU64,
+    /// The version at which a compaction for what is dead was in vain.
+    pub(super) in_vain: AtomicU64,
     /// How many reads of late were slow, in units of [`SLOW`].
     slow_reads: AtomicU32,
     /// Id of the data directory.
@@ -125,6 +149,8 @@ impl Partition {
             slot,
             disk_bytes: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            known_dead: AtomicU64::new(0),
+            in_vain: AtomicU64::new(u64::MAX),
             slow_reads: AtomicU32::new(0),
             owner,
             ingesting: Default::default(),
@@ -149,8 +175,8 @@ impl Partition {
     /// The same for background work, which says nothing of how quick reads are.
     pub fn get_aside(&self, key: &[u8]) -> Result<Option<UserValue>> {
         self.slot.with(|keyspace| {
-            let known = self.slot.view.read().as_ref().map(|(_, view)| view.clone());
-            known.unwrap_or_else(|| view(keyspace).1)(key)
+            let known = self.slot.view.read().as_ref().map(|view| view.read.clone());
+            known.unwrap_or_else(|| View::newest(keyspace).read)(key)
         })
     }
 
@@ -254,7 +280,7 @@ impl Partition {
         }
         let _one = self.ingesting.lock();
         if self.failed() {
-            return Err(StoreError::NeedsReopen("an ingestion failed"));
+            return Err(StoreError::NeedsReopen("an ingestion or a compaction failed"));
         }
         let count = self.slot.with(|keyspace| {
             let count = run_ingestion(keyspace, items, before_finish);
@@ -268,7 +294,7 @@ impl Partition {
         Ok(count)
     }
 
-    /// Whether an ingestion was given up since the store was opened.
+    /// Whether an ingestion or a compaction was given up since the store was opened.
     pub(super) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -278,28 +304,44 @@ impl Partition {
         self.follow();
     }
 
-    /// Bytes of the partition's tables, as of the last ingestion or [`Partition::follow`].
+    /// What its tables hold, as of the last ingestion or [`Partition::follow`].
+    pub fn bulk(&self) -> Bulk {
+        self.slot.view.read().as_ref().map(|view| view.bulk).unwrap_or_default()
+    }
+
+    /// Bytes of its tables, as of then.
     pub fn disk_bytes(&self) -> u64 {
         self.disk_bytes.load(Ordering::Relaxed)
     }
 
-    /// Brings what is known of the partition, and what is read of it, up to date with what compactions have done.
+    /// Number of the version of then.
+    pub(super) fn version(&self) -> u64 {
+        self.slot.view.read().as_ref().map_or(u64::MAX, |view| view.number)
+    }
+
+    /// Brings what is known of the partition, and what is read of it, up to date with what compactions have done, and gives
+    /// back the files that they have replaced. Takes as long as the disk does for that.
     pub fn follow(&self) {
         self.slot.try_with(|keyspace| self.renew(keyspace));
     }
 
     fn renew(&self, keyspace: &Keyspace) {
-        let new = view(keyspace);
-        if self.slot.view.read().as_ref().is_some_and(|(number, _)| *number >= new.0) {
+        let new = View::newest(keyspace);
+        if self.slot.view.read().as_ref().is_some_and(|view| view.number >= new.number) {
             return;
         }
-        self.disk_bytes.store(keyspace.disk_space(), Ordering::Relaxed);
+        // As long as the old view knows the files, this frees none of them under fjall's lock.
+        if let Err(error) = forget_replaced(keyspace) {
+            tracing::error!(%error, "replaced files stay until the store is opened again");
+        }
+        self.disk_bytes.store(new.bulk.bytes, Ordering::Relaxed);
         let mut now = self.slot.view.write();
         // Of two at once the newer stays.
-        let old = now.as_ref().is_none_or(|(number, _)| *number < new.0).then(|| now.replace(new));
+        let old = now.as_ref().is_none_or(|view| view.number < new.number).then(|| now.replace(new));
         drop(now);
-        // With the last who knew them, files may go: not under the lock.
-        drop(old);
+        if let Some(old) = old.flatten() {
+            old.leave();
+        }
     }
 
     /// Ingested runs that compaction has not merged yet. fjall does not push back on ingestion: who ingests watches this
@@ -312,27 +354,6 @@ impl Partition {
     pub fn pinned_bytes(&self) -> usize {
         let pinned = |keyspace: &Keyspace| keyspace.tree.pinned_filter_size() + keyspace.tree.pinned_block_index_size();
         self.slot.try_with(pinned).unwrap_or_default()
-    }
-
-    /// Rewrites the whole partition in this thread, compaction filter included. Takes as long as reading and writing
-    /// all of it does, and up to its size again on disk meanwhile.
-    pub fn major_compact(&self) -> Result {
-        self.slot.with(|keyspace| keyspace.major_compact().map_err(StoreError::fjall("compact")))?;
-        self.follow();
-        self.drop_replaced()
-    }
-
-    /// Deletes the files that compactions have replaced. fjall keeps the versions that name them for readers that have
-    /// chosen a sequence number and not yet a version, and forgets them when it rotates a memtable, which never happens
-    /// here (rule 15), or at a compaction some ten thousand reads later. With the handle to ourselves there are no such
-    /// readers; a range under way holds its version.
-    fn drop_replaced(&self) -> Result {
-        let forget = |keyspace: &Keyspace| {
-            let mut versions = keyspace.tree.get_version_history_lock();
-            versions.maintenance(keyspace.path(), u64::MAX).map_err(fjall::Error::from)
-        };
-        let dropped = self.slot.alone(forget).unwrap_or(Ok(()));
-        dropped.map_err(StoreError::fjall("delete what a compaction replaced"))
     }
 }
 

@@ -508,3 +508,135 @@ fn damage_in_a_metadata_value_keeps_the_elements() {
     assert_eq!(fields(partition, 1, b"k", 5), 2);
     assert!(store.health().is_ok());
 }
+
+// What is dead gives its space back.
+
+/// A hash's elements, so many that they are several tables of the last level.
+fn big_hash(partition: &Partition, version: u64) {
+    let field = |n: u32| {
+        let mut out = Vec::new();
+        element::hash_field(format!("field {n:05}").as_bytes(), &mut out);
+        out
+    };
+    let mut records = Records::default().hash(1, b"a", 1).hash(1, b"z", 1);
+    for n in 0..4000u32 {
+        // Hardly compressible.
+        let value = xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()).to_le_bytes();
+        records = records.put(|out| key::element_key(1, b"k", version, &field(n), out), &value);
+    }
+    records.ingest(partition);
+    partition.major_compact().unwrap();
+}
+
+#[test]
+fn whole_tables_of_a_dead_range_are_dropped_and_nothing_else() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    big_hash(partition, 5);
+    let tables = table_files(&dir);
+    assert!(tables > 5, "{tables}");
+    let range = element_range(1, b"k", 5);
+    assert!(partition.tables().unwrap().are_droppable(std::slice::from_ref(&range)));
+    let dropped = partition.drop_tables(std::slice::from_ref(&range)).unwrap();
+    // What has a neighbour's record in it stays, and the files go at once, as what is read is of the new version.
+    assert_eq!(dropped as usize, tables - 2);
+    assert_eq!(table_files(&dir), 2);
+    let edges = fields(partition, 1, b"k", 5);
+    assert!(0 < edges && edges < 2000, "{edges}");
+    for name in [b"a", b"z"] {
+        assert_eq!(fields(partition, 1, name, 1), 2);
+        let mut record = Vec::new();
+        key::meta_key(1, name, &mut record);
+        assert!(partition.get(&record).unwrap().is_some());
+    }
+    assert!(!partition.tables().unwrap().are_droppable(std::slice::from_ref(&range)));
+    assert_eq!(partition.drop_tables(&[range]).unwrap(), 0);
+    drop(store);
+    assert_eq!(fields(open(&dir).partition(0), 1, b"k", 5), edges);
+}
+
+/// Tombstones that lie in a table of their own go with it, and what they hid shows again: who drops tables has to look.
+#[test]
+fn a_dropped_table_uncovers_what_it_hid() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    Records::default().hash(1, b"k", 5).hash(1, b"z", 5).ingest(partition);
+    partition.major_compact().unwrap();
+    let range = element_range(1, b"k", 5);
+    let tombstones: Vec<Item> =
+        partition.range(&range.lower, &range.upper).unwrap().map(|record| (record.unwrap().0.to_vec(), None)).collect();
+    partition.ingest(tombstones).unwrap();
+    assert_eq!(fields(partition, 1, b"k", 5), 0);
+    assert_eq!(partition.drop_tables(&[range]).unwrap(), 1);
+    assert_eq!(fields(partition, 1, b"k", 5), 2);
+}
+
+#[test]
+fn tombstones_have_a_partition_compacted_until_none_is_left() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    let text = |n: u64| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()));
+    partition.ingest((0..5000).map(|n| (format!("{n:05}"), Some(text(n))))).unwrap();
+    let full = partition.disk_bytes();
+    assert_eq!((partition.dead_bytes(), partition.wants_compaction()), (0, false));
+    // One run: fjall itself would wait for three more.
+    partition.ingest((0..5000).filter(|n| n % 10 != 0).map(|n| (format!("{n:05}"), None::<String>))).unwrap();
+    assert_eq!(partition.bulk().tombstones, 4500);
+    assert!(partition.disk_bytes() > full && partition.dead_bytes() > full / 2);
+    drop(store);
+    let store = open(&dir);
+    let partition = store.partition(0);
+    assert!(partition.wants_compaction(), "it is known from the tables");
+    partition.compact_dead().unwrap();
+    assert_eq!((partition.bulk().records, partition.bulk().tombstones, partition.dead_bytes()), (500, 0, 0));
+    assert!(partition.disk_bytes() < full / 8 && !partition.wants_compaction());
+    assert_eq!(table_files(&dir), partition.tables().unwrap().0.len(), "files that were replaced are gone");
+    assert_eq!(partition.range(b"0", b"9").unwrap().count(), 500);
+}
+
+#[test]
+fn what_is_known_to_be_dead_is_compacted_for_once() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    big_hash(partition, 5);
+    // Nobody has tombstones for it: the filter drops it.
+    Records::default().no_meta(1, b"k").garbage(1, b"k", 5).ingest(partition);
+    assert!(!partition.wants_compaction());
+    partition.note_dead(100 << 10);
+    assert!(partition.wants_compaction());
+    partition.compact_dead().unwrap();
+    assert_eq!((fields(partition, 1, b"k", 5), partition.dead_bytes()), (0, 0));
+    assert!(!partition.wants_compaction());
+}
+
+#[test]
+fn who_reads_keeps_what_a_compaction_has_replaced() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    big_hash(partition, 5);
+    let before = table_files(&dir);
+    let range = element_range(1, b"k", 5);
+    let mut reading = partition.range(&range.lower, &range.upper).unwrap();
+    reading.next().unwrap().unwrap();
+    partition.drop_tables(&[range]).unwrap();
+    assert_eq!(table_files(&dir), before);
+    assert_eq!(reading.map(Result::unwrap).count(), 3999);
+    assert_eq!(table_files(&dir), 2);
+}
+
+/// The runs of a flush, too: most of a partition is moved, not rewritten, until it is large.
+#[test]
+fn what_is_ingested_is_compressed() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    let value = "the same words again and again, ".repeat(4);
+    partition.ingest((0..2000).map(|n| (format!("{n:05}"), Some(value.clone())))).unwrap();
+    let raw = 2000 * (5 + value.len() as u64);
+    assert!(partition.disk_bytes() < raw / 3, "{} of {raw}", partition.disk_bytes());
+}

@@ -367,7 +367,10 @@ fn what_a_slow_disk_has_is_read_by_others() {
     let begun = world.begin(&words(&format!("MGET {a} {b}")));
     assert!(world.runner.tries > 0, "the network thread does not wait");
     assert_eq!(world.end(begun), "*2 $1 1 $1 2 ");
-    assert_eq!(world.engine().readers.pending(), 0);
+    // A reader counts a read off after it has handed over what it found.
+    while world.engine().readers.pending() > 0 {
+        std::thread::yield_now();
+    }
     for _ in 0..200 {
         // They have found it quick again.
         world.rest();

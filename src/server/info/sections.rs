@@ -411,6 +411,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     let log = engine.log.status();
     let table_bytes: usize = engine.shards.iter().map(|shard| shard.table_bytes()).sum();
     let store_bytes: u64 = engine.store.partitions().iter().map(|partition| partition.disk_bytes()).sum();
+    let dead_bytes: u64 = engine.store.partitions().iter().map(|partition| partition.dead_bytes()).sum();
     let pinned_bytes: usize = engine.store.partitions().iter().map(|partition| partition.pinned_bytes()).sum();
     let named = facts.keys.keys().filter(|name| crate::util::num::parse_u64(name).is_none()).count();
     text.line("tarn_shards", engine.shards.len());
@@ -448,7 +449,9 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_level0_runs", load(&stats.level0_runs));
     text.line("tarn_level0_runs_max", load(&stats.level0_runs_max));
     text.line("tarn_store_reopens", load(&stats.store_reopens));
+    text.line("tarn_dead_bytes", dead_bytes);
     text.line("tarn_compactions_of_dead", load(&stats.compactions));
+    text.line("tarn_dropped_tables", load(&stats.dropped_tables));
     text.line("tarn_garbage_queue", facts.shards.garbage);
     text.line("tarn_dead_namespaces", facts.shards.dead_namespaces);
     text.line("tarn_log_bytes", log.size_bytes);

@@ -7,7 +7,7 @@
 //! | `long-n` | runs commands in slices ([`crate::shard::engine::long`]) |
 //! | `read-n` | reads the store for commands that wait for it ([`crate::shard::engine::readers`]) |
 //! | `free` | frees big overlays that commands have thrown away |
-//! | `compact` | rewrites partitions of which much is dead |
+//! | `compact` | drops tables that are dead as a whole, compacts partitions of which much is dead ([`crate::store::space`]) |
 //!
 //! What a flush does stands in [`steps`], and of one shard in [`sight`] and [`flush`]; what a shard's own thread does beside commands in [`timer`].
 
@@ -27,12 +27,19 @@ use crate::meter;
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::READERS;
 use crate::shard::engine::{Engine, MOST_DELAY_US, gate, spawn};
+use crate::shard::memory::garbage::Reclaim;
 use crate::shard::router::ShardId;
 use crate::util::alloc::Trimmer;
 use crate::util::pace::Pace;
 
-/// However little is dirty, it is flushed after this time: replays stay short.
-const FLUSH_EVERY: Duration = Duration::from_secs(300);
+/// However little is dirty, it is flushed after this time: replays stay short, and what was deleted gives its space back
+/// within five minutes.
+const FLUSH_EVERY: Duration = Duration::from_secs(200);
+
+/// A log of so many bytes is worth a flush after the shorter time, whether anybody writes or not: deletes are small in it, and
+/// what they delete can be large. Below it a flush a minute would cost more than it gives back.
+const LOG_WORTH: u64 = if cfg!(test) { 16 << 10 } else { 32 << 20 };
+const FLUSH_LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The same if garbage or a dead namespace waits for it.
 const RECLAIM_EVERY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(10) };
@@ -123,7 +130,8 @@ impl Engine {
         let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
         let dirty_for = |time| self.dirty_bytes() > 0 && last_flush.elapsed() > time;
         let reclaim = self.reclaim.load(Ordering::Relaxed) && last_flush.elapsed() > RECLAIM_EVERY;
-        let old = dirty_for(FLUSH_EVERY) || reclaim;
+        let worth = self.log.size_bytes() > LOG_WORTH && dirty_for(FLUSH_LOG_EVERY);
+        let old = dirty_for(FLUSH_EVERY) || worth || reclaim;
         // What is dirty by one element stays whole: little dirt can keep much from leaving.
         let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
         let crowded = tables as u64 > self.table_budget.load(Ordering::Relaxed) / 8 * 9 && dirty_for(CROWDED_EVERY);
@@ -200,33 +208,36 @@ impl Engine {
         }
     }
 
-    /// Has a partition of which much is dead rewritten. The core is marked as `compacting`.
-    pub(in crate::shard) fn compact(&self, id: ShardId) {
+    /// Has the space of what is dead in a partition given back. The core is marked as `reclaiming`.
+    pub(in crate::shard) fn reclaim(&self, id: ShardId, work: Reclaim) {
         if !self.options.background {
-            self.compact_now(id);
-        } else if self.compactions.0.send(id).is_err() {
+            self.reclaim_now(id, &work);
+        } else if self.reclaims.0.send((id, work)).is_err() {
             unreachable!("the engine holds both ends");
         }
     }
 
-    /// Compacts for what is dead. Not on the shards' threads: it may take long, and others wait for those.
+    /// Drops tables, and compacts, for what is dead. Not on the shards' threads: it may take long, and others wait for those.
     fn compact_thread(&self) {
         while !self.stopping.load(Ordering::Relaxed) {
-            if let Ok(id) = self.compactions.1.recv_timeout(COMPACT_LOOK) {
-                self.compact_now(id);
+            if let Ok((id, work)) = self.reclaims.1.recv_timeout(COMPACT_LOOK) {
+                self.reclaim_now(id, &work);
             }
         }
     }
 
-    fn compact_now(&self, id: ShardId) {
-        let shard = &self.shards[id as usize];
-        let partition = shard.core().partition.clone();
-        match partition.major_compact() {
-            Ok(()) => _ = self.stats.compactions.fetch_add(1, Ordering::Relaxed),
-            Err(error) => tracing::error!(shard = id, %error, "cannot compact what is dead"),
+    fn reclaim_now(&self, id: ShardId, work: &Reclaim) {
+        let partition = self.store.partition(id);
+        let (done, counter) = match work {
+            Reclaim::Drop(ranges) => (partition.drop_tables(ranges), &self.stats.dropped_tables),
+            Reclaim::Compact => (partition.compact_dead().map(|()| 1), &self.stats.compactions),
+        };
+        match done {
+            Ok(count) => _ = counter.fetch_add(count, Ordering::Relaxed),
+            // What is dead stays known to be.
+            Err(error) => tracing::error!(shard = id, %error, "cannot give back the space of what is dead"),
         }
-        let mut core = shard.core();
-        (core.dead_bytes, core.compacting) = (0, false);
+        self.shards[id as usize].core().reclaiming = false;
     }
 
     /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.

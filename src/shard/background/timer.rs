@@ -8,6 +8,7 @@
 //! | the order index grows, or is freed when nobody asks for it | 256 keys per hold of the lock, 20 ms a turn |
 //! | after a count was found to be wrong: the shard's keys are counted | 8,192 keys a turn |
 //! | garbage: elements of dropped bodies get tombstones | a batch of keys a turn, see [`crate::shard::memory::garbage`] |
+//! | space: a partition of which much is dead is compacted, by another thread | a look at two numbers |
 //! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places per hold of the lock, a batch a turn |
 //!
 //! What is due at its time comes first; what reads much and ingests is left for the next turn while another shard's thread is at
@@ -28,7 +29,7 @@ use crate::shard::background::fields::FieldSweep;
 use crate::shard::background::recount::Recount;
 use crate::shard::engine::Engine;
 use crate::shard::memory::core::{Core, unreadable};
-use crate::shard::memory::garbage::{Batch, Queue};
+use crate::shard::memory::garbage::{Batch, Queue, Reclaim};
 use crate::shard::memory::object::{Kind, state};
 use crate::shard::memory::table::table_hash;
 use crate::shard::router::ShardId;
@@ -44,9 +45,6 @@ const SWEEP_SLICE: usize = 128;
 const FIELDS_TURN: Duration = Duration::from_millis(50);
 /// Hashes whose fields are swept per hold of the lock at most.
 const FIELDS_HASHES: usize = 32;
-/// Bytes of dead records from which on a partition is compacted for their sake, if they are also such a share of it.
-const COMPACT_FROM: u64 = if cfg!(test) { 64 << 10 } else { 1 << 20 };
-const COMPACT_SHARE: u64 = 4;
 /// Time that a turn spends on the order index at most.
 const ORDER_TURN: Duration = Duration::from_millis(20);
 
@@ -104,7 +102,8 @@ impl<'a> Timer<'a> {
 
     /// What reads much, and ingests: it takes as long as the disk does.
     fn long_turn(&mut self, now_ms: u64) {
-        let turns = [Self::fill_membership, Self::collect_garbage, Self::reap_namespaces, Self::count_anew];
+        let turns =
+            [Self::fill_membership, Self::collect_garbage, Self::reap_namespaces, Self::give_back, Self::count_anew];
         self.each(&turns, now_ms);
     }
 
@@ -345,23 +344,35 @@ impl<'a> Timer<'a> {
             if queue(core).waits_for_flush() {
                 self.engine.want_reclaim();
             }
-            // What the compaction's filter meets needs no tombstones.
-            let cursor = if core.compacting { None } else { queue(core).cursor() };
+            // What goes with its table, or is met by the compaction's filter, needs no tombstones.
+            let cursor = if core.reclaiming { None } else { queue(core).cursor() };
             cursor.map(|cursor| (cursor, core.partition.clone()))
         });
         let Some((cursor, partition)) = next.filter(|_| self.engine.store.health().is_ok()) else { return Ok(()) };
-        let batch = Batch::read(&partition, &cursor).map_err(unreadable)?;
+        let mut batch = Batch::read(&partition, &cursor).map_err(unreadable)?;
         let mut pace = Pace::new();
         partition.ingest(batch.tombstones().inspect(|_| pace.step()))?;
-        let compact = self.with_core(|core| {
-            core.dead_bytes += batch.dead_bytes;
+        partition.note_dead(batch.dead_bytes);
+        let drop = std::mem::take(&mut batch.drop);
+        self.with_core(|core| {
             queue(core).worked_off(batch);
-            let much = COMPACT_FROM.max(partition.disk_bytes() / COMPACT_SHARE);
-            core.compacting |= core.dead_bytes >= much;
-            core.compacting
+            core.reclaiming |= !drop.is_empty();
         });
-        if compact {
-            self.engine.compact(self.id);
+        if !drop.is_empty() {
+            self.engine.reclaim(self.id, Reclaim::Drop(drop));
+        }
+        Ok(())
+    }
+
+    /// Has the partition compacted if much of it is dead, whether anybody writes or not. Afterwards little is.
+    fn give_back(&mut self, _now_ms: u64) -> Result {
+        let much = self.with_core(|core| {
+            let much = !core.reclaiming && core.partition.wants_compaction();
+            core.reclaiming |= much;
+            much
+        });
+        if much {
+            self.engine.reclaim(self.id, Reclaim::Compact);
         }
         Ok(())
     }

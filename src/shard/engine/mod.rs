@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, Sender};
+
 use crate::codec::NsId;
 use crate::error::{Error, Result};
 use crate::log::{self, Io, Log};
@@ -30,6 +32,7 @@ use crate::shard::engine::checkpoint::Kept;
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, Readers};
 use crate::shard::memory::blind::{self, Counting};
+use crate::shard::memory::garbage::Reclaim;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
 use crate::shard::router::{Router, ShardId};
@@ -56,6 +59,9 @@ pub const MOST_DELAY_US: u64 = 20_000;
 /// of them.
 pub const RUNS_REFUSED: u64 = 128;
 
+/// Both ends of the queue of work for the space of what is dead.
+type Reclaims = (Sender<(ShardId, Reclaim)>, Receiver<(ShardId, Reclaim)>);
+
 /// Counters of flushes, and of the runs in the store that wait for compaction: of all partitions, and of the worst.
 #[derive(Debug, Default)]
 #[expect(missing_docs, reason = "the names INFO gives them")]
@@ -66,6 +72,8 @@ pub struct EngineStats {
     pub flush_us: AtomicU64,
     /// Of partitions, for what is dead in them.
     pub compactions: AtomicU64,
+    /// That went because all they held was dead.
+    pub dropped_tables: AtomicU64,
     pub replayed_records: AtomicU64,
     pub last_flush_ms: AtomicU64,
     pub level0_runs: AtomicU64,
@@ -117,8 +125,8 @@ pub struct Engine {
     pub stopping: AtomicBool,
     /// What is noted on disk of log and store.
     pub(in crate::shard) checkpoint: parking_lot::Mutex<Kept>,
-    /// Shards whose partitions are to be compacted for what is dead in them, each once.
-    pub(in crate::shard) compactions: (crossbeam_channel::Sender<ShardId>, crossbeam_channel::Receiver<ShardId>),
+    /// Work for the space of what is dead, at most one piece for each shard.
+    pub(in crate::shard) reclaims: Reclaims,
     /// Garbage or a dead namespace waits for a flush.
     pub(in crate::shard) reclaim: AtomicBool,
     /// Why the last flush failed, if it did.

@@ -124,10 +124,8 @@ pub struct Core {
     pub reap_from: Option<Index>,
     /// Bodies of which elements in fjall wait to be removed.
     pub garbage: Queue,
-    /// Bytes of the records that got tombstones since the partition was last compacted as a whole.
-    pub dead_bytes: u64,
-    /// The partition is being compacted for what is dead in it, or is about to.
-    pub compacting: bool,
+    /// Tables of the partition are being dropped, or it is compacted, for what is dead in it; or that is about to be done.
+    pub reclaiming: bool,
     /// The keys that fjall may hold.
     pub membership: crate::shard::memory::membership::Membership,
     /// Versions in fjall without metadata, and whether their builders live.

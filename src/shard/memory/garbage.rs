@@ -7,9 +7,10 @@
 //! |---|---|
 //! | the commit that drops a body, or the names of a namespace, puts it | among the raw records, within the dirty budget |
 //! | a flush brings it; one is made for it if nothing else asks for one | in fjall: the death is certain, and nothing comes after it |
+//! | tables that hold nothing but what it stands for are dropped | in fjall, until what is left is dealt with |
 //! | the shard's thread reads what it stands for and ingests tombstones, batch by batch; the last takes the record itself along | nowhere |
 //!
-//! Where much has died, a compaction follows, whose filter drops what is left without tombstones.
+//! Where much has died, a compaction follows, whose filter drops what is left without tombstones ([`crate::store::space`]).
 //!
 //! # Why this is sound
 //! **The death is certain.** The log was synced up to it before fjall showed the record (rule 1).
@@ -21,6 +22,14 @@
 //!
 //! **A crash** finds the record if it finds anything: the last tombstones and the record's own come in one ingestion.
 //! After a failed one nothing has changed.
+//!
+//! **Tables that are dropped** may uncover older copies in others. As the record stands, those are as dead as what covered them:
+//! no reader is led there, and the batches that follow read what shows by then, edges of tables among it. A drop that did
+//! nothing, or that a crash has undone, leaves them more to read; nothing relies on it. A table that a later death takes away,
+//! with tombstones of this one, lies in what is dead by that, whose own record stands.
+//!
+//! **Times of a namespace** whose metadata went with its table are found in the expiry index itself, which is looked through
+//! for them then; those that a crash in between leaves go when their time comes, by the sweep.
 //!
 //! **A replay** applies what the log holds from before the death once more and, if it flushes midway, brings it back to
 //! fjall. It then comes to the death, which is in the log behind it, and that puts the record once more: the log's record
@@ -37,6 +46,9 @@ use crate::util::pace::Pace;
 const BATCH_BYTES: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
 /// Records of the queue in a batch: each costs a look at what it stands for, even if that is nothing.
 const BATCH_RECORDS: u64 = 1024;
+
+/// Records that a batch looks at, of a namespace's or not: in the expiry index those of all stand together.
+const BATCH_LOOKS: u64 = if cfg!(test) { 64 } else { 1 << 16 };
 
 /// Records that are counted at a start; however many more there are, they are met one after the other.
 const COUNTED: usize = 1024;
@@ -91,6 +103,15 @@ pub struct Cursor {
     record: Vec<u8>,
     /// What the record stands for is dealt with below this key.
     within: Vec<u8>,
+    /// Whole tables of it have been dropped, or that was tried.
+    dropped: bool,
+}
+
+impl Cursor {
+    /// At the beginning of a record, or of the next.
+    const fn at(record: Vec<u8>) -> Cursor {
+        Cursor { record, within: Vec::new(), dropped: false }
+    }
 }
 
 impl Queue {
@@ -144,7 +165,7 @@ impl Queue {
     pub fn cursor(&mut self) -> Option<Cursor> {
         if self.pass.is_none() && self.arrived > 0 {
             self.left = std::mem::replace(&mut self.arrived, 0);
-            self.pass = Some(Cursor { record: codec::key::tag_range(self.tag).lower, within: Vec::new() });
+            self.pass = Some(Cursor::at(codec::key::tag_range(self.tag).lower));
         }
         self.pass.clone()
     }
@@ -164,8 +185,12 @@ pub struct Batch {
     size_bytes: usize,
     /// Records of the queue among them.
     records: u64,
+    /// Records looked at.
+    looks: u64,
     /// Bytes of the records that die.
     pub dead_bytes: u64,
+    /// Ranges that are dead, whose whole tables are to be dropped before the next batch is read.
+    pub drop: Vec<KeyRange>,
     /// Where the next batch begins; `None` at the end of the pass.
     next: Option<Cursor>,
 }
@@ -175,45 +200,68 @@ impl Batch {
     pub fn read(partition: &Partition, from: &Cursor) -> Result<Batch, StoreError> {
         let mut batch = Batch::default();
         let upper = codec::key::tag_range(from.record[0]).upper;
+        let tables = partition.tables()?;
         let mut pace = Pace::new();
         for item in partition.range(&from.record, &upper)? {
             let record = item?.0.to_vec();
-            let within = if record == from.record { &from.within[..] } else { &[] };
-            let rest = batch.read_one(partition, &record, within, &mut pace)?;
-            if let Some(within) = rest {
-                batch.next = Some(Cursor { record, within });
+            let at = if record == from.record { from.clone() } else { Cursor::at(record) };
+            let ranges = ranges(&at.record)?;
+            if at.within.is_empty() && !at.dropped && tables.are_droppable(&ranges) {
+                // In a batch of its own.
+                let alone = batch.keys.is_empty();
+                batch.drop = if alone { ranges } else { Vec::new() };
+                batch.next = Some(Cursor { dropped: alone, ..at });
                 break;
             }
-            let successor = codec::key::successor(&record);
+            if let Some(within) = batch.read_one(partition, &at, ranges, &mut pace)? {
+                batch.next = Some(Cursor { within, ..at });
+                break;
+            }
+            let successor = codec::key::successor(&at.record);
             batch.records += 1;
-            batch.push(record, 0);
+            batch.push(at.record, 0);
             pace.step();
             if batch.is_full() {
-                batch.next = Some(Cursor { record: successor, within: Vec::new() });
+                batch.next = Some(Cursor::at(successor));
                 break;
             }
         }
         batch.keys.sort_unstable();
+        // A time may have been found with its key's metadata and in the expiry index.
+        batch.keys.dedup();
         Ok(batch)
     }
 
-    /// Reads what a record of the queue stands for, from a key on. Answers the first key that has no room.
+    /// Reads what a record of the queue stands for, from where the work stands. Answers the first key that has no room.
     fn read_one(
         &mut self,
         partition: &Partition,
-        record: &[u8],
-        within: &[u8],
+        at: &Cursor,
+        mut ranges: Vec<KeyRange>,
         pace: &mut Pace,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        for range in ranges(record)? {
-            for item in partition.range(within.max(&range.lower), &range.upper)? {
+        let dead_ns = match codec::key::decode_key(&at.record)? {
+            DiskKey::DeadNs { ns } => Some(ns),
+            _ => None,
+        };
+        if dead_ns.is_some() && at.dropped {
+            ranges.push(codec::key::tag_range(codec::key::tag::EXPIRY));
+        }
+        for range in ranges {
+            for item in partition.range((&at.within).max(&range.lower), &range.upper)? {
                 let (key, value) = item?;
                 if self.is_full() {
                     return Ok(Some(key.to_vec()));
                 }
+                self.looks += 1;
+                pace.step();
+                if let DiskKey::Expiry { ns, .. } = codec::key::decode_key(&key)?
+                    && dead_ns != Some(ns)
+                {
+                    continue;
+                }
                 self.push_times(&key, &value)?;
                 self.push(key.to_vec(), value.len());
-                pace.step();
             }
         }
         Ok(None)
@@ -239,13 +287,21 @@ impl Batch {
     }
 
     const fn is_full(&self) -> bool {
-        self.size_bytes >= BATCH_BYTES || self.records >= BATCH_RECORDS
+        self.size_bytes >= BATCH_BYTES || self.records >= BATCH_RECORDS || self.looks >= BATCH_LOOKS
     }
 
     /// Tombstones in the order of their keys.
     pub fn tombstones(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         self.keys.iter().map(|key| (&key[..], None))
     }
+}
+
+/// What is done for the space of what is dead in a partition, by a thread that may wait.
+pub enum Reclaim {
+    /// Tables without a key outside these ranges, which are dead, go.
+    Drop(Vec<KeyRange>),
+    /// The partition is compacted.
+    Compact,
 }
 
 /// Record groups of which a namespace has records that begin with its id, in order. Expiry records begin with a time.

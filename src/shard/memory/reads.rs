@@ -20,6 +20,7 @@
 //! Whatever else happens to the key in between, a change of it stays in memory until a flush of it has been settled. That
 //! there is no such record is brought like one that is there.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::core::Core;
@@ -37,17 +38,11 @@ const MOST_BYTES: usize = 64 << 10;
 const KEPT: usize = 256;
 
 /// Where a record is to be found, or the records of a range.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Place {
     key: Vec<u8>,
     /// The end of a range, and how many of it there may be.
     to: Option<(Vec<u8>, usize)>,
-}
-
-impl Place {
-    fn is(&self, key: &[u8]) -> bool {
-        self.to.is_none() && self.key == key
-    }
 }
 
 /// When it was found that memory does not have it.
@@ -139,7 +134,7 @@ pub struct Reads {
     /// A read may wait for the disk where it stands, lock or not.
     pub may_block: bool,
     wanted: Vec<Wanted>,
-    brought: Vec<Brought>,
+    brought: HashMap<Place, (Era, Found), foldhash::fast::RandomState>,
     /// Bytes of what was brought.
     bytes: usize,
 }
@@ -205,15 +200,15 @@ impl Reads {
         if self.brought.is_empty() {
             return None;
         }
-        let key = meta_key(ns, key);
-        let is_it = |brought: &&Brought| brought.era.epoch == core.epoch && brought.place.is(&key);
-        let brought = self.brought.iter().find(is_it)?;
-        (!core.cold.may_know_since(brought.era.puts, hash)).then_some(&brought.found)
+        let place = Place { key: meta_key(ns, key), to: None };
+        let (era, found) = self.brought.get(&place)?;
+        let holds = era.epoch == core.epoch && !core.cold.may_know_since(era.puts, hash);
+        holds.then_some(found)
     }
 
     fn find(&self, core: &Core, place: &Place) -> Option<&Found> {
-        let is_it = |brought: &&Brought| brought.era.epoch == core.epoch && brought.place == *place;
-        self.brought.iter().find(is_it).map(|brought| &brought.found)
+        let (era, found) = self.brought.get(place)?;
+        (era.epoch == core.epoch).then_some(found)
     }
 
     #[cold]
@@ -277,7 +272,9 @@ impl Reads {
             self.bytes = 0;
         }
         self.bytes += brought.bytes();
-        self.brought.push(brought);
+        // Of a place that was read twice both count, until all is forgotten.
+        let Brought { era, place, found } = brought;
+        self.brought.insert(place, (era, found));
     }
 
     /// Reads what is wanted where it stands, with no lock held, if it is no more than `most` and as long as the disk need not

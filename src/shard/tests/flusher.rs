@@ -121,3 +121,20 @@ fn a_flush_that_fails_is_tried_again() {
     wait(&flushed);
     assert!(live.engine.is_flushing() || !live.engine.flush_fails());
 }
+
+/// Deletes are small in the log, what they delete may be large: it does not wait for the end of the longer time.
+#[test]
+fn a_log_worth_a_flush_is_flushed_within_a_minute_without_writes() {
+    let live = Live::new(|_| ());
+    let ago = |seconds| std::time::Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+    live.put("k", b"v");
+    assert!(!live.engine.needs_flush(ago(100)), "so little waits");
+    assert!(live.engine.needs_flush(ago(210)));
+    for n in 0..3 {
+        live.put("k", &[n; 8 << 10]);
+    }
+    assert!(!live.engine.needs_flush(ago(50)));
+    assert!(live.engine.needs_flush(ago(70)));
+    live.engine.flush().unwrap();
+    assert!(!live.engine.needs_flush(ago(1000)), "and then no more");
+}

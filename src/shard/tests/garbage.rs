@@ -370,3 +370,119 @@ fn much_that_is_dead_is_compacted_once() {
     assert!(after < before / 4, "{after} of {before} bytes are left");
     world.audit();
 }
+
+impl World {
+    /// A hash of so many fields, under its own table files but for the edges.
+    fn big_stored_hash(&mut self, fields: usize) {
+        self.stored_hashes(1, fields);
+        self.engine().store.partition(0).major_compact().unwrap();
+    }
+
+    fn dropped_tables(&self) -> u64 {
+        self.engine().stats.dropped_tables.load(Ordering::Relaxed)
+    }
+
+    /// Records of the first partition's tables, tombstones among them.
+    fn records(&self) -> u64 {
+        self.engine().store.partition(0).follow();
+        self.engine().store.partition(0).bulk().records
+    }
+}
+
+/// What fills tables of its own goes without a tombstone, what shares one with others by some.
+#[test]
+fn a_big_dead_collection_goes_by_tables() {
+    let mut world = World::new(1, Fsync::No);
+    world.put(DB, b"before", &big(1), 0);
+    world.put(DB, b"stays", &big(2), 0);
+    world.big_stored_hash(15_000);
+    let all = world.records();
+    world.delete(DB, b"hash 0");
+    world.flush();
+    world.turns(1);
+    assert!(world.dropped_tables() > 3, "{} tables", world.dropped_tables());
+    assert!(world.records() < all / 2);
+    assert_eq!(world.queued(), 1, "the record stands while anything is left");
+    assert!(world.stored_with(tag::ELEMENT) > 20);
+    world.turns(TURNS);
+    assert_eq!((world.queued(), world.known()), (0, 0));
+    world.verify();
+    world.audit();
+}
+
+/// The metadata that told of the times has gone with its tables.
+#[test]
+fn times_of_a_dead_database_leave_with_it() {
+    let mut world = World::new(1, Fsync::No);
+    for n in 0..3000 {
+        world.put(DB, format!("key {n}").as_bytes(), format!("{:x}", n * 7919).as_bytes(), world.now_ms + 1_000_000);
+    }
+    for n in 0..50 {
+        world.put(NAMES[1], format!("key {n}").as_bytes(), b"1", world.now_ms + 1_000_000);
+    }
+    world.flush();
+    world.engine().store.partition(0).major_compact().unwrap();
+    world.flush_names(&[DB]);
+    world.flush();
+    world.turns(1);
+    assert!(world.dropped_tables() > 2, "{} tables", world.dropped_tables());
+    world.turns(8 * TURNS);
+    assert_eq!((world.stored_with(tag::META), world.stored_with(tag::EXPIRY)), (50, 50));
+    assert_eq!((world.queued(), world.known()), (0, 0));
+    world.audit();
+}
+
+/// Tables are dropped, and the process ends before anybody has looked at what that uncovered.
+#[test]
+fn a_crash_after_tables_were_dropped_leaves_the_record() {
+    for turns in 1..4 {
+        let mut world = World::new(1, Fsync::No);
+        world.put(DB, b"stays", &big(2), 0);
+        world.big_stored_hash(15_000);
+        // Newer copies, in a run of their own, that go with it.
+        let ns = world.ns(DB);
+        let again = world.transact(&[b"hash 0"], |txn| {
+            let at = txn.find(ns, b"hash 0")?.unwrap();
+            for n in 0..20 {
+                txn.put_element(at, format!("\u{1}field {n}").as_bytes(), b"newer")?;
+            }
+            Ok(())
+        });
+        world.engine().write_out(again.1);
+        world.delete(DB, b"hash 0");
+        world.note();
+        world.flush();
+        world.turns(turns);
+        assert!(world.dropped_tables() > 3);
+        assert_eq!(world.queued(), 1);
+        world.crash(Some(turns as u64));
+        world.turns(TURNS);
+        assert_eq!((world.queued(), world.known()), (0, 0));
+        world.verify();
+        world.audit();
+    }
+}
+
+/// Nobody says FLUSHDB, nobody writes: tombstones of keys meet what they cover.
+#[test]
+fn deleted_keys_give_their_space_back_without_a_further_command() {
+    let mut world = World::new(1, Fsync::No);
+    for n in 0..4000u32 {
+        let value = xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()).to_le_bytes();
+        world.put(DB, format!("key {n}").as_bytes(), &value, 0);
+    }
+    world.flush();
+    let all = world.engine().store.partition(0).disk_bytes();
+    for key in world.model[DB].keys().skip(400).cloned().collect::<Vec<_>>() {
+        world.delete(DB, &key);
+    }
+    world.flush();
+    assert!(world.engine().store.partition(0).bulk().tombstones >= 3600);
+    world.turns(1);
+    let left = world.engine().store.partition(0).bulk();
+    assert_eq!(left.tombstones, 0);
+    assert!(left.bytes < all / 5, "{} of {all} bytes", left.bytes);
+    world.turns(TURNS);
+    assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 1, "then there is rest");
+    world.audit();
+}

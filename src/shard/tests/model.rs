@@ -2,18 +2,19 @@
 //!
 //! `TARN_MODEL_ROUNDS` sets the number of rounds, `TARN_MODEL_SEED` runs one of them.
 
-use std::ops::Bound;
+mod slices;
+
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::step::Stepper;
 use super::world::{Elements, NAMES, Rng, Value, World, difference, read, shown};
 use crate::Error;
 use crate::log::Fsync;
-use crate::shard::memory::object::{Body, Kind};
+use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::{Reads, Wanted};
 use crate::shard::txn::build::{Build, Shape};
-use crate::shard::txn::rest::Rests;
-use crate::shard::txn::{BIG_STRING, CHUNK, Mark, Txn, WriteSet};
+use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
 
 const STEPS: usize = 250;
 const FSYNCS: [Fsync; 3] = [Fsync::Always, Fsync::EverySec, Fsync::No];
@@ -41,19 +42,25 @@ const REGRESSIONS: [u64; 10] = [43, 121, 134, 248, 305, 333, 504, 508, 621, 1302
 fn model() {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     if let Some(seed) = number("TARN_MODEL_SEED") {
-        return round(seed);
+        round(seed);
+        return;
     }
+    let mut dropped = 0;
     for seed in REGRESSIONS.into_iter().chain(1..=number("TARN_MODEL_ROUNDS").unwrap_or(60)) {
         let result = std::panic::catch_unwind(|| round(seed));
         assert!(result.is_ok(), "TARN_MODEL_SEED={seed} failed");
+        dropped += result.unwrap_or_default();
     }
+    assert!(dropped > 0, "tables are dropped with crashes between that and what follows");
 }
 
-fn round(seed: u64) {
+/// Answers how many tables were dropped.
+fn round(seed: u64) -> u64 {
     let mut rng = Rng(seed);
     let fsync = *rng.pick(&FSYNCS);
     let shards = *rng.pick(&[1, 2, 3]);
-    let mut run = Run { world: World::new(shards, fsync), keys: keys(), rng, stepper: None, held: Vec::new() };
+    let world = World::new(shards, fsync);
+    let mut run = Run { world, keys: keys(), rng, stepper: None, held: Vec::new(), dropped: 0 };
     if run.rng.chance(30) {
         run.world.options.dirty_budget = 100 << 10;
     }
@@ -64,6 +71,7 @@ fn round(seed: u64) {
     run.finish_flush();
     run.world.verify();
     run.world.audit();
+    run.dropped
 }
 
 fn keys() -> Vec<Vec<u8>> {
@@ -83,6 +91,8 @@ struct Run {
     stepper: Option<Stepper>,
     /// Keys that a command goes through: nobody writes them.
     held: Vec<Vec<u8>>,
+    /// Tables that were dropped, as they held nothing but what was dead.
+    dropped: u64,
 }
 
 /// What a transaction does to one key, in the engine and in the model alike.
@@ -141,7 +151,10 @@ impl Run {
             }
             50..54 => self.names(),
             54..60 => self.advance(),
-            60..66 => self.world.turn(),
+            60..66 => {
+                self.world.turn();
+                self.dropped += self.world.engine().stats.dropped_tables.swap(0, Ordering::Relaxed);
+            }
             66..72 => {
                 self.finish_flush();
                 self.world.flush();
@@ -151,7 +164,10 @@ impl Run {
             88..91 => self.verify_some(),
             91 => self.copy_in_slices(),
             92 => self.world.verify(),
-            93..94 => self.world.verify_counts(),
+            93..94 => {
+                self.world.verify_counts();
+                self.compact();
+            }
             94..95 => self.reopen(),
             95..98 => self.crash(),
             _ => self.crash_in_flush(),
@@ -314,58 +330,6 @@ impl Run {
         }
     }
 
-    /// A collection goes to another key, while the world goes on between the slices.
-    fn copy_in_slices(&mut self) {
-        let (name, now_ms, engine) = (*self.rng.pick(&NAMES), self.world.now_ms, self.world.engine().clone());
-        let is_live = |value: &Value| value.expire_ms == 0 || value.expire_ms > now_ms;
-        let db = self.world.model.get(name).into_iter().flatten();
-        let largest = db.filter(|(_, value)| value.kind != Kind::String && is_live(value));
-        let Some((from, value)) = largest.max_by_key(|(_, value)| value.elements.len()) else { return };
-        let (from, value) = (from.clone(), Value { expire_ms: 0, ..value.clone() });
-        let to = self.rng.pick(&self.keys).clone();
-        if from == to || !self.held.is_empty() {
-            return;
-        }
-        trace(|| format!("{name:?} copy {} to {} in slices", shown(b"", &from), shown(b"", &to)));
-        self.held = vec![from.clone(), to.clone()];
-        let ns = self.world.ns(name);
-        let mut shards = [engine.router.shard_of(&from), engine.router.shard_of(&to)].to_vec();
-        shards.sort_unstable();
-        shards.dedup();
-        let mut set = WriteSet::default();
-        let mut txn = Txn::new(engine.lease(&shards), &engine.router, &mut set, now_ms, true);
-        txn.rests = Rests::Holding(vec![(from.clone(), false), (to.clone(), true)]);
-        let found = txn.find(ns, &from).unwrap().unwrap();
-        let Body { encoding, form, size, extra, .. } = *txn.body(found);
-        let mut build = Build::new(&txn, ns, &to).unwrap();
-        let mut seen = 0;
-        let copied = txn.each_in_slices(found, Bound::Unbounded, Bound::Unbounded, |element, value| {
-            seen += 1;
-            if seen % 16 == 0 && engine.try_lease(&shards).is_some() {
-                self.meanwhile();
-            }
-            build.put(element, value)
-        });
-        let shape = Shape { kind: value.kind, encoding, form, size, extra, expire_ms: 0 };
-        let built = copied.and_then(|()| build.finish(&mut txn, shape));
-        assert!(txn.let_go().is_empty(), "nobody waits");
-        let need = match built {
-            Ok(_) => Some(txn.commit(&engine.log)),
-            Err(error) => {
-                assert_eq!(error, Error::Cold, "the databases are others");
-                txn.rollback_to(Mark::default());
-                None
-            }
-        };
-        drop(txn);
-        self.held.clear();
-        if let Some(need) = need {
-            self.world.model.get_mut(name).unwrap().insert(to, value);
-            self.world.note();
-            self.world.engine().write_out(need);
-        }
-    }
-
     fn names(&mut self) {
         match self.rng.below(4) {
             0 => {
@@ -425,6 +389,12 @@ impl Run {
         let engine = self.world.engine().clone();
         let shard = self.rng.below(engine.shards.len());
         self.stepper = Some(self.world.begin_flush(Some(shard as u16)));
+    }
+
+    /// Tables as compactions leave them: some hold nothing but one collection, or one namespace, and are dropped when it dies.
+    fn compact(&mut self) {
+        let shard = self.rng.below(self.world.engine().shards.len());
+        self.world.engine().store.partition(shard as u16).major_compact().unwrap();
     }
 
     fn verify_some(&mut self) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use super::world::{DB, big, world};
+use super::world::{DB, big, noise, world};
 use crate::codec::MAX_INLINE;
 use crate::codec::key::tag;
 use crate::log::Fsync;
@@ -12,6 +12,7 @@ use crate::shard::background::timer::Timer;
 use crate::shard::engine::RUNS_REFUSED;
 use crate::shard::engine::gate;
 use crate::shard::keyspace::walk::tests::engine;
+use crate::shard::memory::garbage::Reclaim;
 use crate::shard::txn::Txn;
 
 /// The table files of shard 0.
@@ -39,7 +40,7 @@ fn a_store_that_the_cache_cannot_hold_is_cold_from_the_start_on() {
         let engine = || engine(dir.path(), 1);
         let first = engine();
         for n in 0..values {
-            first.transact(&[0], 1, |txn| txn.put_string(0, &[n], &[n; 96 << 10], 0)).unwrap();
+            first.transact(&[0], 1, |txn| txn.put_string(0, &[n], &noise(n, 96 << 10), 0)).unwrap();
         }
         assert!(!first.shards[0].core().store_is_cold);
         first.flush().unwrap();
@@ -96,9 +97,13 @@ fn a_compaction_for_what_is_dead_that_fails_does_not_keep_it() {
     }
     let damaged = tables(&world.options.dir).remove(0);
     flip(&damaged);
-    world.engine().shards[0].core().compacting = true;
-    world.engine().compact(0);
+    world.engine().shards[0].core().reclaiming = true;
+    world.engine().reclaim(0, Reclaim::Compact);
     assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 0, "it fails");
+    let partition = world.engine().store.partition(0);
+    assert!(world.engine().store.health().is_err(), "only an opening removes what it has written");
+    partition.note_dead(1 << 30);
+    assert!(!partition.wants_compaction(), "it would fail again");
     flip(&damaged);
     while !world.engine().tend_store() {
         std::thread::yield_now();

@@ -79,9 +79,15 @@ pub(super) const NAMES: [&[u8]; 3] = [b"0", b"1", b"x"];
 /// The name that most tests need alone.
 pub(super) const DB: &[u8] = NAMES[0];
 
+/// Bytes that compression makes nothing of.
+pub(super) fn noise(seed: u8, len: usize) -> Vec<u8> {
+    let mut rng = Rng(seed.into());
+    (0..len).map(|_| (rng.next() >> 24) as u8).collect()
+}
+
 /// A string with some chunks.
 pub(super) fn big(byte: u8) -> Vec<u8> {
-    vec![byte; BIG_STRING + 2 * CHUNK]
+    noise(byte, BIG_STRING + 2 * CHUNK)
 }
 
 /// A world of one shard.

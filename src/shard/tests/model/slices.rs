@@ -1,0 +1,65 @@
+//! A step of the model: a command in slices.
+
+use std::ops::Bound;
+
+use super::super::world::{NAMES, Value, shown};
+use super::{Run, trace};
+use crate::Error;
+use crate::shard::memory::object::{Body, Kind};
+use crate::shard::txn::build::{Build, Shape};
+use crate::shard::txn::rest::Rests;
+use crate::shard::txn::{Mark, Txn, WriteSet};
+
+impl Run {
+    /// A collection goes to another key, while the world goes on between the slices.
+    pub(super) fn copy_in_slices(&mut self) {
+        let (name, now_ms, engine) = (*self.rng.pick(&NAMES), self.world.now_ms, self.world.engine().clone());
+        let is_live = |value: &Value| value.expire_ms == 0 || value.expire_ms > now_ms;
+        let db = self.world.model.get(name).into_iter().flatten();
+        let largest = db.filter(|(_, value)| value.kind != Kind::String && is_live(value));
+        let Some((from, value)) = largest.max_by_key(|(_, value)| value.elements.len()) else { return };
+        let (from, value) = (from.clone(), Value { expire_ms: 0, ..value.clone() });
+        let to = self.rng.pick(&self.keys).clone();
+        if from == to || !self.held.is_empty() {
+            return;
+        }
+        trace(|| format!("{name:?} copy {} to {} in slices", shown(b"", &from), shown(b"", &to)));
+        self.held = vec![from.clone(), to.clone()];
+        let ns = self.world.ns(name);
+        let mut shards = [engine.router.shard_of(&from), engine.router.shard_of(&to)].to_vec();
+        shards.sort_unstable();
+        shards.dedup();
+        let mut set = WriteSet::default();
+        let mut txn = Txn::new(engine.lease(&shards), &engine.router, &mut set, now_ms, true);
+        txn.rests = Rests::Holding(vec![(from.clone(), false), (to.clone(), true)]);
+        let found = txn.find(ns, &from).unwrap().unwrap();
+        let Body { encoding, form, size, extra, .. } = *txn.body(found);
+        let mut build = Build::new(&txn, ns, &to).unwrap();
+        let mut seen = 0;
+        let copied = txn.each_in_slices(found, Bound::Unbounded, Bound::Unbounded, |element, value| {
+            seen += 1;
+            if seen % 16 == 0 && engine.try_lease(&shards).is_some() {
+                self.meanwhile();
+            }
+            build.put(element, value)
+        });
+        let shape = Shape { kind: value.kind, encoding, form, size, extra, expire_ms: 0 };
+        let built = copied.and_then(|()| build.finish(&mut txn, shape));
+        assert!(txn.let_go().is_empty(), "nobody waits");
+        let need = match built {
+            Ok(_) => Some(txn.commit(&engine.log)),
+            Err(error) => {
+                assert_eq!(error, Error::Cold, "the databases are others");
+                txn.rollback_to(Mark::default());
+                None
+            }
+        };
+        drop(txn);
+        self.held.clear();
+        if let Some(need) = need {
+            self.world.model.get_mut(name).unwrap().insert(to, value);
+            self.world.note();
+            self.world.engine().write_out(need);
+        }
+    }
+}
