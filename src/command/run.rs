@@ -530,10 +530,12 @@ fn under_lease<'e>(
 fn wishes(session: &Session, command: &Command, args: Args<'_>) -> Vec<(Vec<u8>, bool)> {
     let mut wishes = Vec::new();
     let mut add = |command: &Command, args: Args<'_>| {
-        for &(at, flags) in &keys::keys_of(command, args).unwrap_or_default() {
-            let writes = command.has(flags::WRITE) && flags & (key::RW | key::OW | key::RM) != 0;
-            wishes.push((args[at].to_vec(), writes));
-        }
+        let keys = keys::keys_of(command, args).unwrap_or_default();
+        let is_written = |flags: u16| flags & (key::RW | key::OW | key::RM) != 0;
+        // By Redis's flags XREADGROUP only reads, SORT leaves its source as it was, and PFCOUNT keeps no result.
+        let all = command.has(flags::SORTS) || !keys.iter().any(|&(_, flags)| is_written(flags));
+        let writes = command.has(flags::WRITE) || command.has(flags::KEEPS_RESULT);
+        wishes.extend(keys.iter().map(|&(at, flags)| (args[at].to_vec(), writes && (all || is_written(flags)))));
     };
     add(command, args);
     for queued in session.multi.iter().flat_map(|multi| &multi.queue) {

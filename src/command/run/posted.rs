@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 use super::{Again, Call, Finished, MOST_RUNS, kept_by, under_lease, want_rest, wishes};
+use crate::command::keys::has_others;
 use crate::command::{Id, table};
 use crate::handler::buffers::Away;
 use crate::handler::effects::carry_out;
@@ -114,7 +115,8 @@ impl Place {
     /// What a command does there between two slices. EXEC shows nobody what is between two of its commands.
     fn rests(&self, session: &Session, command: &Command, args: Args<'_>) -> Rests {
         match self {
-            Place::Elsewhere if session.multi.is_none() => Rests::Elsewhere,
+            // What it looks at besides its keys nobody holds.
+            Place::Elsewhere if session.multi.is_none() && !has_others(command, args) => Rests::Elsewhere,
             Place::Long => {
                 let mut keys = wishes(session, command, args);
                 // Of a key that is named twice, what is more.
@@ -222,7 +224,7 @@ impl Request {
 
 impl Request {
     /// Has it run again, where it was to, when the key is let go that keeps it.
-    fn wait_for_key<'e>(self, mut lease: Lease<'e>, place: Place) -> Lease<'e> {
+    fn wait_for_key<'e>(mut self, mut lease: Lease<'e>, place: Place) -> Lease<'e> {
         let rests = place.rests(&self.session, self.row, self.args.as_args());
         let kept = kept_by(&self.server, &self.session, self.row, self.args.as_args(), &lease, &rests);
         let Some((at, key)) = kept else {
@@ -231,7 +233,16 @@ impl Request {
         };
         // What it waits for may take long: a turn to have the memory alone is others' meanwhile.
         let place = if let Place::Alone(_) = place { Place::Elsewhere } else { place };
-        lease[at].busy.wait(&key, Box::new(move || self.post(place)));
+        // Meanwhile others may overwrite without a look: who counts asks again.
+        self.counting = None;
+        let again = move || {
+            self.now_ms = crate::util::time::now_ms();
+            // Of a client that was killed nothing runs that has not begun.
+            if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING == 0 {
+                self.post(place);
+            }
+        };
+        lease[at].busy.wait(&key, Box::new(again));
         lease
     }
 

@@ -632,13 +632,17 @@ fn who_writes_a_key_that_another_goes_through_waits_and_nobody_else() {
     }
     assert_eq!(world.busy(), (1, 0));
     let exec = [format!("GET {b}"), format!("INCR {a}")];
-    let writes = [
-        format!("INCR {a}"),
-        format!("MSET {b} 5 {a} 5"),
-        format!("RENAME {b} {a}"),
-        format!("MOVE {a} 1"),
-        "EXEC".into(),
-    ];
+    let mut writes = vec!["EXEC".to_owned()];
+    let with_key =
+        ["INCR a", "MSET b 5 a 5", "RENAME b a", "MOVE a 1", "SORT a", "PFCOUNT a", "XREADGROUP GROUP g c STREAMS a >"];
+    for line in with_key {
+        let line = line.split(' ').map(|word| match word {
+            "a" => a.as_str(),
+            "b" => b.as_str(),
+            word => word,
+        });
+        writes.push(line.collect::<Vec<_>>().join(" "));
+    }
     for line in writes {
         world.connect();
         if line == "EXEC" {
@@ -659,6 +663,55 @@ fn who_writes_a_key_that_another_goes_through_waits_and_nobody_else() {
     }
     world.let_go(&a);
     assert_eq!(world.busy(), (0, 0));
+}
+
+/// What has waited happens when it runs, and not if its client was killed meanwhile.
+#[test]
+fn what_has_waited_for_a_key_happens_when_it_runs() {
+    let mut world = World::new();
+    let [a, _] = world.keys();
+    world.call(&format!("SET {a} 1"));
+    world.hold(&a, false);
+    let begun = world.begin(&words(&format!("PEXPIRE {a} 60000")));
+    while world.busy() != (1, 1) {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let let_go_ms = crate::util::time::now_ms();
+    world.let_go(&a);
+    assert_eq!(world.end(begun), ":1 ");
+    let time = world.call(&format!("PEXPIRETIME {a}"));
+    assert!(time[1..].trim().parse::<u64>().unwrap() >= let_go_ms + 60_000, "{time}");
+    world.hold(&a, false);
+    let client = world.connect();
+    let Err(finished) = world.begin(&words(&format!("INCR {a}"))) else { panic!("it does not wait") };
+    while world.busy() != (1, 1) {
+        std::thread::yield_now();
+    }
+    client.kill();
+    world.let_go(&a);
+    assert!(finished.blocking_recv().is_err());
+    world.connect();
+    assert_eq!(world.call(&format!("GET {a}")), "$1 1 ");
+}
+
+/// Whoever is away for long with one thing does not keep the next from the others.
+#[test]
+fn a_reader_that_is_away_is_not_counted_on() {
+    let world = World::new();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (began, begun) = std::sync::mpsc::channel();
+    let soon = std::time::Duration::from_secs(30);
+    let first = move || {
+        began.send(()).unwrap();
+        wait.recv_timeout(soon).unwrap();
+    };
+    let (done, is_done) = std::sync::mpsc::channel();
+    world.engine().readers.work(Box::new(first));
+    begun.recv_timeout(soon).unwrap();
+    world.engine().readers.work(Box::new(move || done.send(()).unwrap()));
+    is_done.recv_timeout(soon).unwrap();
+    go.send(()).unwrap();
 }
 
 /// It goes on where it may rest, whatever it is; what it has held is free afterwards.

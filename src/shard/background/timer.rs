@@ -436,7 +436,9 @@ fn sweep_hashes(txn: &mut Txn<'_, '_>, sweep: &mut Option<FieldSweep>, now_ms: u
         let Some(next) = sweep.take().or_else(|| FieldSweep::next(&mut txn.lease[0], now_ms)) else { return Ok(false) };
         let next = sweep.insert(next);
         if next.waits(&txn.lease[0]) {
-            return Ok(false);
+            // It was put off, and is looked at again from its beginning.
+            *sweep = None;
+            continue;
         }
         let slice = txn.sweep_fields(next)?;
         if slice.ended {
@@ -466,7 +468,8 @@ fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
         return Ok(());
     };
     if core.busy.holds(&key) {
-        // From the table it goes when it is let go.
+        // From the table it goes when it is let go; if it has left that by then, from here.
+        core.sweep_from_ms = core.sweep_from_ms.min(expire_ms);
         return Ok(());
     }
     let object = core.table.at(index);

@@ -75,7 +75,7 @@ impl Task {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Task>,
-    /// Readers that are awake, or about to be.
+    /// Readers that are awake, or about to be, and not away with what takes its time.
     awake: usize,
     /// Those that sleep. The last to fall asleep is the first to be called: what it needs is still in its caches.
     asleep: Vec<Arc<Sleeper>>,
@@ -179,7 +179,9 @@ impl Readers {
     pub(in crate::shard) fn run(&self) {
         let sleeper = Arc::new(Sleeper { thread: std::thread::current(), called: AtomicBool::new(false) });
         self.queue.lock().awake += 1;
-        while let Some(task) = self.next(&sleeper) {
+        let mut away = false;
+        while let Some(task) = self.next(&sleeper, away) {
+            away = !task.is_quick();
             match task {
                 Task::Read(errand, wanted) => self.read(&errand, wanted),
                 Task::Work(work) => {
@@ -190,10 +192,13 @@ impl Readers {
         }
     }
 
-    fn next(&self, sleeper: &Arc<Sleeper>) -> Option<Task> {
+    /// The next task for a reader; `away` if it was, with the one before.
+    fn next(&self, sleeper: &Arc<Sleeper>, mut away: bool) -> Option<Task> {
         loop {
             let mut queue = self.queue.lock();
+            queue.awake += usize::from(std::mem::take(&mut away));
             if let Some(task) = queue.tasks.pop_front() {
+                queue.awake -= usize::from(!task.is_quick());
                 return Some(task);
             }
             queue.awake -= 1;

@@ -8,7 +8,7 @@
 //! | | reads | writes | holds to read | holds to write |
 //! |---|---|---|---|---|
 //! | held to read | goes on | waits | goes on | waits |
-//! | held to write | goes on | waits | waits | waits |
+//! | held to write, or somebody waits for it | goes on | waits | waits | waits |
 //!
 //! All keys of a command are held at once, under the lease of their shards, and who waits holds nothing: nobody waits in a
 //! circle. Who waits runs again, in order, when the key is let go.
@@ -75,7 +75,8 @@ impl Busy {
     /// Whether somebody who wants this of a key has to wait.
     pub fn keeps(&self, key: &[u8], wish: Wish) -> bool {
         let held = self.find(key).map(|at| &self.held[at]);
-        held.is_some_and(|held| wish.writes || wish.holds && held.writes)
+        // Who would hold it with others lines up behind who waits: else these would never have it to themselves.
+        held.is_some_and(|held| wish.writes || wish.holds && (held.writes || !held.waiting.is_empty()))
     }
 
     /// Holds a key, which nobody [keeps](Busy::keeps) from it.
@@ -129,6 +130,10 @@ mod tests {
         assert_eq!(keeps(&busy), [false; 4]);
         busy.hold(b"key", true);
         assert_eq!(keeps(&busy), [false, true, true, true]);
+        busy.let_go(b"key");
+        busy.hold(b"key", false);
+        busy.wait(b"key", Box::new(|| {}));
+        assert_eq!(keeps(&busy), [false, true, true, true], "a writer waits: nobody overtakes it");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::world::{DB, Value, World, world};
+use super::world::{DB, NAMES, Value, World, world};
 use crate::codec::element::Group;
 use crate::codec::key::tag;
 use crate::error::{Error, Result};
@@ -179,20 +179,32 @@ fn a_crash_while_it_rests_leaves_what_a_start_reclaims() {
     }
 }
 
+fn flush_database(engine: &Engine, name: &[u8]) {
+    let flushed = engine.transact(&engine.all_shards(), 1, |txn| {
+        let (names, dead) = txn.lease[0].names.renewed(&[name]).expect("a database");
+        txn.replace_names(names, &dead);
+        Ok(())
+    });
+    assert_eq!(flushed, Ok(()));
+}
+
 #[test]
-fn a_flushed_database_is_noticed() {
+fn a_flushed_database_is_noticed_and_another_does_not_matter() {
     let mut world = world(Fsync::No);
     world.add_source(b"from", 0);
-    let mut rests = 0;
     let copied = world.copy(b"from", b"to", |engine| {
+        flush_database(engine, NAMES[1]);
+        Ok(())
+    });
+    assert_eq!(copied, Ok(()));
+    world.model.get_mut(NAMES[1]).unwrap().clear();
+    world.note();
+    world.verify();
+    let mut rests = 0;
+    let copied = world.copy(b"from", b"more", |engine| {
         rests += 1;
         if rests == 8 {
-            let flushed = engine.transact(&engine.all_shards(), 1, |txn| {
-                let (names, dead) = txn.lease[0].names.renewed(&[DB]).expect("a database");
-                txn.replace_names(names, &dead);
-                Ok(())
-            });
-            assert_eq!(flushed, Ok(()));
+            flush_database(engine, DB);
         }
         Ok(())
     });
@@ -214,7 +226,7 @@ fn rule_18_who_has_written_and_who_may_not_rest_keeps_the_shards() {
             if writes {
                 txn.put_string(ns, b"key", b"1", 0)?;
             }
-            let free = txn.rest(|| Ok(engine.try_lease(&[shard]).is_some()));
+            let free = txn.rest(ns, || Ok(engine.try_lease(&[shard]).is_some()));
             assert!(txn.let_go().is_empty());
             free
         });

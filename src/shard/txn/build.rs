@@ -32,11 +32,14 @@ use crate::shard::memory::core::storage;
 use crate::shard::memory::garbage::{AllStaged, Staged};
 use crate::shard::memory::object::{Body, Kind};
 use crate::shard::rank;
+use crate::shard::txn::rest::Rests;
 use crate::shard::txn::{Found, Txn};
 
 /// Bytes of elements from which on a result goes to fjall in slices.
 pub const SPILL: Scaled<usize> = Scaled::new(16 << 20).in_unit_tests(2 << 10);
-/// The same, as a share of what the command may hold: what stays in memory is written there too, logged, and noted for undo.
+/// Bytes that a command in slices puts into memory at once.
+const AT_ONCE: Scaled<usize> = Scaled::new(512 << 10).in_unit_tests(1 << 10);
+/// The same as [`SPILL`], as a share of what the command may hold: what stays in memory is written there too, logged, and noted for undo.
 const SHARE: usize = 8;
 
 impl Staged {
@@ -92,6 +95,8 @@ pub struct Build {
     version: u64,
     /// Dropped with the builder: then it is a leftover.
     alive: Arc<()>,
+    /// The command is to be run again where it may rest, before it has done much.
+    asks: bool,
 }
 
 impl Build {
@@ -109,6 +114,7 @@ impl Build {
             staged: core.staged.clone(),
             version: 0,
             alive: Arc::new(()),
+            asks: matches!(txn.rests, Rests::Elsewhere) && !txn.has_writes(),
         })
     }
 
@@ -126,6 +132,9 @@ impl Build {
     fn spill(&mut self) -> Result {
         if !self.may_block {
             return Err(Error::Cold);
+        }
+        if self.asks {
+            return Err(Error::Long);
         }
         if self.version == 0 {
             self.begin();
@@ -161,7 +170,9 @@ impl Build {
     /// Makes the key hold what was built. A collection without elements removes it, unless it is a stream. `None` for that.
     pub fn finish(mut self, txn: &mut Txn<'_, '_>, shape: Shape) -> Result<Option<Found>> {
         let (ns, key) = (self.key.0, std::mem::take(&mut self.key.1));
-        if self.version == 0 {
+        // The database may have been flushed while the command rested.
+        txn.is_live(ns)?;
+        if self.version == 0 && (self.bytes <= AT_ONCE.get() || !txn.may_rest()) {
             // The size of a blind collection is 0 whatever it holds. A string without chunks is one of zeros.
             if self.elements.is_empty() && !matches!(shape.kind, Kind::Stream | Kind::String) {
                 txn.delete(ns, &key)?;
@@ -175,7 +186,7 @@ impl Build {
             return Ok(Some(at));
         }
         self.key.1 = key;
-        txn.rest(|| {
+        txn.rest(ns, || {
             self.spill()?;
             self.count(&shape)
         })?;

@@ -244,6 +244,10 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     fn touch(&mut self, at: Found) {
+        debug_assert!(
+            self.holds || !self.lease[at.at as usize].busy.holds(self.object(at).key()),
+            "nobody writes what another command goes through"
+        );
         self.charge();
         self.lease[at.at as usize].touch_dirty(at.index);
         if self.set.touched.last() != Some(&at) {

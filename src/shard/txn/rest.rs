@@ -15,15 +15,16 @@
 //! from the first rest to the end: nobody writes them, sweeps pass them over, their objects stay in the table at their places, and
 //! the command's time is fixed. Keys that it looks at besides (SORT's BY and GET) it does not look at across a rest.
 //!
-//! **FLUSHALL and SWAPDB wait for nobody.** The command notices after its rest, and runs again from its beginning.
+//! **FLUSHALL and SWAPDB wait for nobody.** That a database is gone the command notices after its rest, and runs again from its
+//! beginning. Where two were swapped it has happened before.
 //!
 //! **It happens when it ends:** what others have done meanwhile came before, except where it read what they may not write.
 
 use std::ops::Bound;
-use std::sync::Arc;
 
 use super::elements::whole_group;
 use super::{Found, Txn};
+use crate::codec::NsId;
 use crate::codec::element::Group;
 use crate::error::{Error, Result};
 use crate::meter;
@@ -48,11 +49,12 @@ pub enum Rests {
 }
 
 impl<'e> Txn<'_, 'e> {
-    /// Between two slices: does what needs none of the cores, without them where that is possible.
+    /// Between two slices of a command that works on a database: does what needs none of the cores, without them where that is
+    /// possible.
     ///
     /// # Errors
-    /// Those of `meanwhile`. `Long`: to be run again where it may rest. `Cold`: to be run again, as the databases are others.
-    pub fn rest<R>(&mut self, meanwhile: impl FnOnce() -> Result<R>) -> Result<R> {
+    /// Those of `meanwhile`. `Long`: to be run again where it may rest. `Cold`: to be run again, as the database was flushed.
+    pub fn rest<R>(&mut self, ns: NsId, meanwhile: impl FnOnce() -> Result<R>) -> Result<R> {
         if self.has_writes() {
             return meanwhile();
         }
@@ -61,7 +63,6 @@ impl<'e> Txn<'_, 'e> {
             Rests::Elsewhere => return Err(Error::Long),
             Rests::Holding(_) => self.hold()?,
         }
-        let names = self.lease.first().map(|core| core.names.clone());
         let lease = std::mem::take(&mut self.lease);
         let resting = {
             // Who gives cores back runs what has waited for them, and that is not this command's.
@@ -73,19 +74,30 @@ impl<'e> Txn<'_, 'e> {
         if let Some(core) = self.lease.first_mut() {
             core.stats.rests += 1;
         }
-        let now = self.lease.first().map(|core| &core.names);
-        if names.as_ref().zip(now).is_some_and(|(before, now)| !Arc::ptr_eq(before, now)) {
-            return Err(Error::Cold);
-        }
+        self.is_live(ns)?;
         done
+    }
+
+    /// Whether it may rest now.
+    pub fn may_rest(&self) -> bool {
+        matches!(self.rests, Rests::Holding(_)) && !self.has_writes()
+    }
+
+    /// Whether a database is still what it was when the command began.
+    ///
+    /// # Errors
+    /// `Cold`: it was flushed.
+    pub fn is_live(&self, ns: NsId) -> Result {
+        let live = self.lease.first().is_none_or(|core| core.names.is_live(ns));
+        if live { Ok(()) } else { Err(Error::Cold) }
     }
 
     /// The same for so many elements, if they are more than a slice: what is little is done where it is.
     ///
     /// # Errors
     /// As of [`Txn::rest`].
-    pub fn rest_for(&mut self, elements: usize, meanwhile: impl FnOnce() -> Result) -> Result {
-        if elements > SLICE_ELEMENTS.get() { self.rest(meanwhile) } else { meanwhile() }
+    pub fn rest_for(&mut self, ns: NsId, elements: usize, meanwhile: impl FnOnce() -> Result) -> Result {
+        if elements > SLICE_ELEMENTS.get() { self.rest(ns, meanwhile) } else { meanwhile() }
     }
 
     /// Holds the command's keys, if it does not yet.
@@ -140,6 +152,7 @@ impl<'e> Txn<'_, 'e> {
         if self.has_writes() || matches!(self.rests, Rests::Never) {
             return self.elements(at, lower, upper, false)?.each(u64::MAX, each).map(drop);
         }
+        let ns = self.object(at).ns;
         let mut last: Option<Vec<u8>> = None;
         loop {
             let from = last.as_deref().map_or(lower, Bound::Excluded);
@@ -157,7 +170,7 @@ impl<'e> Txn<'_, 'e> {
             let mut pass = || slice.iter().try_for_each(|(element, value)| each(element, value));
             // What is little is done where it is.
             if more || last.is_some() {
-                self.rest(pass)?
+                self.rest(ns, pass)?
             } else {
                 pass()?
             }

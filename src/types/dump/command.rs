@@ -3,6 +3,7 @@
 use super::{gather::gather, scatter::scatter};
 use crate::handler::limits::max_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 use crate::rdb::{self, RdbError};
 use crate::resp::args::Cursor;
 use crate::util::num::parse_i64;
@@ -67,6 +68,8 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if ttl_ms < 0 {
         return Err(Error::err("ERR Invalid TTL value, must be >= 0"));
     }
+    // What is long is unpacked once, where it may take its time.
+    ctx.txn.rest_for(ctx.ns(), args[3].len() / meter::STEP_BYTES, || Ok(()))?;
     let value = unpack(ctx, &args[3])?;
     let now_ms = ctx.now_ms as i64;
     // A time beyond what 63 bits hold is past, as in Redis.

@@ -36,7 +36,7 @@ pub fn scatter(ctx: &mut Ctx, key: &[u8], value: Value, expire_ms: u64) -> Resul
 
 fn list(ctx: &mut Ctx, key: &[u8], elements: Vec<Vec<u8>>, expire_ms: u64) -> Result<Option<Found>> {
     let mut list = list::Builder::new(ctx, key)?;
-    ctx.txn.rest_for(elements.len(), || elements.iter().try_for_each(|element| list.push(element)))?;
+    ctx.txn.rest_for(ctx.ns(), elements.len(), || elements.iter().try_for_each(|element| list.push(element)))?;
     list.finish_new(ctx, expire_ms)
 }
 
@@ -45,7 +45,7 @@ fn set(ctx: &mut Ctx, key: &[u8], members: Vec<Vec<u8>>, expire_ms: u64) -> Resu
     let count = members.len();
     let mut form = if count > limits.set_max_intset_entries { set_form::HASHTABLE } else { set_form::INTSET };
     let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
-    ctx.txn.rest_for(count, || {
+    ctx.txn.rest_for(ctx.ns(), count, || {
         members.iter().enumerate().try_for_each(|(size, member)| {
             form = set_form::grown(form, size as u64, member, &limits);
             let mut key = Key::new();
@@ -61,7 +61,7 @@ fn zset(ctx: &mut Ctx, key: &[u8], members: Vec<(Vec<u8>, f64)>, expire_ms: u64)
     let (count, longest) = (members.len() as u64, members.iter().map(|(member, _)| member.len()).max());
     let form = form_of(ctx, count, longest.unwrap_or(0));
     let mut build = Builder::new(ctx, key)?;
-    ctx.txn.rest_for(members.len(), || {
+    ctx.txn.rest_for(ctx.ns(), members.len(), || {
         let put = |(member, score): &(Vec<u8>, f64)| build.put(member, Score::new(*score).map_err(unreadable)?);
         members.iter().try_for_each(put)
     })?;
@@ -75,7 +75,7 @@ fn hash(ctx: &mut Ctx, key: &[u8], fields: Vec<Field>, expire_ms: u64) -> Result
     let form = hash_form(fields.len() as u64, longest.unwrap_or(0), timed, &ctx.settings().encodings);
     let (mut count, mut times, mut proper) = (0, FieldTimes::default(), Vec::new());
     let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
-    ctx.txn.rest_for(fields.len(), || {
+    ctx.txn.rest_for(ctx.ns(), fields.len(), || {
         fields.iter().try_for_each(|Field { name, value, expire_ms }| {
             let mut key = Key::new();
             element::hash_field(name, &mut key);

@@ -49,7 +49,7 @@ impl Run {
         let need = match built {
             Ok(_) => Some(txn.commit(&engine.log)),
             Err(error) => {
-                assert_eq!(error, Error::Cold, "the databases are others");
+                assert_eq!(error, Error::Cold, "the database was flushed");
                 txn.rollback_to(Mark::default());
                 None
             }
@@ -57,7 +57,9 @@ impl Run {
         drop(txn);
         self.held.clear();
         if let Some(need) = need {
-            self.world.model.get_mut(name).unwrap().insert(to, value);
+            // Two that were swapped meanwhile were so after it.
+            let now = NAMES.iter().find(|name| self.world.ns(name) == ns).unwrap();
+            self.world.model.get_mut(now).unwrap().insert(to, value);
             self.world.note();
             self.world.engine().write_out(need);
         }
