@@ -55,18 +55,21 @@ impl OwnReads {
     /// By the readers.
     fn have_brought(&self, readers: &Readers, reads: Reads, then: Then) {
         let inbox = self.inbox.clone();
-        readers.bring(reads, Box::new(move |reads| inbox.put(Box::new(move || then(reads)))));
+        readers.bring_helped(reads, Box::new(move |reads| inbox.put(Box::new(move || then(reads)))));
         self.wake.notify_one();
     }
 
     /// A few reads, of what this thread is to do, else of what the readers have not begun. Whether there are more.
     fn turn(&self, readers: &Readers) -> bool {
         let first = self.errands.borrow_mut().pop_front();
-        match first {
-            Some(errand) => self.go_on(readers, errand),
+        let helps = match first {
+            Some(errand) => {
+                self.go_on(readers, errand);
+                readers.are_asked()
+            }
             None => readers.help(),
-        }
-        !self.errands.borrow().is_empty() || readers.want_help()
+        };
+        helps || !self.errands.borrow().is_empty()
     }
 
     fn go_on(&self, readers: &Readers, mut errand: Errand) {

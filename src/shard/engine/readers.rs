@@ -18,6 +18,8 @@ use crate::shard::memory::reads::{Reads, Wanted};
 pub(in crate::shard) const READERS: usize = if cfg!(test) { 2 } else { 32 };
 /// Reads that come back at once are worth another thread, where so many wait.
 const QUICK_READS: usize = 8;
+/// The same where who asks for them helps: a second thread costs each of the two a fifth, and takes a core from others.
+const HELPED_READS: usize = 128;
 
 /// Readers that are awake while reads come back at once: network threads want the other cores.
 fn most_awake() -> usize {
@@ -119,7 +121,16 @@ impl Sleeper {
 
 impl Readers {
     /// Has what is wanted read, and calls `then` with it on one of the readers. Dropped uncalled once they have ended.
-    pub fn bring(&self, mut reads: Reads, then: Then) {
+    pub fn bring(&self, reads: Reads, then: Then) {
+        self.bring_with(reads, QUICK_READS, then);
+    }
+
+    /// The same for a thread that [helps](Readers::help) afterwards until there is nothing left.
+    pub fn bring_helped(&self, reads: Reads, then: Then) {
+        self.bring_with(reads, HELPED_READS, then);
+    }
+
+    fn bring_with(&self, mut reads: Reads, a_reader: usize, then: Then) {
         let wanted = reads.take_wanted();
         if wanted.is_empty() {
             return then(reads);
@@ -131,31 +142,35 @@ impl Readers {
         let most = if quick { READS_OF_TASK } else { 1 };
         let tasks = wanted.len().div_ceil(most);
         self.pending.fetch_add(wanted.len(), Ordering::Relaxed);
-        self.add((0..tasks).map(|_| Task::Read(errand.clone(), wanted.by_ref().take(most).collect())), quick);
+        self.add(
+            (0..tasks).map(|_| Task::Read(errand.clone(), wanted.by_ref().take(most).collect())),
+            quick.then_some(a_reader),
+        );
     }
 
     /// Has work done that reads the store. Dropped undone once they have ended.
     pub fn work(&self, work: Box<dyn FnOnce() + Send>) {
         self.pending.fetch_add(1, Ordering::Relaxed);
-        self.add([Task::Work(work)].into_iter(), false);
+        self.add([Task::Work(work)].into_iter(), None);
     }
 
-    fn add(&self, tasks: impl ExactSizeIterator<Item = Task>, quick: bool) {
+    /// Leaves tasks; of quick ones so many reads are worth a reader.
+    fn add(&self, tasks: impl ExactSizeIterator<Item = Task>, a_reader: Option<usize>) {
         let mut queue = self.queue.lock();
         if queue.ended {
             drop(queue);
             return tasks.for_each(|task| self.count_off(&task));
         }
         queue.tasks.extend(tasks);
-        self.call(queue, quick);
+        self.call(queue, a_reader);
     }
 
     /// Wakes as many as the work is worth.
-    fn call(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, quick: bool) {
-        let worth = if quick {
-            (queue.tasks.len() * READS_OF_TASK).div_ceil(QUICK_READS).min(most_awake())
-        } else {
-            queue.tasks.len()
+    fn call(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, a_reader: Option<usize>) {
+        let worth = match a_reader {
+            Some(HELPED_READS) => (queue.tasks.len() * READS_OF_TASK / HELPED_READS).min(most_awake()),
+            Some(reads) => (queue.tasks.len() * READS_OF_TASK).div_ceil(reads).min(most_awake()),
+            None => queue.tasks.len(),
         };
         let more = worth.saturating_sub(queue.awake);
         let from = queue.asleep.len().saturating_sub(more);
@@ -168,6 +183,11 @@ impl Readers {
     /// Reads that have been asked for and are not done, those among them that others do themselves.
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
+    }
+
+    /// Whether something is asked of them and not done.
+    pub fn are_asked(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) > 0
     }
 
     /// Counts reads that others do themselves, or, below zero, have done.
@@ -239,21 +259,22 @@ impl Readers {
         self.pending.fetch_sub(reads, Ordering::Relaxed);
     }
 
-    /// Whether there are tasks that nobody has begun; no, where somebody else is just looking.
-    pub fn want_help(&self) -> bool {
-        self.queue.try_lock().is_some_and(|queue| queue.tasks.front().is_some_and(Task::is_quick))
-    }
-
-    /// Does a task that nobody has begun, if there is one that need not wait for the disk.
-    pub fn help(&self) {
-        let task = {
-            let mut queue = self.queue.lock();
-            let quick = queue.tasks.front().is_some_and(Task::is_quick);
-            if quick { queue.tasks.pop_front() } else { None }
-        };
-        if let Some(Task::Read(errand, wanted)) = task {
+    /// Does a task that nobody has begun, if there is one that need not wait for the disk. Whether there are more of these:
+    /// for others there are the readers.
+    pub fn help(&self) -> bool {
+        let mut queue = self.queue.lock();
+        if queue.tasks.front().is_some_and(Task::is_quick)
+            && let Some(Task::Read(errand, wanted)) = queue.tasks.pop_front()
+        {
+            drop(queue);
             self.read(&errand, wanted);
+            queue = self.queue.lock();
         }
+        let next_is_quick = queue.tasks.front().map(Task::is_quick);
+        if next_is_quick == Some(false) {
+            self.call(queue, None);
+        }
+        next_is_quick == Some(true)
     }
 
     fn read(&self, errand: &Errand, wanted: Vec<Wanted>) {
@@ -264,7 +285,7 @@ impl Readers {
             brought.push(wanted.read());
             if !partition.reads_are_quick() {
                 // Others can wait for the disk meanwhile.
-                self.call(self.queue.lock(), false);
+                self.call(self.queue.lock(), None);
             }
         }
         self.pending.fetch_sub(reads, Ordering::Relaxed);
