@@ -190,6 +190,12 @@ impl Readers {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
+    /// Readers that look for work.
+    #[cfg(test)]
+    pub fn awake(&self) -> usize {
+        self.queue.lock().awake
+    }
+
     /// Counts reads that others do themselves, or, below zero, have done.
     pub fn count(&self, reads: isize) {
         self.others.fetch_add(reads as usize, Ordering::Relaxed);
@@ -199,9 +205,9 @@ impl Readers {
     pub(in crate::shard) fn run(&self) {
         let sleeper = Arc::new(Sleeper { thread: std::thread::current(), called: AtomicBool::new(false) });
         self.queue.lock().awake += 1;
-        let mut away = false;
-        while let Some(task) = self.next(&sleeper, away) {
-            away = !task.is_quick();
+        let mut was_away = false;
+        while let Some((task, away)) = self.next(&sleeper, was_away) {
+            was_away = away;
             match task {
                 Task::Read(errand, wanted) => self.read(&errand, wanted),
                 Task::Work(work) => {
@@ -212,14 +218,16 @@ impl Readers {
         }
     }
 
-    /// The next task for a reader; `away` if it was, with the one before.
-    fn next(&self, sleeper: &Arc<Sleeper>, mut away: bool) -> Option<Task> {
+    /// The next task for a reader, and whether it is away with it; `was_away` if it was, with the one before.
+    fn next(&self, sleeper: &Arc<Sleeper>, mut was_away: bool) -> Option<(Task, bool)> {
         loop {
             let mut queue = self.queue.lock();
-            queue.awake += usize::from(std::mem::take(&mut away));
+            queue.awake += usize::from(std::mem::take(&mut was_away));
             if let Some(task) = queue.tasks.pop_front() {
-                queue.awake -= usize::from(!task.is_quick());
-                return Some(task);
+                // Asked once: what is quick now may not be a moment later.
+                let away = !task.is_quick();
+                queue.awake -= usize::from(away);
+                return Some((task, away));
             }
             queue.awake -= 1;
             if queue.ending > 0 {

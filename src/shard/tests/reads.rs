@@ -1,5 +1,7 @@
 //! Reads that hold no lock: what was brought is used only while it is what the store says, or is masked.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::world::{DB, Value, World, read, world};
@@ -257,4 +259,44 @@ fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
     engine.readers.bring(std::mem::take(&mut world.reads), Box::new(move |reads| late.send(reads).unwrap()));
     assert!(brought.recv_timeout(Duration::from_secs(30)).is_err());
     assert_eq!(engine.readers.pending(), 0);
+}
+
+/// What is asked when a read was quick may be answered when it no longer is: nobody is counted twice, and nothing is left.
+#[test]
+fn readers_of_a_disk_that_is_quick_and_slow_in_turn_lose_nothing() {
+    const ERRANDS: usize = 300;
+    let mut world = world(Fsync::No);
+    let keys: Vec<Vec<u8>> = (0..12).map(|n| format!("k{n}").into_bytes()).collect();
+    keys.iter().for_each(|key| world.put(DB, key, b"1", 0));
+    world.rest();
+    let engine = world.engine().clone();
+    let readers = [(); 2].map(|()| {
+        let engine = engine.clone();
+        std::thread::spawn(move || engine.readers.run())
+    });
+    let (ended, toggled) = (Arc::new(AtomicBool::new(false)), engine.clone());
+    let is_over = ended.clone();
+    let toggler = std::thread::spawn(move || {
+        while !is_over.load(Ordering::Relaxed) {
+            toggled.store.partitions().iter().for_each(|partition| partition.note_slow());
+            std::thread::yield_now();
+            toggled.store.partitions().iter().for_each(|partition| partition.note_quick());
+        }
+    });
+    let (done, is_done) = std::sync::mpsc::channel();
+    for n in 0..ERRANDS {
+        world.reads = Reads::default();
+        keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), Err(Error::Cold)));
+        let done = done.clone();
+        engine.readers.bring(std::mem::take(&mut world.reads), Box::new(move |_| done.send(()).unwrap()));
+        if n % 3 == 0 {
+            engine.readers.help();
+        }
+    }
+    (0..ERRANDS).for_each(|_| is_done.recv_timeout(Duration::from_secs(30)).unwrap());
+    ended.store(true, Ordering::Relaxed);
+    toggler.join().unwrap();
+    engine.readers.end(2);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    assert_eq!((engine.readers.awake(), engine.readers.pending()), (0, 0));
 }
