@@ -3,7 +3,7 @@
 //! | allowance | steps | bytes |
 //! |---|---|---|
 //! | [`Allowance::here`]: on a network thread | [`STEPS_HERE`], then `Cold`: it is run again on a shard's own thread | bounded |
-//! | [`Allowance::elsewhere`]: on a shard's thread | every [`STEPS_A_LOOK`] it is asked whether the command is to end: `Ended` | bounded |
+//! | [`Allowance::elsewhere`]: on a shard's thread, or one for commands in slices | every [`STEPS_A_LOOK`] it is asked whether the command is to end: `Ended` | bounded |
 //! | none: timers, flushes, tests | without bound | without bound |
 //!
 //! A step is about what visiting an element in memory takes, or going through [`STEP_BYTES`] bytes. Charged are, each

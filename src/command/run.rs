@@ -434,10 +434,7 @@ fn want_rest(
             }
         }
     };
-    want_of(command, args);
-    for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
-        want_of(queued.0, queued.1.as_args());
-    }
+    calls(session, command, args).for_each(|(command, args)| want_of(command, args));
 }
 
 /// With more arguments, or commands queued, a command is not even begun on a network thread.
@@ -526,22 +523,31 @@ fn under_lease<'e>(
     (ctx.into_lease(), result)
 }
 
+/// A call, and where it is EXEC those of its queue.
+fn calls<'a>(
+    session: &'a Session,
+    command: &'a Command,
+    args: Args<'a>,
+) -> impl Iterator<Item = (&'a Command, Args<'a>)> {
+    let queued = session.multi.iter().flat_map(|multi| &multi.queue);
+    std::iter::once((command, args)).chain(queued.map(|queued| (queued.0, queued.1.as_args())))
+}
+
 /// The keys of a call, and whether it writes them; of EXEC those of its queue.
-fn wishes(session: &Session, command: &Command, args: Args<'_>) -> Vec<(Vec<u8>, bool)> {
-    let mut wishes = Vec::new();
-    let mut add = |command: &Command, args: Args<'_>| {
+fn wishes<'a>(session: &'a Session, command: &'a Command, args: Args<'a>) -> impl Iterator<Item = (&'a [u8], bool)> {
+    calls(session, command, args).flat_map(|(command, args)| {
         let keys = keys::keys_of(command, args).unwrap_or_default();
         let is_written = |flags: u16| flags & (key::RW | key::OW | key::RM) != 0;
         // By Redis's flags XREADGROUP only reads, SORT leaves its source as it was, and PFCOUNT keeps no result.
         let all = command.has(flags::SORTS) || !keys.iter().any(|&(_, flags)| is_written(flags));
-        let writes = command.has(flags::WRITE) || command.has(flags::KEEPS_RESULT);
-        wishes.extend(keys.iter().map(|&(at, flags)| (args[at].to_vec(), writes && (all || is_written(flags)))));
-    };
-    add(command, args);
-    for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
-        add(queued.0, queued.1.as_args());
-    }
-    wishes
+        let writes = may_write(command);
+        keys.into_iter().filter_map(move |(at, flags)| Some((args.get(at)?, writes && (all || is_written(flags)))))
+    })
+}
+
+/// Whether a command writes keys at all.
+fn may_write(command: &Command) -> bool {
+    command.has(flags::WRITE) || command.has(flags::KEEPS_RESULT)
 }
 
 /// The key that somebody else goes through and that keeps a call from running: its core, and the key.
@@ -555,10 +561,14 @@ fn kept_by(
     rests: &Rests,
 ) -> Option<(usize, Vec<u8>)> {
     let holds = matches!(rests, Rests::Holding(_));
-    wishes(session, command, args).into_iter().find_map(|(key, writes)| {
-        let shard = server.engine.router.shard_of(&key);
+    // Who only reads, and holds nothing, waits for nobody.
+    if !holds && !calls(session, command, args).any(|(command, _)| may_write(command)) {
+        return None;
+    }
+    wishes(session, command, args).find_map(|(key, writes)| {
+        let shard = server.engine.router.shard_of(key);
         let at = lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
-        lease[at].busy.keeps(&key, Wish { writes, holds }).then_some((at, key))
+        lease[at].busy.keeps(key, Wish { writes, holds }).then(|| (at, key.to_vec()))
     })
 }
 

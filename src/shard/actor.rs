@@ -1,14 +1,14 @@
 //! The actor: a mailbox and a core behind a lock that nobody waits for.
 //!
 //! Whoever brings work tries the lock. Free: the work runs in place, then whatever arrived meanwhile. Taken: the work
-//! is left behind, and the holder sees to it. Work that may wait for the disk goes to the shard's own thread, which is
-//! the only one that blocks on the lock.
+//! is left behind, and the holder sees to it. Work that may wait for the disk goes to the shard's own thread, or to one for
+//! commands in slices: these block on the lock.
 //!
 //! | who | how it gets the cores |
 //! |---|---|
 //! | a network thread, one shard | `try_lock`, else the shard's mailbox |
 //! | a network thread, several shards | `try_lock` of all in ascending order, else the [`Crossing`] |
-//! | a shard's thread, the flusher | `lock`, in ascending order |
+//! | a shard's thread, one for commands in slices, the flusher | `lock`, in ascending order |
 //!
 //! Invariants: cores are taken in ascending order by whoever waits for them; a core is given back by dropping its
 //! [`Guard`] and in no other way: after every unlock the mailbox and the crossing are looked at again, so that no work

@@ -118,7 +118,8 @@ impl Place {
             // What it looks at besides its keys nobody holds.
             Place::Elsewhere if session.multi.is_none() && !has_others(command, args) => Rests::Elsewhere,
             Place::Long => {
-                let mut keys = wishes(session, command, args);
+                let mut keys: Vec<_> =
+                    wishes(session, command, args).map(|(key, writes)| (key.to_vec(), writes)).collect();
                 // Of a key that is named twice, what is more.
                 keys.sort_unstable_by(|a, b| (&a.0, b.1).cmp(&(&b.0, a.1)));
                 keys.dedup_by(|a, b| a.0 == b.0);

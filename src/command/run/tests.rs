@@ -612,6 +612,13 @@ impl World {
         engine.shards[engine.router.shard_of(key.as_bytes()) as usize].core().busy.hold(key.as_bytes(), writes);
     }
 
+    /// Awaits that somebody waits for the one key that is held.
+    fn await_waiter(&self) {
+        while self.busy() != (1, 1) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Keys held, and commands that wait for one.
     fn busy(&self) -> (usize, usize) {
         let both = self.engine().lease(&[0, 1]);
@@ -673,9 +680,7 @@ fn what_has_waited_for_a_key_happens_when_it_runs() {
     world.call(&format!("SET {a} 1"));
     world.hold(&a, false);
     let begun = world.begin(&words(&format!("PEXPIRE {a} 60000")));
-    while world.busy() != (1, 1) {
-        std::thread::yield_now();
-    }
+    world.await_waiter();
     std::thread::sleep(std::time::Duration::from_millis(20));
     let let_go_ms = crate::util::time::now_ms();
     world.let_go(&a);
@@ -685,9 +690,7 @@ fn what_has_waited_for_a_key_happens_when_it_runs() {
     world.hold(&a, false);
     let client = world.connect();
     let Err(finished) = world.begin(&words(&format!("INCR {a}"))) else { panic!("it does not wait") };
-    while world.busy() != (1, 1) {
-        std::thread::yield_now();
-    }
+    world.await_waiter();
     client.kill();
     world.let_go(&a);
     assert!(finished.blocking_recv().is_err());
@@ -716,6 +719,37 @@ fn a_reader_that_is_away_is_not_counted_on() {
     world.engine().readers.work(Box::new(move || done.send(()).unwrap()));
     is_done.recv_timeout(soon).unwrap();
     go.send(()).unwrap();
+}
+
+/// However many there are: those beyond the threads wait in a queue that is counted, and run in their turn.
+#[test]
+fn commands_in_slices_beyond_their_threads_wait_and_are_counted() {
+    use crate::shard::engine::long::LONG;
+    let world = World::new();
+    let (go, wait) = crossbeam_channel::unbounded::<()>();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let soon = std::time::Duration::from_secs(30);
+    for n in 0..LONG + 3 {
+        let (wait, done) = (wait.clone(), done.clone());
+        let work = move || {
+            wait.recv_timeout(soon).unwrap();
+            done.send(n).unwrap();
+        };
+        world.engine().long.post(
+            ShardSet::new(),
+            Box::new(move |lease| {
+                work();
+                lease
+            }),
+        );
+    }
+    while world.engine().long.waiting() > 3 {
+        std::thread::yield_now();
+    }
+    assert_eq!(world.engine().long.waiting(), 3);
+    (0..LONG + 3).for_each(|_| go.send(()).unwrap());
+    (0..LONG + 3).for_each(|_| _ = is_done.recv_timeout(soon).unwrap());
+    assert_eq!(world.engine().long.waiting(), 0);
 }
 
 /// It goes on where it may rest, whatever it is; what it has held is free afterwards.
@@ -760,9 +794,7 @@ fn who_is_to_hold_a_key_waits_for_who_holds_it() {
     world.call(&format!("SADD {a}{}", (0..17_000).map(|i| format!(" {i}")).collect::<String>()));
     world.hold(&b, true);
     let begun = world.begin(&words(&format!("COPY {a} {b}")));
-    while world.busy() != (1, 1) {
-        std::thread::yield_now();
-    }
+    world.await_waiter();
     world.connect();
     assert_eq!(world.call(&format!("EXISTS {b}")), ":0 ", "who only looks sees what was there before");
     world.let_go(&b);

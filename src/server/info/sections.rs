@@ -441,6 +441,7 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_rests", facts.shards.stats.rests);
     text.line("tarn_busy_keys", facts.shards.busy);
     text.line("tarn_commands_waiting_for_keys", facts.shards.waiting);
+    text.line("tarn_long_commands_waiting", engine.long.waiting());
     text.line("tarn_blind_writes", facts.shards.stats.blind_writes);
     text.line("tarn_blind_keys", facts.shards.blind);
     text.line("tarn_store_bytes", store_bytes);

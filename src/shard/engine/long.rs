@@ -11,7 +11,7 @@ use super::{Engine, spawn};
 use crate::shard::actor::{Job, ShardSet};
 
 /// Commands in slices that run at a time; more wait their turn.
-pub(in crate::shard) const LONG: usize = if cfg!(test) { 2 } else { 8 };
+pub const LONG: usize = if cfg!(test) { 2 } else { 8 };
 
 /// Work for these threads.
 pub struct Long {

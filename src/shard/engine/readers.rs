@@ -1,6 +1,6 @@
 //! Threads that read the store for commands which wait for it. They hold no lock of a shard, and take one read at a time
-//! from whichever errand: so a disk gets as many at once as there are, and an errand of many does not keep back one of few
-//! for longer than those before it take.
+//! from whichever errand, or a few that come back at once: so a disk gets as many as there are, and an errand of many does not
+//! keep back one of few for longer than those before it take.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +24,17 @@ const HELPED_READS: usize = 128;
 /// Readers that are awake while reads come back at once: network threads want the other cores.
 fn most_awake() -> usize {
     (cores() / 2).max(1)
+}
+
+/// How many readers so much work is worth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    /// One for each task: they wait for the disk.
+    Each,
+    /// Few: reads come back at once.
+    Few,
+    /// None, where there is not much: who asks helps.
+    Spare,
 }
 
 /// What is done with what was brought.
@@ -122,15 +133,15 @@ impl Sleeper {
 impl Readers {
     /// Has what is wanted read, and calls `then` with it on one of the readers. Dropped uncalled once they have ended.
     pub fn bring(&self, reads: Reads, then: Then) {
-        self.bring_with(reads, QUICK_READS, then);
+        self.bring_with(reads, Worth::Few, then);
     }
 
     /// The same for a thread that [helps](Readers::help) afterwards until there is nothing left.
     pub fn bring_helped(&self, reads: Reads, then: Then) {
-        self.bring_with(reads, HELPED_READS, then);
+        self.bring_with(reads, Worth::Spare, then);
     }
 
-    fn bring_with(&self, mut reads: Reads, a_reader: usize, then: Then) {
+    fn bring_with(&self, mut reads: Reads, if_quick: Worth, then: Then) {
         let wanted = reads.take_wanted();
         if wanted.is_empty() {
             return then(reads);
@@ -139,38 +150,35 @@ impl Readers {
         let left = AtomicUsize::new(wanted.len());
         let errand = Arc::new(Errand { left, brought: Mutex::new(reads), then: Mutex::new(Some(then)) });
         let mut wanted = wanted.into_iter();
-        let most = if quick { READS_OF_TASK } else { 1 };
+        let (most, worth) = if quick { (READS_OF_TASK, if_quick) } else { (1, Worth::Each) };
         let tasks = wanted.len().div_ceil(most);
         self.pending.fetch_add(wanted.len(), Ordering::Relaxed);
-        self.add(
-            (0..tasks).map(|_| Task::Read(errand.clone(), wanted.by_ref().take(most).collect())),
-            quick.then_some(a_reader),
-        );
+        self.add((0..tasks).map(|_| Task::Read(errand.clone(), wanted.by_ref().take(most).collect())), worth);
     }
 
     /// Has work done that reads the store. Dropped undone once they have ended.
     pub fn work(&self, work: Box<dyn FnOnce() + Send>) {
         self.pending.fetch_add(1, Ordering::Relaxed);
-        self.add([Task::Work(work)].into_iter(), None);
+        self.add([Task::Work(work)].into_iter(), Worth::Each);
     }
 
-    /// Leaves tasks; of quick ones so many reads are worth a reader.
-    fn add(&self, tasks: impl ExactSizeIterator<Item = Task>, a_reader: Option<usize>) {
+    fn add(&self, tasks: impl ExactSizeIterator<Item = Task>, worth: Worth) {
         let mut queue = self.queue.lock();
         if queue.ended {
             drop(queue);
             return tasks.for_each(|task| self.count_off(&task));
         }
         queue.tasks.extend(tasks);
-        self.call(queue, a_reader);
+        self.call(queue, worth);
     }
 
     /// Wakes as many as the work is worth.
-    fn call(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, a_reader: Option<usize>) {
-        let worth = match a_reader {
-            Some(HELPED_READS) => (queue.tasks.len() * READS_OF_TASK / HELPED_READS).min(most_awake()),
-            Some(reads) => (queue.tasks.len() * READS_OF_TASK).div_ceil(reads).min(most_awake()),
-            None => queue.tasks.len(),
+    fn call(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, worth: Worth) {
+        let reads = queue.tasks.len() * READS_OF_TASK;
+        let worth = match worth {
+            Worth::Each => queue.tasks.len(),
+            Worth::Few => reads.div_ceil(QUICK_READS).min(most_awake()),
+            Worth::Spare => (reads / HELPED_READS).min(most_awake()),
         };
         let more = worth.saturating_sub(queue.awake);
         let from = queue.asleep.len().saturating_sub(more);
@@ -280,7 +288,7 @@ impl Readers {
         }
         let next_is_quick = queue.tasks.front().map(Task::is_quick);
         if next_is_quick == Some(false) {
-            self.call(queue, None);
+            self.call(queue, Worth::Each);
         }
         next_is_quick == Some(true)
     }
@@ -293,7 +301,7 @@ impl Readers {
             brought.push(wanted.read());
             if !partition.reads_are_quick() {
                 // Others can wait for the disk meanwhile.
-                self.call(self.queue.lock(), None);
+                self.call(self.queue.lock(), Worth::Each);
             }
         }
         self.pending.fetch_sub(reads, Ordering::Relaxed);

@@ -10,6 +10,8 @@
 //! | `raw` | records without an object that the next flush brings: garbage queue, dead namespaces, tombstones |
 //! | `counts` | keys per namespace |
 //! | `order` | keys that fjall does not show yet, sorted; kept only while somebody looks for few among many |
+//! | `busy` | keys that commands in slices hold: their objects stay, and nobody else writes them |
+//! | `door` | sees what is read only in passing |
 //! | `cold` | moka: metadata of clean objects that left the table |
 //!
 //! Invariants: a key stands in the table or in `cold`, never in both; what is neither in the table nor in `cold` is what

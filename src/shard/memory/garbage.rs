@@ -20,6 +20,10 @@
 //! the id of a namespace is given twice. So tombstones may be ingested at any time, beside a flush too, and what is read
 //! is all there is.
 //!
+//! A build in slices may bring one more slice to a namespace that has died meanwhile; what it is building has a pending record,
+//! and that becomes a garbage record, once it is given up. (A crash before that, behind the end of the namespace's own work,
+//! leaves the slice: some megabytes that nothing names.)
+//!
 //! **A crash** finds the record if it finds anything: the last tombstones and the record's own come in one ingestion.
 //! After a failed one nothing has changed.
 //!
