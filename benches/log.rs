@@ -22,12 +22,11 @@ fn open() -> (tempfile::TempDir, Log) {
 fn append(c: &mut Criterion) {
     let record = [7; 120];
     let (_dir, log) = open();
-    let waiter = log.register(Box::new(|| {}));
     let mut group = c.benchmark_group("log");
     group.throughput(Throughput::Elements(1000));
     group.bench_function("append 1000", |b| {
         b.iter_batched(
-            || log.commit(log.last(), waiter),
+            || log.commit(log.last()),
             |_| {
                 for _ in 0..1000 {
                     black_box(log.append(|_, out| out.extend_from_slice(&record)));
@@ -45,12 +44,11 @@ fn commit(c: &mut Criterion) {
     let mut group = c.benchmark_group("log");
     for n in [1, 16, 256] {
         let (_dir, log) = open();
-        let waiter = log.register(Box::new(|| {}));
         group.throughput(Throughput::Elements(n));
         group.bench_function(format!("append and commit {n}"), |b| {
             b.iter(|| {
                 let last = (0..n).map(|_| log.append(|_, out| out.extend_from_slice(&record))).last();
-                black_box(log.commit(last.unwrap_or(0), waiter));
+                black_box(log.commit(last.unwrap_or(0)));
                 if log.size_bytes() > SIZE_MAX {
                     let boundary = log.rotate().unwrap();
                     log.delete_before(boundary).unwrap();

@@ -229,7 +229,7 @@ fn announce(server: &Server, settings: &Settings) {
     if settings.requirepass.0.is_empty() && !settings.protected_mode {
         tracing::warn!("neither requirepass nor protected-mode is set: whoever reaches the port may do anything");
     }
-    tracing::debug!(shards = server.engine.shards.len(), run_id = server.run_id, "details");
+    tracing::debug!(shards = server.engine.shards.count(), run_id = server.run_id, "details");
     tell_manager(settings, b"READY=1\nSTATUS=Ready to accept connections\n");
 }
 

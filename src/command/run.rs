@@ -394,6 +394,9 @@ fn run_here(
     }
     let Some(session) = slot.take() else { return Outcome::Closed };
     set.reads.give_up();
+    if matches!(first, First::Run) {
+        bump(&stats.left, 1);
+    }
     Outcome::Posted(post(server, session, command, call, shards, (out.proto(), first)))
 }
 

@@ -40,6 +40,8 @@ pub struct ThreadStats {
     pub over_input: AtomicU64,
     /// Connections that passed the limit of their output buffer.
     pub over_output: AtomicU64,
+    /// Commands left to whoever had one of their shards.
+    pub left: AtomicU64,
     /// Open connections.
     pub clients: AtomicU64,
     /// Calls, rejected calls and failed calls by slot of the command table.

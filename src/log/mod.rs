@@ -303,14 +303,26 @@ impl Log {
         self.core.append(write)
     }
 
-    /// Brings everything appended so far on its way and answers [`Log::acked`]. Never waits for another writer. If the
-    /// answer is below `upto`, the waiter is woken each time `acked` moves or the log's health turns, until `upto` is
-    /// reached.
-    pub fn commit(&self, upto: Lsn, waiter: WaiterId) -> Lsn {
-        self.core.commit(upto, waiter)
+    /// Brings everything appended so far on its way and answers [`Log::acked`]. Never waits for another writer. Who got an
+    /// answer below `upto` goes on with [`Log::wait`].
+    pub fn commit(&self, upto: Lsn) -> Lsn {
+        self.core.commit(upto)
     }
 
-    /// Makes a waiter for [`Log::commit`].
+    /// Has the waiter woken, once, when `acked` has reached `lsn`, of which [`Log::commit`] was told; until then also when
+    /// the log's health turns. Nothing else that it was to be woken for counts any more. Answers `acked`: if that is there
+    /// by now, nobody is woken.
+    pub fn wait(&self, lsn: Lsn, waiter: WaiterId) -> Lsn {
+        self.core.wait(lsn, waiter)
+    }
+
+    /// Both.
+    #[cfg(test)]
+    fn commit_for(&self, upto: Lsn, waiter: WaiterId) -> Lsn {
+        self.commit(upto).max(self.wait(upto, waiter))
+    }
+
+    /// Makes a waiter for [`Log::wait`].
     pub fn register(&self, wake: Box<Wake>) -> WaiterId {
         self.core.register(wake)
     }

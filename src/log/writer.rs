@@ -229,11 +229,15 @@ impl State {
         self.acked = self.acked.max(reached);
     }
 
-    fn wakes(&mut self) -> Wakes {
+    /// Whoever has what it waits for; if the log's health has turned, everybody who waits.
+    fn wakes(&mut self, turned: bool) -> Wakes {
         let mut wakes = Wakes::new();
         for slot in self.slots.iter_mut().flatten().filter(|slot| slot.want > 0) {
-            wakes.push(slot.wake.clone());
-            if slot.want <= self.acked {
+            let reached = slot.want <= self.acked;
+            if reached || turned {
+                wakes.push(slot.wake.clone());
+            }
+            if reached {
                 slot.want = 0;
                 self.waiting -= 1;
             }
@@ -380,7 +384,7 @@ impl Core {
         self.healthy.store(state.refusal().is_none(), Ordering::Release);
         let turned = state.refusal() != refused.as_ref();
         let moved = turned || state.acked != acked;
-        let wakes = if moved && state.waiting > 0 { state.wakes() } else { Wakes::new() };
+        let wakes = if moved && state.waiting > 0 { state.wakes(turned) } else { Wakes::new() };
         let refusal = state.refusal().filter(|_| turned).cloned();
         let closed = state.shut.is_some();
         drop(state);
@@ -416,7 +420,7 @@ impl Core {
         }
     }
 
-    pub(super) fn commit(&self, upto: Lsn, waiter: WaiterId) -> Lsn {
+    pub(super) fn commit(&self, upto: Lsn) -> Lsn {
         debug_assert!(upto <= self.last(), "a commit of what was never appended");
         let acked = self.acked();
         if acked >= upto {
@@ -424,17 +428,20 @@ impl Core {
         }
         self.want(upto);
         self.drive();
+        self.acked()
+    }
+
+    pub(super) fn wait(&self, lsn: Lsn, waiter: WaiterId) -> Lsn {
         let acked = self.acked();
-        if acked >= upto {
+        if acked >= lsn {
             return acked;
         }
         let mut state = self.state.lock();
         let acked = state.acked;
-        if acked < upto
+        if acked < lsn
             && let Some(slot) = state.slots.get_mut(waiter.0).and_then(Option::as_mut)
         {
-            let begins = slot.want == 0;
-            slot.want = slot.want.max(upto);
+            let begins = std::mem::replace(&mut slot.want, lsn) == 0;
             state.waiting += usize::from(begins);
         }
         acked

@@ -2,7 +2,7 @@
 //!
 //! | fetched | by |
 //! |---|---|
-//! | slots and objects of keys | [`Table::prefetch_slot`](crate::shard::memory::table::Table::prefetch_slot) and its kin |
+//! | slots and objects of keys | [`Slots::prefetch`](crate::shard::memory::table::Slots::prefetch) and its kin |
 //! | keys that only the store may have | [`Reads`], all of them at once |
 //! | elements of big collections | [`crate::shard::memory::ahead`], as the rows of the commands say |
 //!
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::codec::NsId;
 use crate::command::Id;
 use crate::command::keys::keys_of;
-use crate::handler::{Args, Command, Route};
+use crate::handler::{Args, Command, Route, flags};
 use crate::resp::Span;
 use crate::shard::actor::Guard;
 use crate::shard::engine::Engine;
@@ -30,6 +30,7 @@ use crate::shard::router::ShardId;
 pub(super) const AHEAD: usize = 32;
 /// Keys prefetched at once: what the first-level cache holds of their lines.
 const MOST_TARGETS: usize = 192;
+const _: () = assert!(MOST_TARGETS < u8::MAX as usize, "a target's place fits a byte");
 /// Arguments of a command whose keys are looked for: of a million, finding them would take longer than it spares.
 const MOST_ARGS: usize = 1024;
 /// Spans kept room for: a request of a million arguments must not pin its memory to the thread.
@@ -52,6 +53,10 @@ pub(super) struct Parsed {
 /// Where a key ahead will be looked for.
 struct Target {
     shard: ShardId,
+    /// The next one of this shard, plus one; 0 for none.
+    next: u8,
+    /// The command may write it.
+    written: bool,
     hash: u32,
     key: Span,
     index: Option<u32>,
@@ -72,6 +77,7 @@ pub struct Ahead {
     pub(super) spans: Vec<Span>,
     pub(super) calls: Vec<Parsed>,
     targets: Vec<Target>,
+    by_shard: ByShard,
     /// Lines that were unquoted where they stand, as they were, and where.
     pub(super) lines: Vec<(usize, Vec<u8>)>,
 }
@@ -99,29 +105,30 @@ impl Ahead {
     /// of `reads`.
     pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8], mut reads: Option<&mut Reads>) {
         let looks = self.aim(engine, ns, input);
-        let Ahead { targets, spans, .. } = self;
-        let mut cores = Cores { engine, held: None };
+        let Ahead { targets, spans, by_shard, .. } = self;
         for target in &*targets {
-            if let Some(core) = cores.of(target.shard) {
-                core.table.prefetch_slot(target.hash);
-            }
+            engine.shards.at(target.shard).slots().prefetch(target.hash);
         }
-        for target in &mut *targets {
-            if let Some(core) = cores.of(target.shard) {
-                target.index = core.table.prefetch_object(target.hash);
-                target.cold = core.store_is_cold;
-                if let (None, false, Some(reads)) = (target.index, target.overwritten, &mut reads) {
-                    core.want(target.hash, ns, &input[target.key.0 as usize..target.key.1 as usize], reads);
-                }
+        by_shard.sort(engine.shards.count(), targets);
+        by_shard.shards.iter().for_each(|&shard| engine.shards.at(shard).prefetch());
+        by_shard.each(engine, targets, |core, target| {
+            target.index = core.table.prefetch_object(target.hash, target.written);
+            target.cold = core.store_is_cold;
+            if let (None, false, Some(reads)) = (target.index, target.overwritten, &mut reads) {
+                core.want(target.hash, ns, &input[target.key.0 as usize..target.key.1 as usize], reads);
             }
-        }
-        for target in &*targets {
-            if let (Some(index), Some(core)) = (target.index, cores.of(target.shard))
+        });
+        by_shard.each(engine, targets, |core, target| {
+            if let Some(index) = target.index
                 && core.table.is_used(index)
             {
-                core.table.prefetch_bytes(index);
+                core.table.prefetch_bytes(index, target.written);
             }
+        });
+        if looks.is_empty() {
+            return;
         }
+        let mut cores = Cores { engine, held: None };
         let target = |at: usize| targets.get(at).and_then(|target| Some((target.shard, target.index?)));
         let text = |span: Span| &input[span.0 as usize..span.1 as usize];
         if let Some(reads) = reads {
@@ -154,11 +161,22 @@ impl Ahead {
         let Ahead { spans, calls, targets, .. } = self;
         targets.clear();
         let mut looks = Looks::new();
-        let mut add = |span: Span, overwritten: bool| {
+        let mut add = |span: Span, command: &Command, args: usize| {
+            let overwritten = (command.overwrites)(args);
             let key = &input[span.0 as usize..span.1 as usize];
             let hash = engine.router.hash(key);
             let shard = engine.router.shard(hash, key);
-            let target = Target { shard, hash: table_hash(hash, ns), key: span, index: None, overwritten, cold: false };
+            let written = command.has(flags::WRITE);
+            let target = Target {
+                shard,
+                hash: table_hash(hash, ns),
+                key: span,
+                index: None,
+                overwritten,
+                cold: false,
+                next: 0,
+                written,
+            };
             // A pipeline often stays with one key.
             if targets.last().is_none_or(|last| {
                 (last.shard, last.hash, last.overwritten) != (target.shard, target.hash, overwritten)
@@ -171,8 +189,8 @@ impl Ahead {
             let args = call.first..call.first + call.count;
             let spans = &spans[args.start as usize..args.end as usize];
             match call.command {
-                Some((_, Command { route: Route::One(at), look, overwrites, .. })) if *at < spans.len() => {
-                    let (hash, target) = add(spans[*at], overwrites(spans.len()));
+                Some((_, command @ Command { route: Route::One(at), look, .. })) if *at < spans.len() => {
+                    let (hash, target) = add(spans[*at], command, spans.len());
                     call.hash = hash;
                     looks.extend(look.as_ref().filter(|look| look.arg < spans.len()).map(|look| (target, look, args)));
                 }
@@ -180,7 +198,7 @@ impl Ahead {
                     for (at, _) in
                         keys_of(command, Args::new(input, spans)).unwrap_or_default().iter().take(MOST_TARGETS)
                     {
-                        add(spans[*at], (command.overwrites)(spans.len()));
+                        add(spans[*at], command, spans.len());
                     }
                 }
                 _ => {}
@@ -201,6 +219,44 @@ pub(super) fn keep_quoted(input: &[u8], at: usize, lines: &mut Vec<(usize, Vec<u
     }
 }
 
+/// Targets by their shard: each core is taken once for all of its own.
+#[derive(Default)]
+struct ByShard {
+    /// The first target of each shard, plus one; 0 for none.
+    first: Vec<u8>,
+    /// The shards that have any.
+    shards: Vec<ShardId>,
+}
+
+impl ByShard {
+    fn sort(&mut self, shards: usize, targets: &mut [Target]) {
+        let ByShard { first, shards: some } = self;
+        first.resize(shards, 0);
+        some.drain(..).for_each(|shard| first[shard as usize] = 0);
+        for (at, target) in targets.iter_mut().enumerate().rev() {
+            let first = &mut first[target.shard as usize];
+            if *first == 0 {
+                some.push(target.shard);
+            }
+            target.next = std::mem::replace(first, at as u8 + 1);
+        }
+    }
+
+    /// Does something with every target, those apart whose cores somebody has.
+    #[inline]
+    fn each(&self, engine: &Engine, targets: &mut [Target], mut run: impl FnMut(&Core, &mut Target)) {
+        for &shard in &self.shards {
+            let Some(core) = engine.shards.at(shard).try_core() else { continue };
+            let mut next = self.first[shard as usize];
+            while next > 0 {
+                let target = &mut targets[next as usize - 1];
+                run(&core, target);
+                next = target.next;
+            }
+        }
+    }
+}
+
 /// Cores that the look-ahead reads, one at a time; a neighbour of the same shard finds it at hand.
 struct Cores<'e> {
     engine: &'e Engine,
@@ -213,7 +269,7 @@ impl Cores<'_> {
     fn of(&mut self, shard: ShardId) -> Option<&Core> {
         if self.held.as_ref().is_none_or(|(held, _)| *held != shard) {
             self.held = None;
-            self.held = Some((shard, self.engine.shards[shard as usize].try_core()));
+            self.held = Some((shard, self.engine.shards.at(shard).try_core()));
         }
         self.held.as_ref()?.1.as_deref()
     }

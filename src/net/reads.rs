@@ -132,7 +132,7 @@ mod tests {
         let put = |key: &[u8; 1]| _ = engine.transact(&[0], 1, |txn| txn.put_string(ns, key, b"v", 0)).unwrap();
         keys.iter().for_each(put);
         engine.flush().unwrap();
-        let mut core = engine.shards[0].core();
+        let mut core = engine.shards.at(0).core();
         let limit = std::mem::replace(&mut core.table_limit, 0);
         (0..300).for_each(|_| core.make_room());
         (core.table_limit, core.store_is_cold) = (limit, true);

@@ -39,6 +39,8 @@ pub struct Worker {
     pub(super) reads: OwnReads,
     /// Connections with replies to send.
     waiting: RefCell<Vec<Rc<Connection>>>,
+    /// Some of them came since the last tick.
+    has_news: Cell<bool>,
     tick: Arc<Notify>,
     waiter: WaiterId,
     /// The directives, and the generation they are of.
@@ -105,6 +107,7 @@ impl Worker {
             ahead: RefCell::default(),
             reads: OwnReads::default(),
             waiting: RefCell::new(Vec::new()),
+            has_news: Cell::new(false),
             tick,
             waiter,
             settings,
@@ -156,9 +159,8 @@ impl Worker {
     /// Takes a connection's replies into the next tick.
     #[inline]
     pub fn enqueue(&self, connection: Rc<Connection>) {
-        let mut waiting = self.waiting.borrow_mut();
-        waiting.push(connection);
-        if waiting.len() == 1 {
+        self.waiting.borrow_mut().push(connection);
+        if !self.has_news.replace(true) {
             self.tick.notify_one();
         }
     }
@@ -169,10 +171,20 @@ impl Worker {
             self.tick.notified().await;
             self.runner.borrow_mut().reads_here = READS_HERE;
             self.reads.inbox.empty();
+            self.has_news.set(false);
             std::mem::swap(&mut *self.waiting.borrow_mut(), &mut due);
             let Some(need) = due.iter().map(|c| c.need()).max() else { continue };
-            let acked = self.server.engine.log.commit(need, self.waiter);
-            let refused = if acked < need { self.server.engine.log.health() } else { None };
+            let log = &self.server.engine.log;
+            let mut acked = log.commit(need);
+            // Before the log's health is asked: of a later turn the thread is told.
+            while let Some(least) = due.iter().map(|c| c.need()).filter(|need| *need > acked).min() {
+                let now = log.wait(least, self.waiter);
+                if now < least {
+                    break;
+                }
+                acked = now;
+            }
+            let refused = if acked < need { log.health() } else { None };
             if refused.is_some() {
                 self.server.engine.set_gate(gate::REFUSED, true);
             }
@@ -182,7 +194,7 @@ impl Worker {
                 } else if let Some(why) = &refused {
                     connection.refuse(why);
                 } else {
-                    // The log wakes this thread when it has got there.
+                    // The log wakes this thread when it has got to the first of them.
                     self.waiting.borrow_mut().push(connection);
                 }
             }

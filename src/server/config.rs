@@ -132,7 +132,7 @@ fn rewrite(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn resetstat(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    for core in &mut ctx.txn.lease {
+    for core in ctx.txn.lease.iter_mut() {
         core.stats = Default::default();
     }
     *ctx.server.baseline.lock() = ctx.server.totals();

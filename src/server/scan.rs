@@ -68,7 +68,7 @@ impl<'a> Walker<'a> {
     /// Through the keys that begin so; gives the cores back where steps are to lease them one by one.
     fn new<'s: 'a>(ctx: &mut Ctx<'s, '_>, prefix: &'a [u8], in_steps: bool) -> Self {
         if in_steps {
-            ctx.txn.lease.clear();
+            drop(std::mem::take(&mut ctx.txn.lease));
         }
         let walk = Walk::new(&ctx.server.engine.router, ctx.ns(), prefix, ctx.now_ms);
         Walker { server: ctx.server, walk, in_steps, need: ctx.txn.need, pace: Pace::new() }
@@ -85,7 +85,7 @@ impl<'a> Walker<'a> {
         if let Some(core) = lease.iter_mut().find(|core| core.shard == shard) {
             return self.walk.go_on(core, from, visit);
         }
-        let mut core = self.server.engine.shards[shard as usize].core();
+        let mut core = self.server.engine.shards.at(shard).core();
         self.need = self.need.max(core.last_lsn);
         self.walk.renew();
         let next = self.walk.go_on(&mut core, from, visit);
@@ -167,7 +167,7 @@ fn shards_of_scan(server: &Server, session: &Session, args: Args<'_>) -> Option<
     for shard in server.cursors.resolve(cursor).0.max(shards.start)..shards.end {
         leased.push(shard);
         // A shard that is busy now is not waited for just to be asked how large it is.
-        let core = engine.shards[shard as usize].try_core();
+        let core = engine.shards.at(shard).try_core();
         keys += core.and_then(|core| Some(core.count(core.names.id(&session.db)?))).unwrap_or(0);
         if in_steps || keys >= options.count as u64 {
             break;
@@ -242,7 +242,7 @@ fn shards_of_keys(server: &Server, session: &Session, args: Args<'_>) -> Option<
         return Some([home].into_iter().collect());
     }
     let mut cost_so_far = 0;
-    for shard in &engine.shards {
+    for shard in engine.shards.iter() {
         // What is busy counts as large.
         let core = shard.try_core();
         let cost = |core: &Core| core.names.id(&session.db).map_or(0, |ns| cost(core, ns));

@@ -1,35 +1,84 @@
-//! The actor: a mailbox and a core behind a lock that nobody waits for.
+//! The actor: a mailbox and a core behind a lock that nobody waits for longer than a moment.
 //!
-//! Whoever brings work tries the lock. Free: the work runs in place, then whatever arrived meanwhile. Taken: the work
-//! is left behind, and the holder sees to it. Work that may wait for the disk goes to the shard's own thread, or to one for
-//! commands in slices: these block on the lock.
+//! Whoever brings work tries the lock. Free: the work runs in place, then whatever arrived meanwhile. Taken, and not given
+//! back in a moment: the work is left behind, and the holder sees to it. Work that may wait for the disk goes to the shard's
+//! own thread, or to one for commands in slices: these block on the lock, and as long as they have it nobody waits at all.
 //!
 //! | who | how it gets the cores |
 //! |---|---|
-//! | a network thread, one shard | `try_lock`, else the shard's mailbox |
-//! | a network thread, several shards | `try_lock` of all in ascending order, else the [`Crossing`] |
-//! | a shard's thread, one for commands in slices, the flusher | `lock`, in ascending order |
+//! | a network thread | [`Shards::try_lease`], else a mailbox: that of the first shard it needs |
+//! | a shard's thread, one for commands in slices, the flusher | `core`, in ascending order |
 //!
-//! Invariants: cores are taken in ascending order by whoever waits for them; a core is given back by dropping its
-//! [`Guard`] and in no other way: after every unlock the mailbox and the crossing are looked at again, so that no work
-//! is stranded between a holder's last look and its unlock.
+//! **Work over several shards** lies in the mailbox of one of them. Whoever empties that has this core and tries for the
+//! others; where one is taken, the work moves on to that one's mailbox: it is tried again exactly when what it lacked last
+//! is given back. Work that keeps finding one of its shards taken goes to a thread that waits for them in turn.
+//!
+//! Invariants: cores are taken in ascending order by whoever waits for them without end; a core is given back by dropping
+//! its [`Guard`] and in no other way: after every unlock the mailbox is looked at again, so that no work is stranded between
+//! a holder's last look and its unlock. A thread that is emptying a mailbox notes the shards that it gives back meanwhile, and
+//! looks at them in turn: work is run by a loop, not by a call within a call.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::shard::memory::core::Core;
+use crate::shard::memory::table::Slots;
 use crate::shard::router::ShardId;
+use crate::util::prefetch::{LINE, prefetch_to_write};
 
-/// Cores that a transaction holds, in ascending order of shard.
-pub type Lease<'a> = SmallVec<[Guard<'a>; 1]>;
+/// Cores that a transaction holds, in ascending order of shard. When it is dropped all are given back before it is looked
+/// at what arrived meanwhile: that may need several of them.
+#[derive(Default)]
+pub struct Lease<'a>(SmallVec<[Guard<'a>; 1]>);
+
+impl<'a> Deref for Lease<'a> {
+    type Target = [Guard<'a>];
+    #[inline]
+    fn deref(&self) -> &[Guard<'a>] {
+        &self.0
+    }
+}
+
+impl DerefMut for Lease<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<'a> FromIterator<Guard<'a>> for Lease<'a> {
+    fn from_iter<T: IntoIterator<Item = Guard<'a>>>(guards: T) -> Self {
+        Lease(guards.into_iter().collect())
+    }
+}
+
+impl Drop for Lease<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.len() > 1 {
+            self.give_back();
+        }
+    }
+}
+
+impl Lease<'_> {
+    fn give_back(&mut self) {
+        for guard in &mut self.0 {
+            if let Some(core) = guard.core.take() {
+                guard.shard.unlock(core);
+            }
+        }
+        full_fence();
+        self.0.iter().for_each(|guard| guard.shard.look());
+    }
+}
 
 /// Work under a lease. It gets the cores and gives them back.
 pub type Job = Box<dyn for<'e> FnOnce(Lease<'e>) -> Lease<'e> + Send>;
@@ -37,25 +86,59 @@ pub type Job = Box<dyn for<'e> FnOnce(Lease<'e>) -> Lease<'e> + Send>;
 /// The shards a command needs, ascending and without repetition.
 pub type ShardSet = SmallVec<[ShardId; 4]>;
 
+/// Lines of an actor that every command touches: what stands before the core, and the first part of that.
+const HOT_LINES: usize = 5;
+
 /// Jobs a holder runs before it lets others have the core.
 const DRAIN: usize = 64;
 
-/// One shard as the rest of the process sees it.
-pub struct Shard {
-    mailbox: SegQueue<Job>,
+/// After so many failures work stops hoping to find all its shards free.
+const MOST_TRIES: u32 = 256;
+
+/// Looks at a core that a network thread has, before the thread sleeps for it: some times as long as a command of ten keys
+/// has its cores.
+const LOOKS: usize = 500;
+
+/// How long it sleeps, before it leaves the work to the other: that one may have lost its processor, and gets it back the
+/// sooner for it. The next ones leave theirs at once.
+const MOST_SLEEP: Duration = Duration::from_millis(1);
+
+/// Work that waits for its shards.
+struct Work {
+    shards: ShardSet,
+    job: Job,
+    tries: u32,
+}
+
+/// A shard. The numbers are those of the last release of the core.
+#[repr(C)]
+struct Actor {
+    id: ShardId,
+    /// Whoever has the core may take long.
+    held_long: AtomicBool,
+    dirty_bytes: AtomicUsize,
+    table_bytes: AtomicUsize,
+    slots: AtomicPtr<u64>,
+    slots_mask: AtomicUsize,
     core: Mutex<Core>,
-    crossing: Arc<Crossing>,
+    mailbox: SegQueue<Work>,
     /// Work for the shard's own thread.
     thread: crossbeam_channel::Sender<(ShardSet, Job)>,
-    /// Dirty bytes as of the last release of the core.
-    dirty_bytes: AtomicUsize,
-    /// Bytes in memory as of the last release of the core.
-    table_bytes: AtomicUsize,
+}
+
+/// All shards.
+pub struct Shards(Box<[Actor]>);
+
+/// One shard as the rest of the process sees it.
+#[derive(Clone, Copy)]
+pub struct Shard<'a> {
+    actor: &'a Actor,
+    all: &'a Shards,
 }
 
 /// A core on loan. Dropping it gives the core back, after the work that arrived meanwhile.
 pub struct Guard<'a> {
-    shard: &'a Shard,
+    shard: Shard<'a>,
     core: Option<MutexGuard<'a, Core>>,
 }
 
@@ -90,11 +173,11 @@ impl Drop for Guard<'_> {
 }
 
 /// Shards whose cores are given back for a while.
-pub struct Resting<'a>(SmallVec<[&'a Shard; 1]>);
+pub struct Resting<'a>(SmallVec<[Shard<'a>; 1]>);
 
 impl<'a> From<Lease<'a>> for Resting<'a> {
     fn from(lease: Lease<'a>) -> Self {
-        Resting(lease.into_iter().map(|guard| guard.shard).collect())
+        Resting(lease.iter().map(|guard| guard.shard).collect())
     }
 }
 
@@ -115,238 +198,262 @@ fn full_fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
-impl Shard {
-    /// A shard around its core.
-    pub fn new(core: Core, crossing: Arc<Crossing>, thread: crossbeam_channel::Sender<(ShardSet, Job)>) -> Self {
-        Shard {
-            mailbox: SegQueue::new(),
-            core: Mutex::new(core),
-            crossing,
-            thread,
+thread_local! {
+    /// The thread is emptying mailboxes.
+    static EMPTIES: Cell<bool> = const { Cell::new(false) };
+    /// Shards at whose mailboxes it is to look before it is done.
+    static TO_LOOK_AT: RefCell<VecDeque<ShardId>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// Has the thread, which is emptying mailboxes, look at this one.
+fn note(shard: ShardId) {
+    TO_LOOK_AT.with_borrow_mut(|list| {
+        if !list.contains(&shard) {
+            list.push_back(shard);
+        }
+    });
+}
+
+impl Shards {
+    /// Shards around their cores, each with the way to its thread.
+    pub fn new(parts: impl IntoIterator<Item = (Core, crossbeam_channel::Sender<(ShardSet, Job)>)>) -> Self {
+        let actor = |(core, thread): (Core, _)| Actor {
+            id: core.shard,
+            held_long: AtomicBool::new(false),
             dirty_bytes: AtomicUsize::new(0),
             table_bytes: AtomicUsize::new(0),
+            slots: AtomicPtr::default(),
+            slots_mask: AtomicUsize::new(0),
+            core: Mutex::new(core),
+            mailbox: SegQueue::new(),
+            thread,
+        };
+        Shards(parts.into_iter().map(actor).collect())
+    }
+
+    /// Number of shards.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A shard that there is.
+    #[inline]
+    pub fn at(&self, id: ShardId) -> Shard<'_> {
+        Shard { actor: &self.0[id as usize], all: self }
+    }
+
+    /// A shard, if there is such.
+    pub fn get(&self, id: ShardId) -> Option<Shard<'_>> {
+        self.0.get(id as usize).map(|actor| Shard { actor, all: self })
+    }
+
+    /// All of them, by id.
+    pub fn iter(&self) -> impl Iterator<Item = Shard<'_>> {
+        self.0.iter().map(|actor| Shard { actor, all: self })
+    }
+
+    /// The cores of these shards, if none of them is taken for longer than a moment.
+    #[inline]
+    pub fn try_lease(&self, shards: &[ShardId]) -> Option<Lease<'_>> {
+        if shards.len() > 1 {
+            shards.iter().for_each(|&shard| self.at(shard).prefetch());
+        }
+        shards.iter().map(|&shard| self.at(shard).core_soon()).collect()
+    }
+
+    /// Has work run as soon as its shards are free, by whoever frees them.
+    pub fn post(&self, shards: ShardSet, job: Job) {
+        match shards.first() {
+            Some(&first) => self.leave(first, Work { shards, job, tries: 0 }),
+            None => drop(job(Lease::default())),
         }
     }
 
+    /// Leaves work for whoever holds this core, or runs it if nobody does any more.
+    fn leave(&self, at: ShardId, work: Work) {
+        let shard = self.at(at);
+        shard.actor.mailbox.push(work);
+        full_fence();
+        drop(shard.try_core());
+    }
+
+    /// Empties the mailbox of a shard whose core the thread has, and gives the core back; then those that were to be looked
+    /// at meanwhile.
+    #[cold]
+    fn empty<'e>(&'e self, first: Shard<'e>, core: MutexGuard<'e, Core>) {
+        if EMPTIES.replace(true) {
+            first.unlock(core);
+            return note(first.actor.id);
+        }
+        let mut taken = Some((first, core));
+        while let Some((shard, core)) = taken {
+            shard.drain(core);
+            full_fence();
+            if !shard.actor.mailbox.is_empty() {
+                note(shard.actor.id);
+            }
+            // Who has one of them looks at its mailbox afterwards.
+            let free = |id| Some((self.at(id), self.at(id).actor.core.try_lock()?));
+            taken = std::iter::from_fn(|| TO_LOOK_AT.with_borrow_mut(VecDeque::pop_front)).find_map(free);
+        }
+        EMPTIES.set(false);
+    }
+}
+
+impl<'a> Shard<'a> {
     /// The core, if nobody has it.
     #[inline]
-    pub fn try_core(&self) -> Option<Guard<'_>> {
-        Some(Guard { core: Some(self.core.try_lock()?), shard: self })
+    pub fn try_core(self) -> Option<Guard<'a>> {
+        Some(Guard { core: Some(self.actor.core.try_lock()?), shard: self })
     }
 
-    /// The core, waited for; never on a network thread.
-    pub fn core(&self) -> Guard<'_> {
-        Guard { core: Some(self.core.lock()), shard: self }
-    }
-
-    /// The core, waited for until this time.
-    pub fn core_until(&self, end: Instant) -> Option<Guard<'_>> {
-        Some(Guard { core: Some(self.core.try_lock_until(end)?), shard: self })
-    }
-
-    /// Leaves a job for whoever holds the core, or runs it if nobody does any more.
-    pub fn post(&self, job: Job) {
-        self.mailbox.push(job);
-        full_fence();
-        drop(self.try_core());
-    }
-
-    /// Runs what is in the mailbox, unless a holder of the core will.
-    fn look(&self) {
-        full_fence();
-        if !self.mailbox.is_empty() {
-            drop(self.try_core());
-        }
-    }
-
-    /// Leaves a job for the shard's own thread. False if the threads have ended.
-    pub fn post_to_thread(&self, shards: ShardSet, job: Job) -> bool {
-        self.thread.send((shards, job)).is_ok()
-    }
-
+    /// The core, if nobody has it, or gives it back in a moment.
     #[inline]
-    fn release<'e>(&'e self, core: MutexGuard<'e, Core>) {
-        let mut core = core;
-        loop {
-            if !self.mailbox.is_empty() {
-                core = self.drain(core);
-            }
-            self.dirty_bytes.store(core.dirty_bytes + core.flight_bytes, Ordering::Relaxed);
-            self.table_bytes.store(core.table_bytes, Ordering::Relaxed);
-            moment::here(moment::Moment::Unlocking);
-            drop(core);
-            full_fence();
-            if self.mailbox.is_empty() {
-                break;
-            }
-            match self.core.try_lock() {
-                Some(again) => core = again,
-                None => break,
-            }
-        }
-        self.crossing.look();
+    fn core_soon(self) -> Option<Guard<'a>> {
+        let core = self.actor.core.try_lock().or_else(|| self.wait_a_moment())?;
+        Some(Guard { core: Some(core), shard: self })
     }
 
     #[cold]
-    fn drain<'e>(&'e self, core: MutexGuard<'e, Core>) -> MutexGuard<'e, Core> {
-        let mut lease = Lease::new();
-        lease.push(Guard { core: Some(core), shard: self });
-        for _ in 0..DRAIN {
-            let Some(job) = self.mailbox.pop() else { break };
-            lease = job(lease);
+    fn wait_a_moment(self) -> Option<MutexGuard<'a, Core>> {
+        for _ in 0..LOOKS {
+            if self.actor.held_long.load(Ordering::Relaxed) {
+                return None;
+            }
+            std::hint::spin_loop();
+            if !self.actor.core.is_locked()
+                && let Some(core) = self.actor.core.try_lock()
+            {
+                return Some(core);
+            }
         }
-        match lease.pop().and_then(|mut guard| guard.core.take()) {
-            Some(core) => core,
-            None => unreachable!("a job gives back what it got"),
+        let core = self.actor.core.try_lock_for(MOST_SLEEP);
+        if core.is_none() {
+            // Whoever comes next need not find out anew.
+            self.actor.held_long.store(true, Ordering::Relaxed);
         }
+        core
     }
 
-    /// Jobs that nobody has begun to run: those of the mailbox and of the crossing.
-    #[cfg(test)]
-    pub fn waiting(&self) -> usize {
-        self.mailbox.len() + self.crossing.queue.lock().len()
+    /// The core, waited for; never on a network thread.
+    pub fn core(self) -> Guard<'a> {
+        self.held_long(self.actor.core.lock())
     }
 
-    /// Dirty bytes, gathered ones included, as of the last release.
-    pub fn dirty_bytes(&self) -> usize {
-        self.dirty_bytes.load(Ordering::Relaxed)
+    /// The core, waited for until this time.
+    pub fn core_until(self, end: Instant) -> Option<Guard<'a>> {
+        Some(self.held_long(self.actor.core.try_lock_until(end)?))
     }
 
-    /// Bytes of the table's objects as of the last release.
-    pub fn table_bytes(&self) -> usize {
-        self.table_bytes.load(Ordering::Relaxed)
-    }
-}
-
-/// Where work over several shards waits until all of them are free at once. Whoever gives a core back looks here: the
-/// work runs on the thread that made it possible, without a wake-up.
-///
-/// Work that keeps finding one of its shards taken goes to a thread that waits for them in turn.
-#[derive(Default)]
-pub struct Crossing {
-    waiting: AtomicUsize,
-    queue: Mutex<VecDeque<Crosser>>,
-    /// Somebody looked while another was at it: that one looks again.
-    again: AtomicBool,
-    shards: OnceLock<Vec<Weak<Shard>>>,
-}
-
-struct Crosser {
-    shards: ShardSet,
-    job: Job,
-    tries: u32,
-}
-
-/// After so many failures work stops hoping to find all its shards free.
-const MOST_TRIES: u32 = 256;
-
-thread_local! {
-    /// The thread is running work of the crossing: it will look again by itself.
-    static CROSSING: Cell<bool> = const { Cell::new(false) };
-}
-
-impl Crossing {
-    /// Tells where the shards are; once.
-    pub fn set_shards(&self, shards: &[Arc<Shard>]) {
-        let set = self.shards.set(shards.iter().map(Arc::downgrade).collect());
-        assert!(set.is_ok(), "the shards are told once");
+    fn held_long(self, core: MutexGuard<'a, Core>) -> Guard<'a> {
+        self.actor.held_long.store(true, Ordering::Relaxed);
+        Guard { core: Some(core), shard: self }
     }
 
-    /// Leaves work that found a shard taken.
-    pub fn post(&self, shards: ShardSet, job: Job) {
-        self.queue.lock().push_back(Crosser { shards, job, tries: 0 });
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+    /// Leaves a job for the shard's own thread. False if the threads have ended.
+    pub fn post_to_thread(self, shards: ShardSet, job: Job) -> bool {
+        self.actor.thread.send((shards, job)).is_ok()
+    }
+
+    #[inline]
+    fn release(self, core: MutexGuard<'a, Core>) {
+        if !self.actor.mailbox.is_empty() {
+            return self.all.empty(self, core);
+        }
+        self.unlock(core);
         full_fence();
         self.look();
     }
 
+    /// Gives the core back without a look at what arrived meanwhile.
     #[inline]
-    fn look(&self) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.run();
+    fn unlock(self, core: MutexGuard<'a, Core>) {
+        let Actor { held_long, dirty_bytes, table_bytes, slots, slots_mask, .. } = self.actor;
+        dirty_bytes.store(core.dirty_bytes + core.flight_bytes, Ordering::Relaxed);
+        table_bytes.store(core.table_bytes, Ordering::Relaxed);
+        held_long.store(false, Ordering::Relaxed);
+        let Slots { base, mask } = core.table.slots();
+        slots.store(base.cast_mut(), Ordering::Relaxed);
+        slots_mask.store(mask, Ordering::Relaxed);
+        moment::here(moment::Moment::Unlocking);
+        drop(core);
+    }
+
+    /// Looks at what arrived while somebody had the core, which is given back by now.
+    #[inline]
+    fn look(self) {
+        if !self.actor.mailbox.is_empty()
+            && let Some(core) = self.actor.core.try_lock()
+        {
+            self.all.empty(self, core);
         }
     }
 
-    #[cold]
-    fn run(&self) {
-        self.again.store(true, Ordering::SeqCst);
-        if CROSSING.replace(true) {
-            return;
+    /// Runs what is in the mailbox until something of it needs other shards, too, and gives the core back.
+    fn drain(self, core: MutexGuard<'a, Core>) {
+        let mut lease = Lease::from_iter([Guard { core: Some(core), shard: self }]);
+        for _ in 0..DRAIN {
+            let Some(work) = self.actor.mailbox.pop() else { break };
+            if work.shards.len() > 1 {
+                return self.run_or_move(lease, work);
+            }
+            lease = (work.job)(lease);
         }
-        let shards: Vec<Arc<Shard>> = self.shards.get().into_iter().flatten().filter_map(Weak::upgrade).collect();
-        while self.again.swap(false, Ordering::SeqCst) {
-            let Some(mut queue) = self.queue.try_lock() else {
-                // Whoever is at it sees `again`.
-                self.again.store(true, Ordering::SeqCst);
-                full_fence();
-                if self.queue.is_locked() {
-                    break;
-                }
-                continue;
+        if let Some(core) = lease.0.pop().and_then(|mut guard| guard.core.take()) {
+            self.unlock(core);
+        }
+    }
+
+    /// Runs work over several shards, or leaves it at the one that is taken. What is given back here is looked at when this
+    /// mailbox has been.
+    fn run_or_move(self, mut own: Lease<'a>, mut work: Work) {
+        let mut lease = Lease::default();
+        for &shard in &work.shards {
+            // The others are not waited for: this very thread may have them.
+            let guard = if shard == self.actor.id { own.0.pop() } else { self.all.at(shard).try_core() };
+            let Some(guard) = guard else {
+                moment::here(moment::Moment::GivingUp);
+                drop((own, lease));
+                work.tries += 1;
+                return match work.tries {
+                    ..=MOST_TRIES => self.all.leave(shard, work),
+                    // If the threads have ended, the job's reply channel closes with it.
+                    _ => _ = self.post_to_thread(work.shards, work.job),
+                };
             };
-            let mut touched = ShardSet::new();
-            let ready = next_ready(&mut queue, &shards, &mut touched);
-            moment::here(moment::Moment::LeavingQueue);
-            drop(queue);
-            touched.iter().for_each(|&shard| shards[shard as usize].look());
-            if let Some((lease, job)) = ready {
-                self.waiting.fetch_sub(1, Ordering::SeqCst);
-                self.again.store(true, Ordering::SeqCst);
-                drop(job.map(|job| job(lease)));
-            }
+            lease.0.push(guard);
         }
-        CROSSING.set(false);
+        drop((work.job)(lease));
     }
-}
 
-/// Takes the first work whose shards are all free, or that has tried too often: that one goes to a thread.
-fn next_ready<'e>(
-    queue: &mut VecDeque<Crosser>,
-    shards: &'e [Arc<Shard>],
-    touched: &mut ShardSet,
-) -> Option<(Lease<'e>, Option<Job>)> {
-    for at in 0..queue.len() {
-        let crosser = &mut queue[at];
-        if let Some(lease) = try_quietly(shards, &crosser.shards, touched) {
-            return queue.remove(at).map(|crosser| (lease, Some(crosser.job)));
-        }
-        crosser.tries += 1;
-        if crosser.tries > MOST_TRIES {
-            if let Some(crosser) = queue.remove(at)
-                && let Some(first) = crosser.shards.first().and_then(|&s| shards.get(s as usize))
-            {
-                first.post_to_thread(crosser.shards, crosser.job);
-            }
-            return Some((Lease::new(), None));
-        }
+    /// Jobs that nobody has begun to run.
+    #[cfg(test)]
+    pub fn waiting(self) -> usize {
+        self.actor.mailbox.len()
     }
-    None
-}
 
-/// The cores of these shards, if none of them is taken; otherwise what was taken and given back without a look at what
-/// arrived meanwhile is added to `touched`. Such work may bring more for the crossing, whose queue is locked here.
-fn try_quietly<'e>(all: &'e [Arc<Shard>], shards: &[ShardId], touched: &mut ShardSet) -> Option<Lease<'e>> {
-    let mut cores: SmallVec<[MutexGuard<'e, Core>; 4]> = SmallVec::new();
-    for &shard in shards {
-        let Some(core) = all[shard as usize].core.try_lock() else {
-            touched.extend_from_slice(&shards[..cores.len()]);
-            moment::here(moment::Moment::GivingUp);
-            return None;
-        };
-        cores.push(core);
+    /// Fetches what every command on this shard will write, its lock first.
+    #[inline]
+    pub fn prefetch(self) {
+        let at = std::ptr::from_ref(self.actor).cast::<u8>();
+        (0..HOT_LINES).for_each(|line| prefetch_to_write(at.wrapping_add(line * LINE)));
     }
-    let guard = |(core, &shard): (_, &ShardId)| Guard { core: Some(core), shard: &all[shard as usize] };
-    Some(cores.into_iter().zip(shards).map(guard).collect())
-}
 
-/// The cores of these shards, if none of them is taken.
-#[inline]
-pub fn try_lease<'e>(all: &'e [Arc<Shard>], shards: &[ShardId]) -> Option<Lease<'e>> {
-    let mut lease = Lease::new();
-    for &shard in shards {
-        lease.push(all[shard as usize].try_core()?);
+    /// The table's slots as of the last release: of two that are told apart in passing.
+    #[inline]
+    pub fn slots(self) -> Slots {
+        Slots { base: self.actor.slots.load(Ordering::Relaxed), mask: self.actor.slots_mask.load(Ordering::Relaxed) }
     }
-    Some(lease)
+
+    /// Dirty bytes, gathered ones included, as of the last release.
+    pub fn dirty_bytes(self) -> usize {
+        self.actor.dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the table's objects as of the last release.
+    pub fn table_bytes(self) -> usize {
+        self.actor.table_bytes.load(Ordering::Relaxed)
+    }
 }
 
 /// Moments at which tests let something else happen.
@@ -356,8 +463,6 @@ pub(in crate::shard) mod moment {
     pub(in crate::shard) enum Moment {
         /// The mailbox has been looked at, the core is about to be given back.
         Unlocking,
-        /// The queue of the crossing has been gone through, and is about to be unlocked.
-        LeavingQueue,
         /// The cores that were free are about to be given back, as one was not.
         GivingUp,
     }

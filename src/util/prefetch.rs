@@ -1,7 +1,7 @@
 //! Bringing memory into the processor's cache before it is read.
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 
 /// Fetches the line that `at` points to. Reads nothing as far as the program can tell, so that any address will do.
 #[inline]
@@ -13,6 +13,22 @@ pub fn prefetch<T>(at: *const T) {
         // SAFETY: a prefetch reads nothing architecturally; any address is allowed.
         unsafe {
             _mm_prefetch(at.cast(), _MM_HINT_T0);
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Fetches the line that `at` points to, to be written: no other processor keeps it.
+#[inline]
+pub fn prefetch_to_write<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        #[expect(unsafe_code, reason = "a prefetch has no safe form")]
+        // SAFETY: a prefetch reads nothing architecturally; any address is allowed.
+        unsafe {
+            _mm_prefetch(at.cast(), _MM_HINT_ET0);
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -37,7 +37,7 @@ fn put(engine: &Engine, letter: char) {
 fn keys(engine: &Engine) -> BTreeSet<Vec<u8>> {
     engine.sight(&engine.all_shards());
     let (mut keys, mut counted) = (BTreeSet::new(), 0);
-    for shard in &engine.shards {
+    for shard in engine.shards.iter() {
         let mut core = shard.core();
         counted += core.count(NS);
         keys.extend(met(&mut core, &engine.router, NS, b"", Stop::default(), 1).into_iter().map(|met| met.key));

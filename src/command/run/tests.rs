@@ -128,7 +128,7 @@ fn what_is_long_is_not_run_by_the_network_thread_that_frees_the_crossing() {
     assert_eq!(world.call(&sadd(&from)), format!(":{MEMBERS} "));
     assert_eq!(world.call(&sadd(&to)), format!(":{MEMBERS} "));
     let server = world.runner.server.clone();
-    let held = server.engine.shards[1].core();
+    let held = server.engine.shards.at(1).core();
     let before = meter::tests::taken();
     let begun = world.begin(&words(&format!("SINTERCARD 2 {from} {to}")));
     assert!(begun.is_err(), "a shard is taken");
@@ -289,7 +289,7 @@ fn what_is_gone_has_its_effects() {
     for line in ["MULTI", &format!("SET {key} v"), "CLIENT KILL ID 5"] {
         world.call(line);
     }
-    let held = server.engine.shards[0].core();
+    let held = server.engine.shards.at(0).core();
     let begun = world.begin(&words("EXEC"));
     assert!(begun.is_err(), "the shard is taken");
     drop(begun);
@@ -315,7 +315,7 @@ impl World {
     /// Everything is on disk only.
     fn rest(&self) {
         self.engine().flush().unwrap();
-        for shard in &self.engine().shards {
+        for shard in self.engine().shards.iter() {
             let mut core = shard.core();
             let limit = std::mem::replace(&mut core.table_limit, 0);
             (0..300).for_each(|_| core.make_room());
@@ -408,7 +408,7 @@ fn a_key_that_no_row_names_is_found_where_it_is() {
         let queue = &mut world.session.as_mut().unwrap().multi.as_mut().unwrap().queue;
         queue.push((&REACH, words(&format!("reach {a} {b}"))));
         let server = world.runner.server.clone();
-        let held = held.map(|shard: usize| server.engine.shards[shard].core());
+        let held = held.map(|shard: u16| server.engine.shards.at(shard).core());
         let begun = world.begin(&words("EXEC"));
         assert_eq!(begun.is_err(), held.is_some(), "{n}");
         drop(held);
@@ -445,7 +445,7 @@ fn who_counts_waits_with_the_others_who_do() {
     world.call(&format!("MSET {a} 3 {b} 4"));
     let server = world.runner.server.clone();
     // Nothing is sighted as long as somebody has a shard.
-    let held = server.engine.shards[0].core();
+    let held = server.engine.shards.at(0).core();
     let waiting: Vec<_> = (0..100)
         .map(|_| {
             world.connect();
@@ -601,7 +601,7 @@ impl World {
     /// Lets go of a key that was held by hand, as the command does that holds it.
     fn let_go(&self, key: &str) -> usize {
         let engine = self.engine();
-        let waiting = engine.shards[engine.router.shard_of(key.as_bytes()) as usize].core().busy.let_go(key.as_bytes());
+        let waiting = engine.shards.at(engine.router.shard_of(key.as_bytes())).core().busy.let_go(key.as_bytes());
         let count = waiting.len();
         waiting.into_iter().for_each(|waiter| waiter());
         count
@@ -609,7 +609,7 @@ impl World {
 
     fn hold(&self, key: &str, writes: bool) {
         let engine = self.engine();
-        engine.shards[engine.router.shard_of(key.as_bytes()) as usize].core().busy.hold(key.as_bytes(), writes);
+        engine.shards.at(engine.router.shard_of(key.as_bytes())).core().busy.hold(key.as_bytes(), writes);
     }
 
     /// Awaits that somebody waits for the one key that is held.

@@ -14,7 +14,7 @@ fn one_write_takes_everything_appended_so_far() {
     }
     assert_eq!((log.last(), log.written(), log.acked()), (100, 0, 0));
     let operations = sim.operations();
-    assert_eq!(log.commit(3, waiter), 100);
+    assert_eq!(log.commit_for(3, waiter), 100);
     assert_eq!(sim.operations() - operations, 1);
     assert_eq!(log.size_bytes(), sim.contents(&path(1)).unwrap().len() as u64);
     assert_eq!(assert_sequence(&reopen(&sim.process_crash(), Fsync::No).unwrap().1, 1), 100);
@@ -28,7 +28,7 @@ fn a_huge_commit_leaves_no_huge_buffer_and_a_small_one_its_own() {
     for _ in 0..2 {
         let last = log.append(|_, out| out.resize(out.len() + (20 << 20), 7));
         assert!(log.core.buffer_bytes() > 20 << 20);
-        assert_eq!(log.commit(last, waiter), last);
+        assert_eq!(log.commit_for(last, waiter), last);
         assert!(log.core.buffer_bytes() < 1 << 20, "{} bytes", log.core.buffer_bytes());
     }
 }
@@ -46,7 +46,7 @@ fn everysec_acknowledges_what_is_written_always_what_is_synced() {
     let sim = SimIo::new();
     let (log, _) = with_records(&sim, Fsync::Always, 1);
     let (waiter, woken) = counting(&log);
-    assert_eq!(log.commit(1, waiter), 0);
+    assert_eq!(log.commit_for(1, waiter), 0);
     assert_eq!(add(&log, waiter), 2);
     assert_eq!((log.acked(), log.written(), log.synced(), woken.load(Ordering::SeqCst)), (0, 2, 0, 0));
     let operations = sim.operations();
@@ -63,7 +63,7 @@ fn everysec_acknowledges_what_is_written_always_what_is_synced() {
 fn a_change_of_policy_moves_what_waits_and_takes_nothing_back() {
     let (log, _) = with_records(&SimIo::new(), Fsync::Always, 1);
     let (waiter, woken) = counting(&log);
-    assert_eq!(log.commit(1, waiter), 0);
+    assert_eq!(log.commit_for(1, waiter), 0);
     log.set_fsync(Fsync::EverySec);
     assert_eq!((log.acked(), woken.load(Ordering::SeqCst)), (1, 1));
     add(&log, waiter);
@@ -79,7 +79,7 @@ fn a_change_of_policy_moves_what_waits_and_takes_nothing_back() {
 fn a_waiter_that_left_is_not_woken_and_its_place_is_used_again() {
     let (log, _) = with_records(&SimIo::new(), Fsync::Always, 1);
     let (waiter, woken) = counting(&log);
-    log.commit(1, waiter);
+    log.commit_for(1, waiter);
     log.unregister(waiter);
     log.unregister(waiter);
     log.core.turn(false);
@@ -99,7 +99,7 @@ fn big_batches_become_frames_of_bounded_size() {
     for &size_bytes in &sizes {
         log.append(|lsn, out| out.resize(out.len() + size_bytes, lsn as u8));
     }
-    log.commit(40, waiter);
+    log.commit_for(40, waiter);
     let report =
         crate::log::scan(&(Arc::new(sim.clone()) as Arc<dyn crate::log::Io>), dir(), crate::log::Origin::default())
             .unwrap();
@@ -138,7 +138,7 @@ fn nothing_is_stranded(fsync: Fsync, per_thread: u64) {
                 let waiter = log.register(Box::new(move || sender.send(()).unwrap_or(())));
                 for _ in 0..per_thread {
                     let lsn = append(&log);
-                    if log.commit(lsn, waiter) < lsn {
+                    if log.commit_for(lsn, waiter) < lsn {
                         while log.acked() < lsn {
                             receiver.recv_timeout(Duration::from_secs(20)).expect("stranded");
                         }

@@ -67,9 +67,9 @@ fn rule_6_a_full_disk_resumes_by_itself_when_there_is_room() {
     }
     assert_eq!(log.health().as_deref(), Some("No space left on device"));
     assert!(sim.contents(&path(1)).unwrap().len() <= 1000 && log.acked() == last - 1);
-    assert!(log.commit(last, waiter) < last);
+    assert!(log.commit_for(last, waiter) < last);
     sim.set_capacity(None);
-    while log.commit(last, waiter) < last || !log.is_healthy() {
+    while log.commit_for(last, waiter) < last || !log.is_healthy() {
         receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("woken when service resumes");
     }
     log.close().unwrap();
@@ -85,7 +85,7 @@ fn rule_6_waiters_hear_of_failure_and_of_recovery() {
     add(&log, waiter);
     assert_eq!(woken.load(Ordering::SeqCst), 0, "the one who committed sees it himself");
     let (other, other_woken) = counting(&log);
-    assert_eq!(log.commit(2, other), 1);
+    assert_eq!(log.commit_for(2, other), 1);
     log.core.turn(false);
     assert_eq!((woken.load(Ordering::SeqCst), other_woken.load(Ordering::SeqCst), log.acked()), (1, 1, 2));
     add(&log, waiter);
@@ -237,7 +237,7 @@ fn rule_6_a_start_makes_good_a_sync_that_failed_before_the_crash() {
         for _ in 0..unproven {
             log.append(|lsn, out| out.resize(out.len() + 9000, lsn as u8));
         }
-        log.commit(3 + unproven, waiter);
+        log.commit_for(3 + unproven, waiter);
         base.fail(Op::Sync, 0, 1, libc::EIO);
         log.core.turn(true);
         assert!(log.needs_flush());
@@ -257,7 +257,7 @@ fn rule_6_a_start_makes_good_the_failed_syncs_of_several_segments() {
     let base = SimIo::new();
     let (log, waiter) = with_records(&base, Fsync::EverySec, 1);
     let proven = log.append(|_, out| out.resize(out.len() + CHUNK, 0));
-    log.commit(proven, waiter);
+    log.commit_for(proven, waiter);
     log.sync_to(proven).unwrap();
     for segment in 0..3 {
         if segment > 0 {

@@ -61,7 +61,7 @@ fn append(log: &Log) -> Lsn {
 
 fn add(log: &Log, waiter: WaiterId) -> Lsn {
     let lsn = append(log);
-    log.commit(lsn, waiter);
+    log.commit_for(lsn, waiter);
     lsn
 }
 

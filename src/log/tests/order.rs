@@ -172,7 +172,7 @@ fn the_log_thread_tries_a_failed_write_again_by_itself() {
     for round in 1..=50 {
         sim.fail(Op::Write, 0, 2, libc::ENOSPC);
         let lsn = append(&log);
-        while log.commit(lsn, waiter) < lsn {
+        while log.commit_for(lsn, waiter) < lsn {
             await_event(&woken);
         }
         assert_eq!(log.written(), round);

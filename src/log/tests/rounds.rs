@@ -21,7 +21,7 @@ impl Round {
     fn act(&mut self, rng: &mut Rng) {
         match rng.below(100) {
             0..40 => drop(append(&self.log)),
-            40..70 => drop(self.log.commit(self.log.last(), self.waiter)),
+            40..70 => drop(self.log.commit_for(self.log.last(), self.waiter)),
             70..80 => self.log.core.turn(rng.chance(30)),
             80..84 => self.flush(),
             84..87 => drop(self.log.sync_to(self.log.last())),
@@ -134,7 +134,7 @@ fn rule_6_always_loses_nothing_acknowledged_by_power_loss() {
         for _ in 0..rng.below(80) {
             match rng.below(10) {
                 0..6 => drop(append(&round.log)),
-                6..8 => drop(round.log.commit(round.log.last(), round.waiter)),
+                6..8 => drop(round.log.commit_for(round.log.last(), round.waiter)),
                 8 => round.log.core.turn(false),
                 _ => round.flush(),
             }

@@ -126,7 +126,7 @@ fn rule_4_a_proof_over_the_border_of_two_pieces_is_found() {
         // Record 2 is a frame that ends so many bytes before the border. Its length takes three of them.
         let size_bytes = CHUNK - before_border - FRAME_HEADER - 3;
         let lsn = log.append(|_, out| out.resize(out.len() + size_bytes, 0));
-        log.commit(lsn, waiter);
+        log.commit_for(lsn, waiter);
         log.sync_to(lsn).unwrap();
         assert_eq!(sim.contents(&path(1)).unwrap().len(), frames(1)[1] + CHUNK - before_border);
         add(&log, waiter);
@@ -195,7 +195,7 @@ fn rule_4_a_frame_stored_as_a_value_proves_nothing() {
     let sim = SimIo::new();
     let (log, waiter) = with_records(&sim, Fsync::No, 1);
     let lsn = log.append(|_, out| out.extend_from_slice(&stored));
-    log.commit(lsn, waiter);
+    log.commit_for(lsn, waiter);
     let mut bytes = sim.contents(&path(1)).unwrap();
     bytes[frames(1)[1] + FRAME_HEADER] ^= 1;
     assert_eq!(assert_sequence(&reopen(&disk(&bytes), Fsync::No).unwrap().1, 1), 1);

@@ -414,8 +414,9 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     let dead_bytes: u64 = engine.store.partitions().iter().map(|partition| partition.dead_bytes()).sum();
     let pinned_bytes: usize = engine.store.partitions().iter().map(|partition| partition.pinned_bytes()).sum();
     let named = facts.keys.keys().filter(|name| crate::util::num::parse_u64(name).is_none()).count();
-    text.line("tarn_shards", engine.shards.len());
+    text.line("tarn_shards", engine.shards.count());
     text.line("tarn_net_threads", facts.server.threads.lock().len());
+    text.line("tarn_commands_left_to_others", facts.server.total(|thread| load(&thread.left)));
     text.line("tarn_memory_budget", budget.total_bytes);
     text.line("tarn_client_buffer_bytes", facts.server.buffers.bytes());
     text.line("tarn_client_buffer_budget", facts.server.buffers.limit());

@@ -164,9 +164,9 @@ impl Engine {
         if !self.resized.swap(false, Ordering::Acquire) {
             return;
         }
-        let each = |size: &AtomicU64| size.load(Ordering::Relaxed) as usize / self.shards.len();
+        let each = |size: &AtomicU64| size.load(Ordering::Relaxed) as usize / self.shards.count();
         let [tables, cold] = [&self.table_budget, &self.cold_budget].map(each);
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let Some(mut core) = shard.try_core() else {
                 // Its turn comes again, and does nothing to the others: nobody waits here while a command runs long.
                 self.resized.store(true, Ordering::Release);
@@ -183,7 +183,7 @@ impl Engine {
     /// something in: a table that is too big for a smaller budget would stay so until then. Bounded steps, as a table
     /// full of dirty objects must not be walked.
     pub(in crate::shard) fn shrink_tables(&self) {
-        let limit = self.table_budget.load(Ordering::Relaxed) as usize / self.shards.len();
+        let limit = self.table_budget.load(Ordering::Relaxed) as usize / self.shards.count();
         let mut pace = Pace::new();
         for shard in self.shards.iter().filter(|shard| shard.table_bytes() > limit) {
             for _ in 0..SHRINK_SLICES {
@@ -237,7 +237,7 @@ impl Engine {
             // What is dead stays known to be.
             Err(error) => tracing::error!(shard = id, %error, "cannot give back the space of what is dead"),
         }
-        self.shards[id as usize].core().reclaiming = false;
+        self.shards.at(id).core().reclaiming = false;
     }
 
     /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.

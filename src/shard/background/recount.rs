@@ -88,7 +88,7 @@ impl Recount {
 pub(in crate::shard) fn recount_all(engine: &Engine) -> std::result::Result<(), OpenError> {
     let failed = |error: crate::Error| OpenError::Record(format!("cannot count the keys: {error}"));
     for shard in engine.all_shards() {
-        let mut recount = Recount::begin(&engine.shards[shard as usize].core()).map_err(failed)?;
+        let mut recount = Recount::begin(&engine.shards.at(shard).core()).map_err(failed)?;
         while recount.step().map_err(failed)? {}
         let end = |txn: &mut Txn<'_, '_>| {
             recount.end(txn, 0);

@@ -117,7 +117,7 @@ impl Sighting {
 
     /// The next step; false after the last one.
     pub(in crate::shard) fn step(&mut self, engine: &Engine) -> bool {
-        let shard = &engine.shards[self.shard as usize];
+        let shard = &engine.shards.at(self.shard);
         self.at = match self.at {
             At::Keys(0) if self.list.is_empty() => {
                 self.list = self.births.iter().collect();
@@ -290,7 +290,7 @@ impl Engine {
         let mut pace = Pace::new();
         for &shard in shards {
             let mut sighting = loop {
-                match Sighting::begin(&mut self.shards[shard as usize].core(), true) {
+                match Sighting::begin(&mut self.shards.at(shard).core(), true) {
                     Some(sighting) => break sighting,
                     None => std::thread::sleep(RETRY),
                 }

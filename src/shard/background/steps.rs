@@ -80,7 +80,7 @@ impl Flush {
 
     /// The next step. False after the last one; an error ends the flush, with everything settled.
     pub(in crate::shard) fn step(&mut self, engine: &Engine) -> Result<bool, FlushError> {
-        let Some(shard) = engine.shards.get(self.shard as usize) else {
+        let Some(shard) = engine.shards.get(self.shard) else {
             return self.end(engine).map(|()| false);
         };
         self.at = match std::mem::take(&mut self.at) {

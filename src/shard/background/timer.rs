@@ -230,7 +230,7 @@ impl<'a> Timer<'a> {
 
     /// Runs on the shard's core.
     fn with_core<R>(&self, run: impl FnOnce(&mut Core) -> R) -> R {
-        run(&mut self.engine.shards[self.id as usize].core())
+        run(&mut self.engine.shards.at(self.id).core())
     }
 
     /// Keys that are on disk only. The sweep takes the mark where it starts and gives back the one where the next is to

@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::log::{self, Io, Log};
 use crate::store::Store;
 
-use crate::shard::actor::{self, Crossing, Job, Lease, Shard, ShardSet};
+use crate::shard::actor::{Job, Lease, ShardSet, Shards};
 use crate::shard::engine::checkpoint::Kept;
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, Readers};
@@ -86,8 +86,7 @@ pub struct Engine {
     /// Key → shard.
     pub router: Router,
     /// The shards, by id.
-    pub shards: Vec<Arc<Shard>>,
-    pub(in crate::shard) crossing: Arc<Crossing>,
+    pub shards: Shards,
     /// How many wait for an exact count of keys.
     pub(in crate::shard) counting: Arc<AtomicUsize>,
     /// The redo log.
@@ -146,8 +145,6 @@ pub struct Engine {
     pub(in crate::shard) thread_work: parking_lot::Mutex<Vec<crossbeam_channel::Receiver<(ShardSet, Job)>>>,
     pub(in crate::shard) replay: parking_lot::Mutex<Option<log::Replay>>,
     pub(in crate::shard) first_names: Arc<Names>,
-    /// For commits whose end nobody waits for.
-    pub(in crate::shard) waiter: log::WaiterId,
 }
 
 /// Why the engine does not open.
@@ -197,34 +194,31 @@ impl Engine {
 
     /// All shard ids.
     pub fn all_shards(&self) -> ShardSet {
-        (0..self.shards.len() as ShardId).collect()
+        (0..self.shards.count() as ShardId).collect()
     }
 
-    /// The cores of these shards, if none of them is taken.
+    /// The cores of these shards, if none of them is taken for longer than a moment.
     #[inline]
     pub fn try_lease(&self, shards: &[ShardId]) -> Option<Lease<'_>> {
-        actor::try_lease(&self.shards, shards)
+        self.shards.try_lease(shards)
     }
 
     /// The cores of these shards, waited for; never on a network thread.
     pub fn lease(&self, shards: &[ShardId]) -> Lease<'_> {
         debug_assert!(shards.is_sorted(), "cores are taken in ascending order");
-        shards.iter().map(|&s| self.shards[s as usize].core()).collect()
+        shards.iter().map(|&s| self.shards.at(s).core()).collect()
     }
 
     /// Has a job run as soon as its shards are free, by whoever frees them.
     pub fn post(&self, shards: ShardSet, job: Job) {
-        match shards[..] {
-            [one] => self.shards[one as usize].post(job),
-            _ => self.crossing.post(shards, job),
-        }
+        self.shards.post(shards, job);
     }
 
     /// Has a job run on the thread of its first shard, where it may wait for the disk.
     pub fn post_blocking(&self, shards: ShardSet, job: Job) {
         let first = shards.first().copied().unwrap_or(0);
         // If the threads have stopped, the job's reply channel closes with it.
-        self.shards[first as usize].post_to_thread(shards, job);
+        self.shards.at(first).post_to_thread(shards, job);
     }
 
     /// Runs a transaction on the calling thread, which may wait.
@@ -324,7 +318,7 @@ impl Engine {
     /// Has the log write what was appended, for commits that no connection waits for.
     pub fn write_out(&self, lsn: log::Lsn) {
         if lsn > self.log.written() {
-            self.log.commit(lsn, self.waiter);
+            self.log.commit(lsn);
         }
     }
 

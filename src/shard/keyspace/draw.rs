@@ -168,7 +168,7 @@ mod tests {
     fn drawn(engine: &Engine, ns: NsId, times: usize) -> BTreeMap<String, usize> {
         let mut chance = chance(3);
         let mut drawn = BTreeMap::new();
-        let mut core = engine.shards[0].core();
+        let mut core = engine.shards.at(0).core();
         for _ in 0..times {
             let key = draw(&mut core, &engine.router, ns, 10, &mut chance).unwrap().unwrap();
             *drawn.entry(String::from_utf8(key).unwrap()).or_default() += 1;
@@ -209,7 +209,7 @@ mod tests {
         (0..99).for_each(|n| _ = put(&format!("user:{n:02}")));
         // The order index is there, but has nothing that the table has not.
         {
-            let mut core = engine.shards[0].core();
+            let mut core = engine.shards.at(0).core();
             (0..2).for_each(|_| core.need_order(10, true));
             while core.grow_order() {}
             assert!(core.whole_order().is_some());
@@ -223,7 +223,7 @@ mod tests {
     fn nothing_is_drawn_where_nothing_lives() {
         let dir = tempfile::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
-        let draw = || draw(&mut engine.shards[0].core(), &engine.router, 0, 10, chance(1)).unwrap();
+        let draw = || draw(&mut engine.shards.at(0).core(), &engine.router, 0, 10, chance(1)).unwrap();
         assert_eq!(draw(), None);
         engine.transact(&[0], 1, |txn| txn.put_string(0, b"", b"v", 5)).unwrap();
         assert_eq!(draw(), None);

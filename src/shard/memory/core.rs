@@ -64,12 +64,40 @@ const MOST_LEAVING: usize = 64;
 /// Leaves of an overlay that a step of the clock looks at.
 const TRIM_LEAVES: usize = 8;
 
-/// State of one shard.
+/// State of one shard. What every command looks at comes first and stands together: where commands of a shard come from several
+/// processors, each line of it goes to and fro between them.
+#[repr(C)]
 pub struct Core {
     /// Which shard this is.
     pub shard: ShardId,
+    /// Reads of the store may wait for the disk: the data no longer fits the block cache.
+    pub store_is_cold: bool,
+    /// A count was found to be wrong: the timer counts the keys anew.
+    pub miscounted: bool,
+    /// Tables of the partition are being dropped, or it is compacted, for what is dead in it; or that is about to be done.
+    pub reclaiming: bool,
+    /// LSN of the shard's last commit.
+    pub last_lsn: Lsn,
+    /// Memory of the table's objects and of the order index.
+    pub table_bytes: usize,
+    /// Bytes that turned dirty since the last gather began.
+    pub dirty_bytes: usize,
+    /// Bytes a running flush has gathered.
+    pub flight_bytes: usize,
+    /// What the table may hold before clean objects leave.
+    pub table_limit: usize,
     /// Hot and dirty objects.
     pub table: Table,
+    /// Keys that commands in slices hold.
+    pub busy: Busy,
+    /// Copy of the name → id map.
+    pub names: Arc<Names>,
+    /// Keys per namespace; below zero where a count was wrong, until they are counted anew.
+    pub counts: HashMap<NsId, i64, foldhash::fast::RandomState>,
+    /// Indexes of objects that turned dirty since the last gather.
+    pub dirty: Vec<Index>,
+    /// Counters.
+    pub stats: CoreStats,
     /// Times of the table's objects.
     pub expiry: BTreeSet<(u64, Index)>,
     /// Times under which fjall's expiry index lists objects of the table.
@@ -80,14 +108,8 @@ pub struct Core {
     pub blind: Blind,
     /// Records without an object, for the next flush.
     pub raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Keys per namespace; below zero where a count was wrong, until they are counted anew.
-    pub counts: HashMap<NsId, i64, foldhash::fast::RandomState>,
-    /// A count was found to be wrong: the timer counts the keys anew.
-    pub miscounted: bool,
     /// Namespaces whose count changed since the last gather.
     pub dirty_counts: BTreeSet<NsId>,
-    /// Indexes of objects that turned dirty since the last gather.
-    pub dirty: Vec<Index>,
     /// Indexes of objects that a flush has gathered.
     pub in_flight: Vec<Index>,
     /// Keys that fjall does not show, in order, while walks need them.
@@ -96,18 +118,8 @@ pub struct Core {
     pub order_asked_ms: u64,
     /// Order indexes that wait to be freed without the lock.
     pub old_orders: Vec<Order>,
-    /// LSN of the shard's last commit.
-    pub last_lsn: Lsn,
-    /// Memory of the table's objects and of the order index.
-    pub table_bytes: usize,
-    /// What the table may hold before clean objects leave.
-    pub table_limit: usize,
     /// Objects and elements read into the table since clean ones last left it.
     pub admitted: usize,
-    /// Bytes that turned dirty since the last gather began.
-    pub dirty_bytes: usize,
-    /// Bytes a running flush has gathered.
-    pub flight_bytes: usize,
     /// Number of the last gather that took the raw records along.
     pub gathers: u64,
     /// What the numbers of flights are added to, so that none is given twice, not even after a restart.
@@ -126,8 +138,6 @@ pub struct Core {
     pub reap_from: Option<Index>,
     /// Bodies of which elements in fjall wait to be removed.
     pub garbage: Queue,
-    /// Tables of the partition are being dropped, or it is compacted, for what is dead in it; or that is about to be done.
-    pub reclaiming: bool,
     /// The keys that fjall may hold.
     pub membership: crate::shard::memory::membership::Membership,
     /// Versions in fjall without metadata, and whether their builders live.
@@ -138,18 +148,10 @@ pub struct Core {
     pub partition: Arc<Partition>,
     /// Sees what is read only in passing while the table is full.
     pub door: Doorkeeper,
-    /// Keys that commands in slices hold.
-    pub busy: Busy,
     /// Second-level cache.
     pub cold: ColdCache,
-    /// Copy of the name → id map.
-    pub names: Arc<Names>,
     /// Takes big bodies to be freed.
     pub trash: crossbeam_channel::Sender<Box<Body>>,
-    /// Counters.
-    pub stats: CoreStats,
-    /// Reads of the store may wait for the disk: the data no longer fits the block cache.
-    pub store_is_cold: bool,
 }
 
 /// Bytes of a full table for each key that its doorkeeper sees before it forgets: about as many keys as come by while a

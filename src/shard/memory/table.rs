@@ -5,7 +5,7 @@
 //! | `slots` | a power of two of u64: 32 bits of hash, then index + 1 of the object (0: empty); linear probing |
 //! | `pages` | a slab of cache-line sized objects, in pages that never move: growing copies no object |
 //!
-//! A look-up costs one miss in `slots`, one in `objects` and one in the key's bytes; [`Table::prefetch_slot`] and its
+//! A look-up costs one miss in `slots`, one in `objects` and one in the key's bytes; [`Slots::prefetch`] and its
 //! kin let a pipeline pay for many look-ups at once.
 //!
 //! Invariant: every occupied object stands in exactly one slot; removal shifts the probe chain back, so there are no
@@ -14,7 +14,7 @@
 use crate::codec::NsId;
 
 use super::object::{Kind, Object};
-use crate::util::prefetch::prefetch;
+use crate::util::prefetch::{prefetch, prefetch_to_write};
 
 /// Position of an object in its table; stays valid until the object is removed.
 pub type Index = u32;
@@ -29,6 +29,23 @@ pub struct Table {
     vacant: Vec<Index>,
     used: usize,
     hand: usize,
+}
+
+/// Where a table's slots are, or were.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    /// The first of them.
+    pub base: *const u64,
+    /// Their number less one.
+    pub mask: usize,
+}
+
+impl Slots {
+    /// First step of a look-ahead: the slot. Nothing is read as far as the program can tell.
+    #[inline]
+    pub fn prefetch(self, hash: u32) {
+        prefetch(self.base.wrapping_add(hash as usize & self.mask));
+    }
 }
 
 const MIN_SLOTS: usize = 64;
@@ -62,27 +79,34 @@ impl Table {
         (self.pages.len() * PAGE - self.used) * size_of::<Object>()
     }
 
-    /// First step of a look-ahead: the slot.
+    /// Where the slots are, for who fetches one without the lock ([`Slots::prefetch`]).
     #[inline]
-    pub fn prefetch_slot(&self, hash: u32) {
-        if let Some(slot) = self.slots.get(self.home(hash)) {
-            prefetch(slot);
-        }
+    pub fn slots(&self) -> Slots {
+        Slots { base: self.slots.as_ptr(), mask: self.mask }
     }
 
-    /// Second step: the object that the slot probably names.
+    /// Second step of a look-ahead, after [`Slots::prefetch`]: the object that the slot probably names.
     #[inline]
-    pub fn prefetch_object(&self, hash: u32) -> Option<Index> {
+    pub fn prefetch_object(&self, hash: u32, to_write: bool) -> Option<Index> {
         let index = self.probe(hash, |_| true)?;
-        prefetch(self.at(index));
+        let object: *const Object = self.at(index);
+        if to_write {
+            prefetch_to_write(object)
+        } else {
+            prefetch(object)
+        };
         Some(index)
     }
 
     /// Third step: the key's bytes.
     #[inline]
-    pub fn prefetch_bytes(&self, index: Index) {
+    pub fn prefetch_bytes(&self, index: Index, to_write: bool) {
         let bytes = self.at(index).bytes.as_ptr();
-        prefetch(bytes);
+        if to_write {
+            prefetch_to_write(bytes)
+        } else {
+            prefetch(bytes)
+        };
         prefetch(bytes.wrapping_add(64));
         prefetch(bytes.wrapping_add(128));
     }
@@ -280,7 +304,7 @@ mod tests {
         for (key, index) in model {
             let hash = table.at(index).hash;
             assert_eq!(table.at(index).key(), key);
-            assert_eq!(table.prefetch_object(hash).map(|index| table.at(index).hash), Some(hash));
+            assert_eq!(table.prefetch_object(hash, false).map(|index| table.at(index).hash), Some(hash));
         }
     }
 

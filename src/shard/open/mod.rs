@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use crate::codec::{self, NamespaceMap};
 use crate::log::{self, Io, Log, Lsn, Replay};
-use crate::shard::actor::{Crossing, Shard, ShardSet};
+use crate::shard::actor::{ShardSet, Shards};
 use crate::shard::background::{recount, timer};
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
 use crate::shard::engine::long::Long;
@@ -40,11 +40,9 @@ impl Engine {
         let shards = store.superblock().shards;
         let router = Router::new(store.superblock().hash_key, shards);
         let log = Arc::new(log);
-        let waiter = log.register(Box::new(|| ()));
         let names = Arc::new(load_names(&store, options.databases)?);
         let mut list = Vec::with_capacity(shards as usize);
         let mut work = Vec::with_capacity(shards as usize);
-        let crossing = Arc::new(Crossing::default());
         let counting = Arc::new(AtomicUsize::new(0));
         let (thrown_away, trash) = crossbeam_channel::bounded(MOST_TRASH);
         for shard in 0..shards {
@@ -52,17 +50,14 @@ impl Engine {
             let mut core = open_core(shard, &store, &options, names.clone(), shards, &log, trash)?;
             core.blind = Blind::new(counting.clone());
             let (tx, rx) = crossbeam_channel::unbounded();
-            list.push(Arc::new(Shard::new(core, crossing.clone(), tx)));
+            list.push((core, tx));
             work.push(rx);
         }
-        crossing.set_shards(&list);
         Ok(Arc::new(Engine {
             router,
-            shards: list,
-            crossing,
+            shards: Shards::new(list),
             counting,
             log,
-            waiter,
             store,
             io,
             gate: AtomicU32::new(gate::LOADING),
@@ -157,7 +152,7 @@ impl Engine {
     pub fn close(&self, flush: bool) -> std::io::Result<()> {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake_flusher(false);
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             // Wakes the thread; one that has ended needs no waking.
             shard.post_to_thread(ShardSet::new(), Box::new(|lease| lease));
         }

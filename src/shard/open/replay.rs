@@ -64,7 +64,7 @@ const MOST_RECORDS: usize = if cfg!(test) { 4 } else { usize::MAX };
 /// Applies every record of the log.
 pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     let mut records = 0u64;
-    let threads = crate::shard::engine::cores().min(engine.shards.len());
+    let threads = crate::shard::engine::cores().min(engine.shards.count());
     let mut batch = Batch::default();
     loop {
         let more = batch.fill(&mut replay)?;
@@ -80,7 +80,7 @@ pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
             engine.store_tables().map_err(bad)?;
         }
     }
-    for shard in &engine.shards {
+    for shard in engine.shards.iter() {
         bury_pending(&mut shard.core())?;
     }
     engine.start_log(replay)?;
@@ -124,7 +124,7 @@ fn complete_names(engine: &Engine) -> Result<(), OpenError> {
     let lsn = engine.log.append(|_, out| codec::redo::encode_names(&record, out));
     lease[0].put_raw(key, Some(record));
     let names = Arc::new(names);
-    for core in &mut lease {
+    for core in lease.iter_mut() {
         core.names = names.clone();
         core.last_lsn = lsn;
     }
@@ -199,7 +199,7 @@ fn apply(engine: &Engine, lsn: Lsn, op: &Op<'_>, mine: &impl Fn(ShardId) -> bool
         if !mine(shard) {
             return Ok(());
         }
-        let mut core = engine.shards[shard as usize].core();
+        let mut core = engine.shards.at(shard).core();
         core.last_lsn = lsn;
         if !core.names.is_live(ns) {
             return Ok(());
@@ -283,7 +283,7 @@ fn with_shard(
     if !mine(shard) {
         return Ok(());
     }
-    let shard = engine.shards.get(shard as usize).ok_or("the log names a shard that does not exist")?;
+    let shard = engine.shards.get(shard).ok_or("the log names a shard that does not exist")?;
     let mut core = shard.core();
     core.last_lsn = lsn;
     run(&mut core);

@@ -53,8 +53,8 @@ fn job(ran: &Arc<AtomicUsize>) -> Job {
 fn what_comes_between_the_last_look_and_the_unlock_is_run() {
     let actors = Actors::new(1);
     let (engine, job) = (actors.engine.clone(), actors.job());
-    let guard = actors.engine.shards[0].core();
-    moment::at(Moment::Unlocking, move || engine.shards[0].post(job));
+    let guard = actors.engine.shards.at(0).core();
+    moment::at(Moment::Unlocking, move || engine.post([0][..].into(), job));
     drop(guard);
     assert_eq!(actors.ran(), 1);
 }
@@ -62,7 +62,7 @@ fn what_comes_between_the_last_look_and_the_unlock_is_run() {
 #[test]
 fn a_mailbox_longer_than_a_drain_is_emptied() {
     let actors = Actors::new(1);
-    let guard = actors.engine.shards[0].core();
+    let guard = actors.engine.shards.at(0).core();
     (0..1000).for_each(|_| actors.post(&[0]));
     assert_eq!(actors.ran(), 0);
     drop(guard);
@@ -77,10 +77,10 @@ fn work_over_free_shards_is_run_at_once() {
 }
 
 #[test]
-fn giving_a_core_back_looks_at_the_crossing() {
+fn giving_a_core_back_runs_what_waits_for_it_and_others() {
     let actors = Actors::new(3);
     for last in [0, 2] {
-        let guard = actors.engine.shards[last].core();
+        let guard = actors.engine.shards.at(last).core();
         let before = actors.ran();
         actors.post(&[0, 2]);
         actors.post(&[0, 1, 2]);
@@ -109,23 +109,23 @@ fn work_that_brings_work_is_run_to_its_end() {
     assert_eq!(actors.ran(), 10_001);
 }
 
-/// Somebody gives a core back while another goes through the queue, and leaves it to that one to look again.
+/// Somebody gives a core back just when work is left there that has found it taken.
 #[test]
-fn a_core_given_back_while_the_queue_is_locked_is_seen() {
+fn a_core_given_back_while_work_is_left_there_is_seen() {
     let actors = Actors::new(2);
     let (has_it, it_has) = mpsc::channel();
     let (give_back, may_give_back) = mpsc::channel();
     let (gave_back, it_gave_back) = mpsc::channel();
     let engine = actors.engine.clone();
     let holder = std::thread::spawn(move || {
-        let guard = engine.shards[0].core();
+        let guard = engine.shards.at(1).core();
         has_it.send(()).unwrap();
         may_give_back.recv().unwrap();
         drop(guard);
         gave_back.send(()).unwrap();
     });
     it_has.recv().unwrap();
-    moment::at(Moment::LeavingQueue, move || {
+    moment::at(Moment::GivingUp, move || {
         give_back.send(()).unwrap();
         it_gave_back.recv().unwrap();
     });
@@ -134,33 +134,33 @@ fn a_core_given_back_while_the_queue_is_locked_is_seen() {
     assert_eq!(actors.ran(), 1);
 }
 
-/// Work of the crossing takes a core, finds the other one taken and gives the first one back. What was left in its mailbox
+/// Work over two shards takes a core, finds the other one taken and gives the first one back. What was left in its mailbox
 /// meanwhile is nobody's but its own to run.
 #[test]
 fn a_core_that_was_tried_in_vain_is_looked_at() {
     let actors = Actors::new(2);
-    let taken = actors.engine.shards[1].core();
+    let taken = actors.engine.shards.at(1).core();
     let (engine, job) = (actors.engine.clone(), actors.job());
-    moment::at(Moment::GivingUp, move || engine.shards[0].post(job));
+    moment::at(Moment::GivingUp, move || engine.post([0][..].into(), job));
     actors.post(&[0, 1]);
     assert_eq!(actors.ran(), 1, "the job of the mailbox");
     drop(taken);
     assert_eq!(actors.ran(), 2);
 }
 
-/// The same, and that job leads to work over shards that are free: its thread is at the crossing already, and goes on there.
+/// The same, and that job leads to work over shards that are free: its thread is emptying a mailbox already, and goes on there.
 #[test]
 fn work_brought_by_a_core_that_was_tried_in_vain_is_run() {
     let actors = Actors::new(3);
-    let taken = actors.engine.shards[1].core();
+    let taken = actors.engine.shards.at(1).core();
     let (engine, more) = (actors.engine.clone(), actors.job());
     moment::at(Moment::GivingUp, move || {
-        let at_crossing = engine.clone();
+        let engine_of_first = engine.clone();
         let first: Job = Box::new(move |lease| {
-            at_crossing.post([0, 2][..].into(), more);
+            engine_of_first.post([0, 2][..].into(), more);
             lease
         });
-        engine.shards[0].post(first);
+        engine.post([0][..].into(), first);
     });
     actors.post(&[0, 1]);
     assert_eq!(actors.ran(), 1, "what the job of the mailbox has led to");
@@ -171,21 +171,24 @@ fn work_brought_by_a_core_that_was_tried_in_vain_is_run() {
 /// Work that has tried too often goes to a thread; what stands behind it is not forgotten.
 #[test]
 fn work_behind_what_goes_to_a_thread_is_run() {
-    let actors = Actors::new(4);
-    let look = || drop(actors.engine.shards[3].core());
-    let (first, second) = (actors.engine.shards[0].core(), actors.engine.shards[1].core());
-    actors.post(&[0, 2]);
-    // With the posts of both, as many tries as it has.
-    for _ in 0..254 {
-        look();
+    let actors = Actors::new(2);
+    let core = |shard: usize| actors.engine.shards.at(shard as u16).core();
+    let mut held = core(1);
+    actors.post(&[0, 1]);
+    // Whenever the one is given back the other is taken.
+    for at in 1..256 {
+        let next = core((at + 1) % 2);
+        drop(std::mem::replace(&mut held, next));
     }
-    actors.post(&[1, 2]);
     assert!(actors.engine.take_thread_work().is_empty() && actors.ran() == 0);
-    // The one try too many of the first is the one at which the second can run.
-    drop(second);
-    assert_eq!(actors.ran(), 1);
+    // It stands with the one that is held, and finds the other one taken for the last time.
+    let at = u16::from(actors.engine.shards.at(1).waiting() == 1);
+    actors.post(&[at]);
+    let other = core(usize::from(1 - at));
+    drop(held);
+    assert_eq!(actors.ran(), 1, "what stood behind it");
     let work = actors.engine.take_thread_work();
-    drop(first);
+    drop(other);
     assert_eq!(work.len(), 1);
     for (shards, job) in work {
         drop(job(actors.engine.lease(&shards)));

@@ -17,7 +17,7 @@ impl World {
         let engine = self.engine().clone();
         let ids: BTreeMap<_, _> = self.model.keys().map(|name| (self.ns(name), *name)).collect();
         let mut keys = BTreeSet::new();
-        for shard in &engine.shards {
+        for shard in engine.shards.iter() {
             let core = shard.core();
             let (mut versions, mut times, mut listed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
             let mut owners = BTreeSet::new();

@@ -52,7 +52,7 @@ fn rule_10_a_big_result_does_not_gather_in_memory() {
     let logged = world.engine().log.size_bytes() - log_before;
     assert!(logged < 512, "the log carries a switch, not the elements: {logged} bytes");
     {
-        let core = world.engine().shards[0].core();
+        let core = world.engine().shards.at(0).core();
         assert!(core.dirty_bytes < SPILL.get(), "{} dirty bytes", core.dirty_bytes);
         assert!(core.table_bytes < SPILL.get(), "{} bytes in the table", core.table_bytes);
     }

@@ -30,7 +30,7 @@ fn blind(world: &World) -> usize {
 /// DBSIZE, if nobody sights what is blind.
 fn count(world: &World) -> u64 {
     let ns = world.ns(DB);
-    world.engine().shards[0].core().count(ns)
+    world.engine().shards.at(0).core().count(ns)
 }
 
 fn overwrite(world: &mut World) {
@@ -47,7 +47,7 @@ fn what_was_overwritten_leaves_nothing_behind() {
     overwrite(&mut world);
     let ns = world.ns(DB);
     assert_eq!(count(&world), 7, "until it is known what there was");
-    assert_eq!(world.engine().shards[0].core().count_about(ns), 3);
+    assert_eq!(world.engine().shards.at(0).core().count_about(ns), 3);
     world.flush();
     assert_eq!((blind(&world), count(&world)), (0, 4));
     world.audit();
@@ -175,7 +175,7 @@ fn a_replay_knows_by_itself_what_there_was() {
             redo::encode_put(ns, key, b"\x01\0", b"2", out);
             redo::encode_count(0, ns, before + 1, out);
         });
-        world.engine().shards[0].core().set_count(ns, before as i64 + 1);
+        world.engine().shards.at(0).core().set_count(ns, before as i64 + 1);
         world.engine().write_out(lsn);
         world.model.get_mut(DB).unwrap().insert(key.to_vec(), Value::string(b"2".to_vec(), 0));
         world.note();
@@ -197,13 +197,13 @@ fn numbers_are_not_given_twice() {
     assert!(world.sight());
     world.crash(None);
     assert_eq!(blind(&world), 0, "the log says that they are sighted");
-    let last = world.engine().shards[0].core().blind.last();
+    let last = world.engine().shards.at(0).core().blind.last();
     assert_eq!(last, KEYS.len() as u64);
     world.flush();
     world.evict();
-    world.engine().shards[0].core().cold.clear();
+    world.engine().shards.at(0).core().cold.clear();
     world.put(DB, KEYS[0], b"4", 0);
-    assert_eq!((blind(&world), world.engine().shards[0].core().blind.last()), (1, last + 1));
+    assert_eq!((blind(&world), world.engine().shards.at(0).core().blind.last()), (1, last + 1));
     world.crash(None);
     assert_eq!(blind(&world), 1);
     world.verify_counts();

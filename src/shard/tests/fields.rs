@@ -87,7 +87,7 @@ impl Bench {
     }
 
     fn keys(&self) -> u64 {
-        self.engine().shards[0].core().count(0)
+        self.engine().shards.at(0).core().count(0)
     }
 
     /// A turn of the timer at this time.
@@ -98,7 +98,7 @@ impl Bench {
 
     /// Everything clean leaves the table.
     fn evict(&self) {
-        let mut core = self.engine().shards[0].core();
+        let mut core = self.engine().shards.at(0).core();
         let limit = std::mem::replace(&mut core.table_limit, 0);
         (0..300).for_each(|_| core.make_room());
         core.table_limit = limit;
@@ -168,7 +168,7 @@ fn fields_leave_on_time_in_memory_on_disk_and_after_a_restart() {
         assert_eq!(other, FieldTimes { persist: 1, ..FieldTimes::default() });
         bench.engine().flush().unwrap();
         assert_eq!(bench.listed().len(), 1, "{way}: the records of what is gone are gone");
-        let expired = bench.engine().shards[0].core().stats.expired_fields;
+        let expired = bench.engine().shards.at(0).core().stats.expired_fields;
         assert_eq!(expired, 7, "{way}");
     }
 }
@@ -221,10 +221,10 @@ fn a_hash_that_leaves_before_its_fields_are_looked_at_is_found_again() {
     bench.set(b"hash", &[(b"a", 2000), (b"b", 0)]);
     bench.engine().flush().unwrap();
     bench.evict();
-    let limit = std::mem::replace(&mut bench.engine().shards[0].core().table_limit, 0);
+    let limit = std::mem::replace(&mut bench.engine().shards.at(0).core().table_limit, 0);
     bench.turn(2500);
-    assert_eq!(bench.engine().shards[0].core().stats.expired_fields, 0, "it has left unswept");
-    bench.engine().shards[0].core().table_limit = limit;
+    assert_eq!(bench.engine().shards.at(0).core().stats.expired_fields, 0, "it has left unswept");
+    bench.engine().shards.at(0).core().table_limit = limit;
     bench.turn(2600);
     assert_eq!(bench.names(b"hash"), "b");
 }
@@ -243,7 +243,7 @@ fn a_flushed_database_leaves_no_record_of_fields() {
     bench.engine().flush().unwrap();
     // None of the times is past: the sweep has no part in it.
     (0..10).for_each(|_| bench.turn(1000));
-    assert!(bench.engine().shards[0].core().dead_names.is_empty());
+    assert!(bench.engine().shards.at(0).core().dead_names.is_empty());
     assert_eq!(bench.listed(), []);
 }
 
@@ -267,7 +267,7 @@ fn a_field_without_a_name_is_swept_like_any_other() {
 fn times_added_while_a_sweep_is_under_way_are_not_lost() {
     let bench = Bench { now_ms: 2000, ..Bench::new() };
     bench.set(b"ten", &[(b"a", 0), (b"b", 0), (b"c", 0), (b"d", 0), (b"e", 0), (b"z", 2000)]);
-    let core = || bench.engine().shards[0].core();
+    let core = || bench.engine().shards.at(0).core();
     let mut sweep = FieldSweep::next(&mut core(), 2000).unwrap();
     assert!(!bench.transact(|txn| txn.sweep_fields(&mut sweep).unwrap().ended));
     // Behind the sweep's place, so that it does not come by again.

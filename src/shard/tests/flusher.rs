@@ -64,7 +64,7 @@ fn what_is_due_waits_for_no_other_shards_disk() {
     let held: Vec<_> = live.engine.long_turns.iter().map(|turn| turn.lock()).collect();
     live.engine.transact(&[0], now_ms(), |txn| txn.put_string(ns, b"k", b"v", now_ms() + 1)).unwrap();
     let began = std::time::Instant::now();
-    while live.engine.shards[0].core().count(ns) > 0 {
+    while live.engine.shards.at(0).core().count(ns) > 0 {
         assert!(began.elapsed() < Duration::from_secs(30), "the sweep comes by");
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -59,7 +59,7 @@ fn outgrown_world() -> (World, Vec<Vec<u8>>) {
     world.flush();
     gone.iter().for_each(|key| world.delete(DB, key));
     world.flush();
-    assert!(world.engine().shards[0].core().membership.is_outgrown(2));
+    assert!(world.engine().shards.at(0).core().membership.is_outgrown(2));
     (world, gone)
 }
 
@@ -67,7 +67,7 @@ impl World {
     /// Whether a key passes the filter of keys.
     fn passes(&self, key: &[u8]) -> bool {
         let hash = table_hash(self.engine().router.hash(key), self.ns(DB));
-        self.engine().shards[0].core().membership.may_contain(hash)
+        self.engine().shards.at(0).core().membership.may_contain(hash)
     }
 }
 
@@ -78,7 +78,7 @@ fn a_filter_filled_anew_has_the_keys_of_a_failed_flush() {
     let mut flush = world.begin_flush(Some(0));
     while flush.step(world.engine()) {}
     world.turn();
-    assert!(!world.engine().shards[0].core().membership.is_outgrown(2));
+    assert!(!world.engine().shards.at(0).core().membership.is_outgrown(2));
     world.flush();
     world.evict();
     assert!(world.passes(b"a") && world.passes(b"stored"));
@@ -110,7 +110,7 @@ fn a_filter_is_not_filled_anew_during_a_flush() {
 fn what_is_flushed_while_a_filter_is_filled_anew_is_found() {
     let (mut world, _) = outgrown_world();
     let codec::key::KeyRange { lower, .. } = codec::key::tag_range(codec::key::tag::META);
-    world.engine().shards[0].core().membership.refill(lower);
+    world.engine().shards.at(0).core().membership.refill(lower);
     world.put(DB, b"a", b"1", 0);
     world.flush();
     world.evict();
@@ -132,7 +132,7 @@ fn a_big_body_of_a_dead_namespace_is_freed_by_nobody_who_holds_the_core() {
             world.flush();
         }
         world.turns(1);
-        assert_eq!(world.engine().shards[0].core().trash.len(), waiting);
+        assert_eq!(world.engine().shards.at(0).core().trash.len(), waiting);
     }
     world.audit();
 }
@@ -224,7 +224,7 @@ fn what_a_transaction_found_stays_where_it_is() {
     }
     world.flush();
     world.evict();
-    world.engine().shards[0].core().table_limit = 0;
+    world.engine().shards.at(0).core().table_limit = 0;
     let ns = world.ns(DB);
     let result = world.transact(&[], |txn| {
         let found = keys.iter().map(|key| txn.find(ns, key)).collect::<Result<Vec<_>, _>>()?;
@@ -235,7 +235,7 @@ fn what_a_transaction_found_stays_where_it_is() {
     });
     result.0.unwrap();
     world.transact(&[], |_| Ok(())).0.unwrap();
-    assert!(world.engine().shards[0].core().table.is_empty(), "afterwards they leave");
+    assert!(world.engine().shards.at(0).core().table.is_empty(), "afterwards they leave");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_sweep_that_has_failed_is_taken_up_again() {
     store(b"damaged");
     world.now_ms += 10;
     world.turns(2);
-    assert_eq!(engine.shards[0].core().count(ns), 2, "one cannot be read, and one stays");
+    assert_eq!(engine.shards.at(0).core().count(ns), 2, "one cannot be read, and one stays");
     store(&whole);
     world.verify_counts();
     drop(engine);
@@ -348,9 +348,9 @@ fn dirty_bytes_follow_a_value_that_grows() {
     let mut world = world(Fsync::No);
     world.put(DB, b"a", b"1", 0);
     world.put(DB, b"a", &[1; 60_000], 0);
-    assert!(world.engine().shards[0].core().dirty_bytes > 60_000);
+    assert!(world.engine().shards.at(0).core().dirty_bytes > 60_000);
     world.put(DB, b"a", &[2; 60_000], 0);
-    assert!(world.engine().shards[0].core().dirty_bytes < 120_000);
+    assert!(world.engine().shards.at(0).core().dirty_bytes < 120_000);
 }
 
 #[test]
@@ -409,12 +409,12 @@ fn a_key_that_comes_and_goes_leaves_nothing_for_a_flush() {
     }
     let engine = world.engine().clone();
     {
-        let core = engine.shards[0].core();
+        let core = engine.shards.at(0).core();
         assert!(core.dirty.len() <= 1000 && core.dirty_bytes <= 4000, "{} {}", core.dirty.len(), core.dirty_bytes);
         assert_eq!(core.table.iter().count(), 0);
     }
     world.flush();
-    assert_eq!(engine.shards[0].core().dirty_bytes, 0);
+    assert_eq!(engine.shards.at(0).core().dirty_bytes, 0);
     world.verify();
 }
 
@@ -429,7 +429,7 @@ fn what_keys_that_come_and_go_leave_in_the_list_counts() {
         world.delete(DB, b"a");
         world.delete(DB, b"b");
     }
-    let core = world.engine().shards[0].core();
+    let core = world.engine().shards.at(0).core();
     let left = core.queue_bytes() - size_of::<Index>();
     assert!(core.dirty_bytes >= core.dirty_again_bytes() + left, "{} bytes, {left} of them left", core.dirty_bytes);
 }
@@ -443,13 +443,13 @@ fn a_key_that_was_stored_and_comes_and_goes_is_not_looked_for_in_fjall_each_time
     world.flush();
     assert_eq!(world.state(DB, b"a"), None, "its tombstone is stored");
     let engine = world.engine().clone();
-    let before = engine.shards[0].core().stats.stored_reads;
+    let before = engine.shards.at(0).core().stats.stored_reads;
     for _ in 0..1000 {
         world.put(DB, b"a", b"1", 0);
         world.delete(DB, b"a");
     }
     {
-        let core = engine.shards[0].core();
+        let core = engine.shards.at(0).core();
         assert!(core.stats.stored_reads - before <= 1);
         assert!(core.dirty.len() == 1 && core.dirty_bytes < 1000, "{} {}", core.dirty.len(), core.dirty_bytes);
     }
@@ -477,7 +477,7 @@ fn a_prefix_longer_than_stored_keys_still_finds() {
         if flushed {
             world.flush();
         }
-        let mut core = engine.shards[0].core();
+        let mut core = engine.shards.at(0).core();
         let met = met(&mut core, &engine.router, ns, prefix, Default::default(), world.now_ms);
         assert!(met.len() == 1 && met[0].key == key && met[0].kind == Kind::String);
     }

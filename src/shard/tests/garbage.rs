@@ -54,11 +54,11 @@ impl World {
     fn store_and_keep_the_log(&mut self) {
         let engine = self.engine().clone();
         let mut flush = self.begin_flush(None);
-        let settled = |shard: &crate::shard::actor::Shard| {
+        let settled = |shard: crate::shard::actor::Shard<'_>| {
             let core = shard.core();
             core.dirty_bytes + core.flight_bytes == 0 && core.in_flight.is_empty() && core.flying.is_none()
         };
-        while !engine.shards.iter().all(|shard| settled(shard)) {
+        while !engine.shards.iter().all(settled) {
             assert!(flush.step(&engine));
         }
     }
@@ -156,7 +156,7 @@ fn an_idle_server_reclaims_and_comes_to_rest() {
 #[test]
 fn objects_of_a_dead_namespace_leave_the_table_after_their_flight() {
     let mut world = World::new(1, Fsync::No);
-    let left = |world: &World| world.engine().shards[0].core().table.iter().count();
+    let left = |world: &World| world.engine().shards.at(0).core().table.iter().count();
     for fail in [None, Some(0)] {
         let mut stayed = false;
         for steps in 0.. {
@@ -239,7 +239,7 @@ fn rule_8_a_replay_brings_garbage_back_with_its_record() {
         world.engine().log.sync_to(world.engine().log.last()).unwrap();
         (world.options.dirty_budget, world.options.table_budget) = (1, 1);
         world.crash(Some(3));
-        assert!(world.engine().shards[0].core().gathers > 1);
+        assert!(world.engine().shards.at(0).core().gathers > 1);
         world.verify();
         world.audit();
     }
@@ -270,7 +270,7 @@ fn a_failed_flush_keeps_the_queue() {
     world.finish(&mut flush);
     world.turns(3);
     assert_eq!((world.queued(), world.known()), (0, 5));
-    assert!(world.engine().shards[0].core().garbage.waits_for_flush());
+    assert!(world.engine().shards.at(0).core().garbage.waits_for_flush());
     world.flush();
     world.turns(TURNS);
     assert_eq!((world.stored_with(tag::ELEMENT), world.known()), (0, 0));

@@ -387,13 +387,13 @@ impl Run {
     fn failed_flush(&mut self) {
         self.finish_flush();
         let engine = self.world.engine().clone();
-        let shard = self.rng.below(engine.shards.len());
+        let shard = self.rng.below(engine.shards.count());
         self.stepper = Some(self.world.begin_flush(Some(shard as u16)));
     }
 
     /// Tables as compactions leave them: some hold nothing but one collection, or one namespace, and are dropped when it dies.
     fn compact(&mut self) {
-        let shard = self.rng.below(self.world.engine().shards.len());
+        let shard = self.rng.below(self.world.engine().shards.count());
         self.world.engine().store.partition(shard as u16).major_compact().unwrap();
     }
 

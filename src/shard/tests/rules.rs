@@ -253,7 +253,7 @@ fn rule_13_tables_above_their_budget_are_flushed() {
     wait_for(&|| engine.stats.flushes.load(Ordering::Relaxed) > 0 && engine.dirty_bytes() == 0);
     world.put(DB, b"a", b"1", 0);
     world.evict();
-    assert!(engine.shards[0].table_bytes() < most);
+    assert!(engine.shards.at(0).table_bytes() < most);
     engine.close(false).unwrap();
 }
 
@@ -269,7 +269,7 @@ fn rule_13_writers_are_slowed_while_a_flush_runs() {
     // A flush gets no further than the other shard.
     let other = engine.lease(&[1]);
     engine.wake_flusher(true);
-    wait_for(&|| engine.shards[0].dirty_bytes() == 0);
+    wait_for(&|| engine.shards.at(0).dirty_bytes() == 0);
     assert!(engine.is_flushing());
     world.put(DB, &key, &vec![b'x'; 2 * world.options.dirty_budget], 0);
     wait_for(&|| engine.write_delay_us.load(Ordering::Relaxed) == MOST_DELAY_US);
@@ -286,12 +286,12 @@ fn rule_7_table_or_moka() {
     world.flush();
     world.evict();
     let ns = world.ns(DB);
-    assert!(!world.engine().shards[0].core().cold.contains(ns, b"a"), "who leaves once is not worth an entry");
+    assert!(!world.engine().shards.at(0).core().cold.contains(ns, b"a"), "who leaves once is not worth an entry");
     assert!(world.get(DB, b"a").is_some());
     world.evict();
-    assert!(world.engine().shards[0].core().cold.contains(ns, b"a"));
+    assert!(world.engine().shards.at(0).core().cold.contains(ns, b"a"));
     assert!(world.get(DB, b"a").is_some());
-    assert!(!world.engine().shards[0].core().cold.contains(ns, b"a"));
+    assert!(!world.engine().shards.at(0).core().cold.contains(ns, b"a"));
     world.evict();
     world.put(DB, b"a", b"2", 0);
     world.flush();
@@ -309,10 +309,10 @@ fn rule_8_only_the_sweep_expires() {
     world.engine().store.partition(0).major_compact().unwrap();
     assert!(world.stored(DB, b"a").is_some(), "a compaction leaves it");
     let (before, ns) = (world.engine().log.last(), world.ns(DB));
-    assert_eq!(world.engine().shards[0].core().count(ns), 1);
+    assert_eq!(world.engine().shards.at(0).core().count(ns), 1);
     world.turn();
     assert_eq!(world.engine().log.last(), before + 1, "count, removal and garbage record in one commit");
-    let core = world.engine().shards[0].core();
+    let core = world.engine().shards.at(0).core();
     assert_eq!((core.count(ns), core.garbage.len()), (0, 1));
     drop(core);
     world.audit();
@@ -482,7 +482,7 @@ fn rule_13_replay_flushes_as_it_goes() {
     world.engine().log.sync_to(world.engine().log.last()).unwrap();
     world.options.dirty_budget = 256 << 10;
     world.crash(None);
-    assert!(world.engine().shards[0].core().gathers > 1);
+    assert!(world.engine().shards.at(0).core().gathers > 1);
     world.verify();
     world.audit();
 }
@@ -495,7 +495,7 @@ fn rule_13_a_replay_that_flushes_as_it_goes_keeps_a_loss_accepted() {
             let mut world = world(Fsync::No);
             let ns = world.ns(DB);
             // As it comes back with a partition from an earlier time.
-            world.engine().shards[0].core().set_count(ns, 7);
+            world.engine().shards.at(0).core().set_count(ns, 7);
             for round in 0..60u8 {
                 world.put(DB, &[round % 3], &big(round), 0);
             }
@@ -509,7 +509,7 @@ fn rule_13_a_replay_that_flushes_as_it_goes_keeps_a_loss_accepted() {
             world.options.dirty_budget = 256 << 10;
             world.crash_in_replay = crash;
             world.crash(None);
-            assert!(world.engine().shards[0].core().gathers > 2, "midway, and in the end");
+            assert!(world.engine().shards.at(0).core().gathers > 2, "midway, and in the end");
             assert!(world.engine().log.last() > last + LOST_LSNS, "no LSN is given twice");
             world.verify();
             world.verify_counts();

@@ -53,7 +53,7 @@ fn the_second_level_cache_takes_another_size_and_loses_nothing() {
         engine.resize(sizes(&world, 50_000, cold));
         engine.follow_sizes();
         (0..10).for_each(|_| engine.shrink_tables());
-        assert_eq!(engine.shards[0].core().cold.budget(), cold as usize);
+        assert_eq!(engine.shards.at(0).core().cold.budget(), cold as usize);
         world.verify();
     }
 }
@@ -63,14 +63,14 @@ fn the_second_level_cache_takes_another_size_and_loses_nothing() {
 fn a_core_that_is_taken_follows_later() {
     let world = World::new(2, Fsync::No);
     let engine = world.engine().clone();
-    let before = engine.shards[0].core().table_limit;
-    let taken = engine.shards[0].core();
+    let before = engine.shards.at(0).core().table_limit;
+    let taken = engine.shards.at(0).core();
     engine.resize(sizes(&world, 1 << 20, 1 << 20));
     engine.follow_sizes();
-    assert_eq!((taken.table_limit, engine.shards[1].core().table_limit), (before, 512 << 10));
+    assert_eq!((taken.table_limit, engine.shards.at(1).core().table_limit), (before, 512 << 10));
     drop(taken);
     engine.follow_sizes();
-    assert_eq!(engine.shards[0].core().table_limit, 512 << 10);
+    assert_eq!(engine.shards.at(0).core().table_limit, 512 << 10);
 }
 
 /// A shutdown does not depend on a lease that somebody keeps.
@@ -78,7 +78,7 @@ fn a_core_that_is_taken_follows_later() {
 fn waiting_for_leases_ends() {
     let world = World::new(2, Fsync::No);
     let engine = world.engine().clone();
-    let taken = engine.shards[1].core();
+    let taken = engine.shards.at(1).core();
     assert!(!engine.wait_idle(Duration::from_millis(1)));
     drop(taken);
     assert!(engine.wait_idle(Duration::ZERO));
@@ -87,7 +87,7 @@ fn waiting_for_leases_ends() {
     let holder = std::thread::spawn({
         let engine = engine.clone();
         move || {
-            let taken = engine.shards[1].core();
+            let taken = engine.shards.at(1).core();
             has_it.send(()).unwrap();
             std::thread::yield_now();
             drop(taken);

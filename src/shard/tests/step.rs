@@ -44,7 +44,7 @@ impl Stepper {
         self.sim.fail_step(fails.then_some(("flush.synced", libc::EIO)));
         let result = self.flush.step(engine);
         self.sim.fail_step(None);
-        if let Some(shard) = engine.shards.get(shard as usize) {
+        if let Some(shard) = engine.shards.get(shard) {
             shard.core().check();
         }
         self.ended = !*result.as_ref().unwrap_or(&false);

@@ -42,13 +42,13 @@ fn a_store_that_the_cache_cannot_hold_is_cold_from_the_start_on() {
         for n in 0..values {
             first.transact(&[0], 1, |txn| txn.put_string(0, &[n], &noise(n, 96 << 10), 0)).unwrap();
         }
-        assert!(!first.shards[0].core().store_is_cold);
+        assert!(!first.shards.at(0).core().store_is_cold);
         first.flush().unwrap();
         let bytes = first.store.partition(0).disk_bytes();
         assert_eq!(bytes > first.options.block_cache as u64 / 2, cold);
-        assert_eq!(first.shards[0].core().store_is_cold, cold);
+        assert_eq!(first.shards.at(0).core().store_is_cold, cold);
         drop(first);
-        assert_eq!(engine().shards[0].core().store_is_cold, cold);
+        assert_eq!(engine().shards.at(0).core().store_is_cold, cold);
     }
 }
 
@@ -97,7 +97,7 @@ fn a_compaction_for_what_is_dead_that_fails_does_not_keep_it() {
     }
     let damaged = tables(&world.options.dir).remove(0);
     flip(&damaged);
-    world.engine().shards[0].core().reclaiming = true;
+    world.engine().shards.at(0).core().reclaiming = true;
     world.engine().reclaim(0, Reclaim::Compact);
     assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 0, "it fails");
     let partition = world.engine().store.partition(0);
@@ -154,7 +154,7 @@ fn keys_are_counted_once_at_whatever_step_of_a_flush_the_count_begins() {
         let steps = round / 3;
         let mut flush = world.begin_flush(None);
         let under_way = (0..steps).all(|_| flush.step(world.engine()));
-        let mut recount = Recount::begin(&world.engine().shards[0].core()).unwrap();
+        let mut recount = Recount::begin(&world.engine().shards.at(0).core()).unwrap();
         world.finish(&mut flush);
         while recount.step().unwrap() {}
         let end = |txn: &mut Txn<'_, '_>| {
@@ -182,19 +182,19 @@ fn a_count_below_zero_is_counted_anew_while_commands_go_on() {
         let key = format!("key:{n}").into_bytes();
         assert!(engine.transact(&[0], 1, |txn| txn.delete(0, &key)).unwrap());
     };
-    let count = || engine.shards[0].core().count(0);
+    let count = || engine.shards.at(0).core().count(0);
     let keys = 20 * recount::SLICE;
     (0..keys).for_each(put);
     engine.flush().unwrap();
     (keys..keys + 5).for_each(put);
     // As an older count comes back when fjall is ahead of the log.
-    engine.shards[0].core().set_count(0, 2);
+    engine.shards.at(0).core().set_count(0, 2);
     (0..4).for_each(delete);
     assert_eq!(count(), 0);
-    assert!(engine.shards[0].core().miscounted);
+    assert!(engine.shards.at(0).core().miscounted);
     let mut timer = Timer::new(&engine, 0);
     let (mut turns, mut there) = (0, keys + 1);
-    while engine.shards[0].core().miscounted {
+    while engine.shards.at(0).core().miscounted {
         timer.turn(1);
         // On both sides of where the count stands, and some not flushed.
         put(keys + 10 + turns);
@@ -212,5 +212,5 @@ fn a_count_below_zero_is_counted_anew_while_commands_go_on() {
     let log = engine.log.clone();
     log.sync_to(log.last()).unwrap();
     drop((log, engine));
-    assert_eq!(self::engine(dir.path(), 1).shards[0].core().count(0), there as u64, "and it is in the log");
+    assert_eq!(self::engine(dir.path(), 1).shards.at(0).core().count(0), there as u64, "and it is in the log");
 }

@@ -198,11 +198,11 @@ impl World {
 
     /// The id of a name now.
     pub(super) fn ns(&self, name: &[u8]) -> NsId {
-        self.engine().shards[0].core().names.id(name).unwrap()
+        self.engine().shards.at(0).core().names.id(name).unwrap()
     }
 
     pub(super) fn check(&self) {
-        for shard in &self.engine().shards {
+        for shard in self.engine().shards.iter() {
             shard.core().check();
         }
     }
@@ -257,7 +257,7 @@ impl World {
     /// the flight's.
     fn dirty_beyond(&self, shards: &[ShardId]) -> isize {
         let beyond = |core: &Core| core.dirty_bytes as isize - core.dirty_again_bytes() as isize;
-        let cores = shards.iter().map(|&shard| self.engine().shards[shard as usize].core());
+        let cores = shards.iter().map(|&shard| self.engine().shards.at(shard).core());
         cores.filter(|core| core.flight_bytes == 0).map(|core| beyond(&core)).sum()
     }
 
@@ -333,7 +333,7 @@ impl World {
 
     /// Everything clean leaves the table.
     pub(super) fn evict(&self) {
-        for shard in &self.engine().shards {
+        for shard in self.engine().shards.iter() {
             let mut core = shard.core();
             let limit = std::mem::replace(&mut core.table_limit, 0);
             for _ in 0..300 {
@@ -362,7 +362,7 @@ impl World {
     /// State bits of a key's object, `None` if it is not in the table.
     pub(super) fn state(&self, name: &[u8], key: &[u8]) -> Option<u8> {
         let ns = self.ns(name);
-        let core = self.engine().shards[self.engine().router.shard_of(key) as usize].core();
+        let core = self.engine().shards.at(self.engine().router.shard_of(key)).core();
         core.table.iter().find(|(_, o)| o.ns == ns && o.key() == key).map(|(_, o)| o.state)
     }
 
@@ -402,7 +402,7 @@ impl World {
         let engine = self.engine().clone();
         let ns = self.ns(name);
         let mut all = Vec::new();
-        for shard in &engine.shards {
+        for shard in engine.shards.iter() {
             let met = met(&mut shard.core(), &engine.router, ns, b"", Stop::default(), self.now_ms);
             all.extend(met.into_iter().map(|met| met.key));
         }
@@ -418,7 +418,7 @@ impl World {
     /// Sights what is blind; false if a flush is at it.
     pub(super) fn sight(&mut self) -> bool {
         let engine = self.engine().clone();
-        for shard in &engine.shards {
+        for shard in engine.shards.iter() {
             let begun = Sighting::begin(&mut shard.core(), true);
             let Some(mut sighting) = begun else { return false };
             while sighting.step(&engine) {

@@ -76,7 +76,7 @@ impl Txn<'_, '_> {
         }
         self.set.touched.clear();
         self.set.give_back();
-        for core in &mut self.lease {
+        for core in self.lease.iter_mut() {
             core.last_lsn = lsn;
         }
         self.need = self.need.max(lsn);

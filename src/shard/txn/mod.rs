@@ -205,8 +205,12 @@ impl<'a, 'e> Txn<'a, 'e> {
             return Ok(None);
         }
         if !no_touch {
-            object.state |= state::REFERENCED;
-            object.accessed_s = (now_ms / 1000) as u16;
+            // Written where it changes alone: other processors keep the line.
+            let now_s = (now_ms / 1000) as u16;
+            if object.state & state::REFERENCED == 0 || object.accessed_s != now_s {
+                object.state |= state::REFERENCED;
+                object.accessed_s = now_s;
+            }
         }
         self.hits += u64::from(count_hits);
         Ok(Some(Found { at, index }))

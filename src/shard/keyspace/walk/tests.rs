@@ -85,7 +85,7 @@ struct Modelled {
 impl Modelled {
     fn new(dir: &std::path::Path) -> Self {
         let engine = engine(dir, 1);
-        engine.shards[0].core().table_limit = 4096;
+        engine.shards.at(0).core().table_limit = 4096;
         let names = engine.first_names();
         Modelled { engine, model: BTreeMap::new(), now_ms: 1_000_000, ns: names.id(b"0").unwrap(), names }
     }
@@ -103,8 +103,8 @@ impl Modelled {
         match chance(60) {
             0 | 1 => engine.flush().unwrap(),
             2 => self.now_ms += chance(50),
-            3 => engine.shards[0].core().drop_order(),
-            4..10 => _ = engine.shards[0].core().grow_order(),
+            3 => engine.shards.at(0).core().drop_order(),
+            4..10 => _ = engine.shards.at(0).core().grow_order(),
             10..14 => {
                 let failed: Result = engine.transact(&[0], now_ms, |txn| {
                     txn.delete(ns, &key)?;
@@ -145,7 +145,7 @@ impl Modelled {
                 self.model.insert(stored(&key), (key, expire_ms));
             }
         }
-        engine.shards[0].core().check();
+        engine.shards.at(0).core().check();
     }
 }
 
@@ -169,7 +169,7 @@ fn walks_equal_a_sorted_map_whatever_is_flushed() {
             .map(|(_, key)| key)
             .collect();
         let from = Stop { after: after.as_deref().map(Box::from), ..Stop::default() };
-        let mut core = world.engine.shards[0].core();
+        let mut core = world.engine.shards.at(0).core();
         let mut met = met(&mut core, &world.engine.router, world.ns, prefix, from, world.now_ms);
         if core.whole_order().is_some() {
             merged += 1;
@@ -197,7 +197,7 @@ fn a_key_that_is_there_all_along_is_met_whatever_comes_between_two_steps() {
             let mut left = 1 + chance(3);
             let mut walk = Walk::new(&world.engine.router, world.ns, b"", world.now_ms);
             next = walk
-                .go_on(&mut world.engine.shards[0].core(), &from, |met| {
+                .go_on(&mut world.engine.shards.at(0).core(), &from, |met| {
                     let taken = left > 0;
                     left -= u64::from(taken);
                     all.extend((taken && met.is_live()).then(|| met.key.clone()));
@@ -226,7 +226,7 @@ fn no_step_of_a_walk_sorts_what_is_dirty() {
         engine.transact(&[0], 1, |txn| txn.put_string(0, key.as_bytes(), b"v", 0)).unwrap();
     }
     let router = &engine.router;
-    let mut core = engine.shards[0].core();
+    let mut core = engine.shards.at(0).core();
     // Goes through the keys that begin so; the steps it took and the keys it met.
     let go_through = |core: &mut Core, prefix: &[u8], now_ms: u64| {
         let (mut steps, mut keys, mut next) = (0, 0, Some(Stop::default()));
