@@ -32,6 +32,9 @@
 //! The header of a segment is synced before the file gets its name. The name is what says the first LSN; an empty
 //! segment thereby keeps the count when all before it are deleted.
 //!
+//! Behind the last frame of a segment there may be zeros, up to 1 MiB: under `always` they are written ahead, so that
+//! syncs need not wait for the file to grow. A start cuts them off.
+//!
 //! # States
 //! | | appends | writes to the file | `acked` moves | ends with |
 //! |---|---|---|---|---|

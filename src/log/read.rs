@@ -8,6 +8,8 @@
 //! | a bad frame, a gap | yes | [`Damage::proven`]: the disk lost what it had promised |
 //! | a bad segment header, LSNs that go back | – | proven: a header is synced before the segment gets its name |
 //!
+//! Zeros up to the end of a segment, no more than [`ROOM`], are none: they were written ahead.
+//!
 //! A damaged frame hides where the next one begins, so the rest is searched for the magic bytes. The header's
 //! own checksum decides then: that it once was written proves its `synced`, whether its payload survived or not.
 
@@ -20,6 +22,7 @@ use super::format::{
     BadHeader, FRAME_HEADER, FRAME_MAGIC, FrameHeader, SEGMENT_HEADER, decode_segment_header, is_well_formed,
     parse_segment_name, payload_check, segment_path,
 };
+use super::segment::ROOM;
 use super::{Damage, Lost, Lsn, OpenError, Origin};
 
 /// Bytes asked of the disk at a time.
@@ -119,6 +122,17 @@ impl SegmentReader {
         if whole > self.left_bytes() { None } else { usize::try_from(whole).ok() }
     }
 
+    /// Whether all that is left are zeros that were written ahead.
+    fn is_room(&mut self) -> io::Result<bool> {
+        let left = self.left_bytes();
+        if left > ROOM {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; left as usize];
+        let read = read_full(&*self.file, &mut bytes, self.at)?;
+        Ok(bytes[..read].iter().all(|byte| *byte == 0))
+    }
+
     /// Passes by the frame at hand; its payload stays readable until the next call of `frame`.
     fn pass(&mut self, header: &FrameHeader) {
         self.take(FRAME_HEADER + header.size_bytes as usize);
@@ -178,6 +192,8 @@ pub(super) struct Walker {
     /// The highest `synced` seen.
     pub(super) synced: Lsn,
     payload_bytes: u64,
+    /// Segments behind whose last frame zeros were written ahead, and where.
+    pub(super) rooms: Vec<(PathBuf, u64)>,
     /// Now and then the first LSN, segment and offset of a frame.
     places: Vec<(Lsn, usize, u64)>,
 }
@@ -199,6 +215,7 @@ impl Walker {
             expected,
             synced: 0,
             payload_bytes: 0,
+            rooms: Vec::new(),
             places: Vec::new(),
         })
     }
@@ -249,6 +266,11 @@ impl Walker {
                 Err(what) => what,
             };
             let at = reader.at;
+            if reader.is_room().map_err(|source| OpenError::io(&self.segments[self.index].1, source))? {
+                reader.size_bytes = at;
+                self.rooms.push((self.segments[self.index].1.clone(), at));
+                continue;
+            }
             return Ok(Found::Damage(self.judge(self.index, at, what, false)?));
         }
     }

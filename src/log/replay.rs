@@ -114,6 +114,11 @@ impl Replay {
             cut(io, dir, core.owner, &self.walker.segments, damage)?;
         }
         let mut segments = list_segments(io, dir)?;
+        // Of whichever segment is the last one by now: frames follow each other.
+        for (path, end) in self.walker.rooms.iter().filter(|(room, _)| segments.iter().any(|(_, path)| path == room)) {
+            let cut = io.open(path).and_then(|file| file.truncate(*end));
+            cut.map_err(|source| OpenError::io(path, source))?;
+        }
         self.rewrite_unproven(io, &segments)?;
         sync_segments(io, &segments)?;
         let last = self.last().max(self.floor);
@@ -142,6 +147,7 @@ impl Replay {
             generation: segments.len() as u64,
             salt: reader.salt,
             end: reader.size_bytes,
+            room: 0,
         };
         core.begin(segment, last, listed);
         Ok(())

@@ -22,6 +22,32 @@ pub(super) struct Segment {
     pub(super) salt: u64,
     /// Where the next frame goes.
     pub(super) end: u64,
+    /// How far zeros were written ahead, if further than that.
+    pub(super) room: u64,
+}
+
+/// Zeros that are written ahead of the frames under [`Fsync::Always`](super::Fsync::Always): a sync of what fills them is
+/// spared the file system's own journal, which one of a file that grows is not.
+pub(super) const ROOM: u64 = if cfg!(test) { 512 } else { 1 << 20 };
+
+impl Segment {
+    /// Writes zeros ahead once half of the last ones are used up. Only a hint: a disk that has no room for them may have
+    /// some for frames.
+    pub(super) fn make_room(&mut self) {
+        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let (mut at, to) = (self.room.max(self.end), self.end + ROOM);
+        if at >= self.end + ROOM / 2 {
+            return;
+        }
+        self.room = to;
+        while at < to {
+            let some = ZEROS.len().min((to - at) as usize);
+            if write_all(&*self.file, &ZEROS[..some], at).is_err() {
+                return;
+            }
+            at += some as u64;
+        }
+    }
 }
 
 /// A segment without a name yet.
@@ -52,7 +78,7 @@ impl Prepared {
     /// Gives it the name that makes it part of the log.
     pub(super) fn publish(self, io: &dyn Io, dir: &Path, first: Lsn, generation: u64) -> io::Result<Segment> {
         io.rename(&self.path, &segment_path(dir, first))?;
-        Ok(Segment { file: self.file, first, generation, salt: self.salt, end: SEGMENT_HEADER as u64 })
+        Ok(Segment { file: self.file, first, generation, salt: self.salt, end: SEGMENT_HEADER as u64, room: 0 })
     }
 }
 

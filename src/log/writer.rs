@@ -136,10 +136,18 @@ pub(super) struct Writer {
 }
 
 impl Writer {
+    /// See [`Segment::make_room`].
+    fn make_room(&mut self) {
+        if let Some(segment) = self.segment.as_mut().filter(|_| !self.torn) {
+            segment.make_room();
+        }
+    }
+
     /// Cuts what a failed write left behind the last whole frame.
     pub(super) fn mend(&mut self) -> io::Result<()> {
-        if let Some(segment) = self.segment.as_ref().filter(|_| self.torn) {
+        if let Some(segment) = self.segment.as_mut().filter(|_| self.torn) {
             segment.file.truncate(segment.end)?;
+            segment.room = 0;
             self.torn = false;
         }
         Ok(())
@@ -660,15 +668,15 @@ impl Core {
             // An error is in the state by now.
             let _ = self.with_writer(|writer| self.write_out(writer));
         }
-        let wanted = {
+        let (wanted, often) = {
             let state = self.state.lock();
-            let now = match state.fsync {
-                Fsync::Always => true,
-                Fsync::EverySec => due,
-                Fsync::No => false,
-            };
-            now && Core::needs_sync(&state)
+            let often = state.fsync == Fsync::Always;
+            let now = often || state.fsync == Fsync::EverySec && due;
+            (now && Core::needs_sync(&state), often)
         };
+        if wanted && often {
+            self.with_writer(|mut writer| writer.make_room());
+        }
         if wanted {
             let _ = self.sync(0);
         }

@@ -52,7 +52,11 @@ fn everysec_acknowledges_what_is_written_always_what_is_synced() {
     let operations = sim.operations();
     log.core.turn(false);
     assert_eq!((log.acked(), log.synced(), woken.load(Ordering::SeqCst)), (2, 2, 1));
-    assert_eq!(sim.operations() - operations, 2, "a step and one sync for both");
+    assert_eq!(sim.operations() - operations, 3, "room ahead, a step, and one sync for both");
+    assert_eq!(add(&log, waiter), 3);
+    let operations = sim.operations();
+    log.core.turn(false);
+    assert_eq!((log.synced(), sim.operations() - operations), (3, 2), "there is room");
 
     let (log, _) = with_records(&SimIo::new(), Fsync::No, 1);
     log.core.turn(true);

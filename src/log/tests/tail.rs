@@ -4,6 +4,8 @@ use super::*;
 use crate::log::Damage;
 use crate::log::format::{FRAME_HEADER, FRAME_MAGIC, SEGMENT_HEADER, encode_segment_header};
 use crate::log::read::CHUNK;
+use crate::log::segment::ROOM;
+use crate::log::{Io, Origin, scan};
 
 /// Offsets of the frames of records 1 to `n` when each is a frame of its own, and the end.
 fn frames(n: u64) -> Vec<usize> {
@@ -47,6 +49,56 @@ fn rule_4_a_tail_torn_at_any_byte_is_cut_and_the_log_goes_on() {
         let (_, records) = reopen(&sim.process_crash(), Fsync::No).unwrap();
         assert_eq!(assert_sequence(&records, 1), 5);
     }
+}
+
+/// Under `always` zeros are written ahead. They end a segment, whichever it is, as its last byte would, and a start cuts
+/// them off: nobody appends behind them.
+#[test]
+fn rule_4_room_ahead_of_the_frames_is_no_damage() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::Always, 5);
+    log.core.turn(false);
+    let end = frames(5)[5];
+    assert_eq!(sim.contents(&path(1)).unwrap().len(), end + ROOM as usize);
+    (6..=20).for_each(|lsn| assert_eq!(add(&log, waiter), lsn));
+    log.core.turn(false);
+    assert!(sim.contents(&path(1)).unwrap().len() > frames(20)[20] + ROOM as usize / 2, "more of it in time");
+    log.rotate().unwrap();
+    assert_eq!(add(&log, waiter), 21);
+    log.core.turn(false);
+    for fsync in [Fsync::Always, Fsync::EverySec] {
+        let sim = sim.process_crash();
+        let whole = scan(&(Arc::new(sim.clone()) as Arc<dyn Io>), dir(), Origin::default()).unwrap();
+        assert!(whole.damage.is_none() && whole.last == 21);
+        let (log, records) = reopen(&sim, fsync).unwrap();
+        assert_eq!(assert_sequence(&records, 1), 21);
+        assert_eq!(sim.contents(&path(1)).unwrap().len(), frames(20)[20]);
+        let waiter = log.register(Box::new(|| {}));
+        assert_eq!(add(&log, waiter), 22);
+        let (_, records) = reopen(&sim.process_crash(), fsync).unwrap();
+        assert_eq!(assert_sequence(&records, 1), 22);
+    }
+}
+
+/// What is appended behind the room of a segment that is the last one by a cut would never be found again.
+#[test]
+fn rule_4_room_is_cut_off_also_where_a_cut_makes_its_segment_the_last() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::Always, 3);
+    log.core.turn(false);
+    log.rotate().unwrap();
+    assert_eq!(add(&log, waiter), 4);
+    let sim = sim.process_crash();
+    // All of the second segment goes, as it does not follow.
+    let bytes = sim.contents(&path(4)).unwrap();
+    sim.remove(&path(4)).unwrap();
+    sim.put(&path(6), &bytes[..SEGMENT_HEADER]);
+    let (log, records) = reopen(&sim, Fsync::EverySec).unwrap();
+    assert_eq!(assert_sequence(&records, 1), 3);
+    let waiter = log.register(Box::new(|| {}));
+    assert_eq!(add(&log, waiter), 4);
+    let (_, records) = reopen(&sim.process_crash(), Fsync::EverySec).unwrap();
+    assert_eq!(assert_sequence(&records, 1), 4);
 }
 
 #[test]
