@@ -34,7 +34,7 @@ impl Segment {
     /// Writes zeros ahead once half of the last ones are used up. Only a hint: a disk that has no room for them may have
     /// some for frames.
     pub(super) fn make_room(&mut self) {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let (mut at, to) = (self.room.max(self.end), self.end + ROOM);
         if at >= self.end + ROOM / 2 {
             return;
