@@ -117,6 +117,7 @@ fn engine_options(settings: &Settings, budget: &Budget) -> EngineOptions {
         cold_budget: budget.metadata_cache_bytes as usize,
         block_cache: budget.block_cache_bytes as usize,
         log_limit: budget.log_max_bytes,
+        flush_threads: crate::shard::engine::background_threads(),
         nice: settings.background_nice,
         background: true,
     }

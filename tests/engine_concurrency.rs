@@ -33,6 +33,7 @@ fn open(dir: &std::path::Path, background: bool) -> Arc<Engine> {
         cold_budget: 64 << 10,
         block_cache: 1 << 20,
         log_limit: 256 << 10,
+        flush_threads: 2,
         nice: 0,
         background,
     };

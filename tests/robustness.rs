@@ -418,8 +418,9 @@ fn damage_in_the_middle_of_the_log_is_named_and_cut_on_demand() {
     let data = server.dir().join("data");
     let segment = data.join("log/0000000000000001.log");
     let mut bytes = std::fs::read(&segment).unwrap_or_else(|e| panic!("{e}"));
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
+    // Zeros are written ahead of the frames.
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap_or_default();
+    bytes[end / 2] ^= 1;
     std::fs::write(&segment, &bytes).unwrap_or_else(|e| panic!("{e}"));
 
     let tarn = |args: &[&str]| {

@@ -200,6 +200,12 @@ impl Record {
         &self.bytes
     }
 
+    /// Gives away what it is so far, and begins anew.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.body = None;
+        std::mem::take(&mut self.bytes)
+    }
+
     /// Bytes that it has room for.
     #[inline]
     pub const fn capacity(&self) -> usize {

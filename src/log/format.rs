@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 use super::Lsn;
 
@@ -123,6 +123,13 @@ pub(super) fn payload_check(payload: &[u8], salt: u64) -> u64 {
     xxh3_64_with_seed(payload, salt)
 }
 
+/// The same of a payload in two parts.
+pub(super) fn payload_check_of(parts: [&[u8]; 2], salt: u64) -> u64 {
+    let mut check = Xxh3::with_seed(salt);
+    parts.iter().for_each(|part| check.update(part));
+    check.digest()
+}
+
 /// Whether a payload consists of exactly `count` records.
 pub(super) fn is_well_formed(mut payload: &[u8], count: u32) -> bool {
     for _ in 0..count {
@@ -173,10 +180,27 @@ pub(super) fn push_record(buf: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 
 #[cold]
 fn widen_prefix(buf: &mut Vec<u8>, start: usize, size_bytes: usize) {
-    let groups = (usize::BITS - size_bytes.leading_zeros()).div_ceil(7) as usize;
+    let groups = groups_of(size_bytes);
     buf.resize(start + groups + size_bytes, 0);
     buf.copy_within(start + 2..start + 2 + size_bytes, start + groups);
-    for (i, byte) in buf[start..start + groups].iter_mut().enumerate() {
+    write_prefix(&mut buf[start..start + groups], size_bytes);
+}
+
+/// Bytes of a record's prefix.
+fn groups_of(size_bytes: usize) -> usize {
+    ((usize::BITS - size_bytes.leading_zeros()).div_ceil(7) as usize).max(2)
+}
+
+/// Appends the prefix of a record that stands elsewhere.
+pub(super) fn push_prefix(buf: &mut Vec<u8>, size_bytes: usize) {
+    let start = buf.len();
+    buf.resize(start + groups_of(size_bytes), 0);
+    write_prefix(&mut buf[start..], size_bytes);
+}
+
+fn write_prefix(prefix: &mut [u8], size_bytes: usize) {
+    let groups = prefix.len();
+    for (i, byte) in prefix.iter_mut().enumerate() {
         let more = if i + 1 < groups { 0x80 } else { 0 };
         *byte = ((size_bytes >> (7 * i)) & 0x7f) as u8 | more;
     }
@@ -266,6 +290,10 @@ mod tests {
             push_record(&mut buf, |out| out.push(9));
             let (record, rest) = split_record(&buf[6..]).unwrap();
             assert!(record.len() == size_bytes && record.iter().all(|&b| b == 7));
+            let mut prefix = Vec::new();
+            push_prefix(&mut prefix, size_bytes);
+            assert!(buf[6..].starts_with(&prefix));
+            assert_eq!(payload_check_of([&buf[..7], &buf[7..]], 5), payload_check(&buf, 5));
             assert_eq!(split_record(rest).unwrap(), (&[9][..], &[][..]));
         }
     }

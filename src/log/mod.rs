@@ -82,6 +82,9 @@ pub use replay::Replay;
 use replay::ReplaySync;
 use writer::Core;
 
+/// Bytes from which on a record is better taken over than copied.
+pub const LARGE: usize = 64 << 10;
+
 /// Number of a commit: 1 for the first ever, no gaps. 0 stands for "before the first".
 pub type Lsn = u64;
 
@@ -304,6 +307,11 @@ impl Log {
     #[inline]
     pub fn append(&self, write: impl FnOnce(Lsn, &mut Vec<u8>)) -> Lsn {
         self.core.append(write)
+    }
+
+    /// The same of a record of [`LARGE`] bytes or more: it is taken over, so that nobody waits while it is copied.
+    pub fn append_large(&self, record: Vec<u8>) -> Lsn {
+        self.core.append_large(record)
     }
 
     /// Brings everything appended so far on its way and answers [`Log::acked`]. Never waits for another writer. Who got an

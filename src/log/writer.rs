@@ -37,7 +37,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::disk::{File, Io, write_all};
-use super::format::{FRAME_HEADER, FRAME_TARGET, FrameHeader, payload_check, push_record};
+use super::format::{
+    FRAME_HEADER, FRAME_TARGET, FrameHeader, payload_check, payload_check_of, push_prefix, push_record,
+};
 use super::segment::Segment;
 use super::{Fsync, Lsn, WaiterId, Wake};
 
@@ -62,9 +64,12 @@ pub(super) struct Batch {
     whole: usize,
 }
 
+/// A frame: where it starts in the buffer, its first LSN, and the record that ends it, if that is large: its prefix stands in
+/// the buffer.
 struct Mark {
     start: usize,
     first: Lsn,
+    large: Option<Vec<u8>>,
 }
 
 impl Batch {
@@ -73,8 +78,8 @@ impl Batch {
         assert!(lsn > 0, "the log takes no records before its start");
         self.buf.truncate(self.whole);
         match self.marks.last() {
-            Some(mark) if self.whole - mark.start < FRAME_TARGET => {}
-            _ => self.begin_frame(),
+            Some(mark) if mark.large.is_none() && self.whole - mark.start < FRAME_TARGET => {}
+            _ => self.begin_frame(None),
         }
         push_record(&mut self.buf, |buf| write(lsn, buf));
         self.whole = self.buf.len();
@@ -82,8 +87,20 @@ impl Batch {
         lsn
     }
 
-    fn begin_frame(&mut self) {
-        self.marks.push(Mark { start: self.buf.len(), first: self.next });
+    fn append_large(&mut self, record: Vec<u8>) -> Lsn {
+        let lsn = self.next;
+        assert!(lsn > 0, "the log takes no records before its start");
+        self.buf.truncate(self.whole);
+        let size_bytes = record.len();
+        self.begin_frame(Some(record));
+        push_prefix(&mut self.buf, size_bytes);
+        self.whole = self.buf.len();
+        self.next = lsn + 1;
+        lsn
+    }
+
+    fn begin_frame(&mut self, large: Option<Vec<u8>>) {
+        self.marks.push(Mark { start: self.buf.len(), first: self.next, large });
         self.buf.extend_from_slice(&[0; FRAME_HEADER]);
         self.whole = self.buf.len();
     }
@@ -108,19 +125,39 @@ impl Batch {
     /// Fills in the headers. Again for every attempt, since a retry may go to another segment.
     fn seal(&mut self, salt: u64, synced: Lsn) {
         for i in 0..self.marks.len() {
-            let Mark { start, first } = self.marks[i];
+            let Mark { start, first, ref large } = self.marks[i];
             let (end, next) =
                 self.marks.get(i + 1).map_or((self.buf.len(), self.next), |mark| (mark.start, mark.first));
             let payload = &self.buf[start + FRAME_HEADER..end];
-            let header = FrameHeader {
-                count: (next - first) as u32,
-                size_bytes: payload.len() as u64,
-                first,
-                synced,
-                check: payload_check(payload, salt),
+            let (more, check) = match large {
+                None => (0, payload_check(payload, salt)),
+                Some(large) => (large.len(), payload_check_of([payload, large], salt)),
             };
+            let size_bytes = (payload.len() + more) as u64;
+            let header = FrameHeader { count: (next - first) as u32, size_bytes, first, synced, check };
             self.buf[start..start + FRAME_HEADER].copy_from_slice(&header.encode(salt));
         }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        let large = self.marks.iter().flat_map(|mark| &mark.large).map(Vec::len).sum::<usize>();
+        (self.buf.len() + large) as u64
+    }
+
+    /// Writes all of it.
+    fn write(&self, file: &dyn File, mut at: u64) -> io::Result<()> {
+        let mut done = 0;
+        let ends = self.marks.iter().skip(1).map(|mark| mark.start).chain([self.buf.len()]);
+        for (mark, end) in self.marks.iter().zip(ends) {
+            if let Some(large) = &mark.large {
+                for part in [&self.buf[done..end], large] {
+                    write_all(file, part, at)?;
+                    at += part.len() as u64;
+                }
+                done = end;
+            }
+        }
+        write_all(file, &self.buf[done..], at)
     }
 }
 
@@ -330,6 +367,13 @@ impl Core {
         lsn
     }
 
+    pub(super) fn append_large(&self, record: Vec<u8>) -> Lsn {
+        let mut pending = self.pending.0.lock();
+        let lsn = pending.append_large(record);
+        self.last.0.store(lsn, Ordering::Release);
+        lsn
+    }
+
     pub(super) fn last(&self) -> Lsn {
         self.last.0.load(Ordering::Acquire)
     }
@@ -504,7 +548,7 @@ impl Core {
         if !self.fill(&mut writer)? {
             return Ok(false);
         }
-        let (size_bytes, last) = (writer.batch.buf.len() as u64, writer.batch.next - 1);
+        let (size_bytes, last) = (writer.batch.size_bytes(), writer.batch.next - 1);
         let result = self.put(&mut writer);
         if result.is_ok() {
             self.size_bytes.fetch_add(size_bytes, Ordering::Relaxed);
@@ -549,9 +593,9 @@ impl Core {
     fn put(&self, writer: &mut Writer) -> io::Result<()> {
         writer.mend()?;
         let Some(segment) = &mut writer.segment else { return Ok(()) };
-        match write_all(&*segment.file, &writer.batch.buf, segment.end) {
+        match writer.batch.write(&*segment.file, segment.end) {
             Ok(()) => {
-                segment.end += writer.batch.buf.len() as u64;
+                segment.end += writer.batch.size_bytes();
                 Ok(())
             }
             Err(error) => {

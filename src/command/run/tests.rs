@@ -21,6 +21,7 @@ impl World {
     fn new() -> World {
         let (dir, pool) = (tempfile::tempdir().unwrap(), meter::tests::ONE.lock());
         let options = EngineOptions {
+            flush_threads: 1,
             dir: dir.path().to_owned(),
             shards: Some(2),
             databases: 1,

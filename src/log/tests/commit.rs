@@ -95,6 +95,29 @@ fn a_waiter_that_left_is_not_woken_and_its_place_is_used_again() {
     assert_eq!((log.acked(), woken.load(Ordering::SeqCst)), (2, 1));
 }
 
+/// It is taken over, and written from where it stands: nobody who appends waits for a copy of it.
+#[test]
+fn a_large_record_is_not_copied() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::EverySec, 1);
+    let before = log.core.buffer_bytes();
+    for lsn in 2..=9 {
+        let lsn = if lsn % 3 == 0 { append(&log) } else { log.append_large(content(lsn)) };
+        assert_eq!(log.last(), lsn);
+    }
+    log.append_large(vec![7; 10 << 20]);
+    assert!(log.core.buffer_bytes() < before + 4096);
+    assert_eq!(log.commit_for(10, waiter), 10);
+    assert_eq!(append(&log), 11);
+    log.commit_for(11, waiter);
+    let size_bytes = sim.contents(&path(1)).unwrap().len() as u64;
+    assert_eq!(log.size_bytes(), size_bytes);
+    let (_, mut records) = reopen(&sim.process_crash(), Fsync::EverySec).unwrap();
+    assert!(records[9].1.len() == 10 << 20 && records[9].1.iter().all(|byte| *byte == 7));
+    records[9].1 = content(10);
+    assert_eq!(assert_sequence(&records, 1), 11);
+}
+
 #[test]
 fn big_batches_become_frames_of_bounded_size() {
     let sim = SimIo::new();

@@ -20,13 +20,18 @@ struct Round {
 impl Round {
     fn act(&mut self, rng: &mut Rng) {
         match rng.below(100) {
-            0..40 => drop(append(&self.log)),
+            0..36 => drop(append(&self.log)),
+            36..40 => drop(self.log.append_large(content(self.log.last() + 1))),
             40..70 => drop(self.log.commit_for(self.log.last(), self.waiter)),
             70..80 => self.log.core.turn(rng.chance(30)),
             80..84 => self.flush(),
             84..87 => drop(self.log.sync_to(self.log.last())),
             87..89 => {
-                self.log.append(|lsn, out| out.resize(out.len() + 9000, lsn as u8));
+                if rng.chance(50) {
+                    self.log.append(|lsn, out| out.resize(out.len() + 9000, lsn as u8));
+                } else {
+                    self.log.append_large(vec![(self.log.last() + 1) as u8; 9000]);
+                }
             }
             89..92 => self.fail(rng),
             92..96 => self.sim.heal(),

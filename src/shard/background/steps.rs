@@ -10,11 +10,11 @@
 //! | `Settle` | settles a slice | `Settle`; then the next shard, or the end if the ingestion failed |
 //! | after the last shard | deletes the segments that are thereby worthless | the end |
 //!
-//! The flusher takes one step after the other, and tests take the very same ones, with other work between them. During a
-//! replay the log stays as it is: a flush without rotation and deletion.
+//! Each thread of the flusher takes one step after the other, each for its own shards, and tests take the very same ones, with
+//! other work between them. During a replay the log stays as it is: a flush without rotation and deletion.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::log;
@@ -52,9 +52,15 @@ enum Blind {
 pub(in crate::shard) struct Flush {
     /// What is before it is deleted in the end.
     boundary: Option<log::SegmentBoundary>,
-    blind: Blind,
     began: Instant,
+    lane: Lane,
+}
+
+/// The shards that one thread of a flush goes through: this one and every `stride`th after it.
+struct Lane {
+    blind: Blind,
     shard: ShardId,
+    stride: ShardId,
     at: At,
 }
 
@@ -69,20 +75,61 @@ impl Flush {
     }
 
     fn of_tables(blind: Blind, began: Instant) -> Flush {
-        Flush { boundary: None, blind, began, shard: 0, at: At::Begin }
+        Flush { boundary: None, began, lane: Lane { blind, shard: 0, stride: 1, at: At::Begin } }
     }
 
     /// The shard at hand; as many as there are once all are through.
     #[cfg(test)]
     pub(in crate::shard) fn shard(&self) -> ShardId {
-        self.shard
+        self.lane.shard
     }
 
     /// The next step. False after the last one; an error ends the flush, with everything settled.
+    #[cfg(test)]
     pub(in crate::shard) fn step(&mut self, engine: &Engine) -> Result<bool, FlushError> {
-        let Some(shard) = engine.shards.get(self.shard) else {
-            return self.end(engine).map(|()| false);
+        if self.lane.step(engine)? {
+            return Ok(true);
+        }
+        self.end(engine).map(|()| false)
+    }
+
+    /// All steps, on as many threads as the engine has for it.
+    fn run(self, engine: &Engine) -> Result<(), FlushError> {
+        let threads = engine.options.flush_threads.clamp(1, engine.shards.count());
+        let lane = |first: usize| Lane {
+            blind: self.lane.blind,
+            shard: first as ShardId,
+            stride: threads as ShardId,
+            at: At::Begin,
         };
+        let failed = AtomicBool::new(false);
+        let lanes = std::thread::scope(|scope| {
+            let failed = &failed;
+            let spawn = |first: usize| {
+                let lane = lane(first);
+                let thread = std::thread::Builder::new().name(format!("flush-{first}"));
+                thread.spawn_scoped(scope, move || lane.run(engine, failed))
+            };
+            let others: Vec<_> = (1..threads).map(spawn).collect();
+            let mut result = lane(0).run(engine, failed);
+            for (first, other) in (1..).zip(others) {
+                let other = match other {
+                    Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                    // There is no thread to be had: it is done here.
+                    Err(_) => lane(first).run(engine, failed),
+                };
+                result = result.and(other);
+            }
+            result
+        });
+        lanes.and_then(|()| self.end(engine))
+    }
+}
+
+impl Lane {
+    /// The next step. False after the last one; an error ends the lane, with everything settled.
+    fn step(&mut self, engine: &Engine) -> Result<bool, FlushError> {
+        let Some(shard) = engine.shards.get(self.shard) else { return Ok(false) };
         self.at = match std::mem::take(&mut self.at) {
             At::Begin => {
                 let begun = self.begin_shard(&mut shard.core());
@@ -121,7 +168,7 @@ impl Flush {
                     failure if more => At::Settle(flight, failure),
                     Some(failure) => return Err(failure),
                     None => {
-                        self.shard += 1;
+                        self.shard += self.stride;
                         At::Begin
                     }
                 }
@@ -138,14 +185,24 @@ impl Flush {
         Sighting::begin(core, self.blind == Blind::Sighted).map_or(At::Begin, At::Sight)
     }
 
-    fn run(mut self, engine: &Engine) -> Result<(), FlushError> {
+    /// All steps; none for a shard that is not begun when another lane has `failed`.
+    fn run(mut self, engine: &Engine, failed: &AtomicBool) -> Result<(), FlushError> {
         let mut pace = Pace::new();
-        while self.step(engine)? {
-            pace.step();
+        while !(matches!(self.at, At::Begin) && failed.load(Ordering::Relaxed)) {
+            match self.step(engine) {
+                Ok(true) => pace.step(),
+                Ok(false) => break,
+                Err(error) => {
+                    failed.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
+}
 
+impl Flush {
     fn end(&self, engine: &Engine) -> Result<(), FlushError> {
         let Some(boundary) = self.boundary else { return Ok(()) };
         // What has come meanwhile, the next turns of the timers will note again.

@@ -371,6 +371,11 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Threads for a piece of background work that can be divided: few beside those that serve.
+pub fn background_threads() -> usize {
+    (cores() / 4).clamp(1, 8)
+}
+
 /// A thread with a name, one of background work if `nice` is not 0.
 pub fn spawn(name: String, nice: i32, run: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     let body = move || {

@@ -25,6 +25,8 @@ pub struct EngineOptions {
     pub block_cache: usize,
     /// Size at which the log is flushed away.
     pub log_limit: u64,
+    /// Threads that a flush takes.
+    pub flush_threads: usize,
     /// Nice value of background threads.
     pub nice: i32,
     /// Runs timers and flushes on threads of their own. Tests that step by hand turn it off.

@@ -10,6 +10,7 @@ use crate::codec::{self, NamespaceMap};
 use crate::log::{self, Io, Log, Lsn, Replay};
 use crate::shard::actor::{ShardSet, Shards};
 use crate::shard::background::{recount, timer};
+use crate::shard::engine::background_threads;
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, READERS, Readers};
@@ -33,6 +34,7 @@ impl Engine {
         let store = StoreOptions {
             shards: options.shards,
             cache_bytes: options.block_cache as u64,
+            compaction_threads: background_threads(),
             nice: Some(options.nice),
             ..StoreOptions::default()
         };

@@ -1,12 +1,13 @@
 //! The flusher's own thread: each reason for a flush alone has it flush. Tests wait for the end of the flush itself.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use tempfile::TempDir;
 
-use super::world::{NAMES, options};
+use super::world::{NAMES, World, options};
 use crate::log::Fsync;
 use crate::log::sim::{Moment, Op, SimIo};
 use crate::shard::Engine;
@@ -137,4 +138,30 @@ fn a_log_worth_a_flush_is_flushed_within_a_minute_without_writes() {
     assert!(live.engine.needs_flush(ago(70)));
     live.engine.flush().unwrap();
     assert!(!live.engine.needs_flush(ago(1000)), "and then no more");
+}
+
+/// Each of its threads goes through shards of its own; what one of them could not bring is as dirty as before.
+#[test]
+fn a_flush_on_several_threads_brings_every_shard() {
+    let mut world = World::new(5, Fsync::No);
+    world.options.flush_threads = 3;
+    world.crash(None);
+    let engine = world.engine().clone();
+    for n in 0..200 {
+        world.put(NAMES[0], format!("k{n}").as_bytes(), b"v", 0);
+    }
+    let dirty = |engine: &Engine| engine.shards.iter().filter(|shard| shard.core().dirty_bytes > 0).count();
+    assert_eq!(dirty(&engine), 5);
+    world.sim.fail_step(Some(("flush.synced", libc::EIO)));
+    assert!(engine.flush().is_err());
+    world.sim.fail_step(None);
+    engine.mend_store();
+    assert_eq!((dirty(&engine), engine.stats.flushes.load(Ordering::Relaxed)), (5, 0));
+    world.verify();
+    engine.flush().unwrap();
+    assert_eq!((dirty(&engine), engine.stats.flushes.load(Ordering::Relaxed)), (0, 1));
+    drop(engine);
+    world.crash(None);
+    world.verify();
+    world.audit();
 }

@@ -3,7 +3,7 @@
 use super::undo::Undo;
 use super::{Found, Mark, Txn, WriteSet};
 use crate::codec::{Meta, NsId, redo};
-use crate::log::{Log, Lsn};
+use crate::log::{LARGE, Log, Lsn};
 use crate::shard::memory::object::{Kind, state};
 
 /// What each buffer of a write set may keep from one transaction to the next.
@@ -62,8 +62,10 @@ impl Txn<'_, '_> {
             let core = &self.lease[at as usize];
             redo::encode_count(core.shard, ns, core.count(ns), self.set.redo.out());
         }
-        let redo = self.set.redo.bytes();
-        let lsn = log.append(|_, out| out.extend_from_slice(redo));
+        let lsn = match self.set.redo.bytes() {
+            large if large.len() >= LARGE => log.append_large(self.set.redo.take()),
+            redo => log.append(|_, out| out.extend_from_slice(redo)),
+        };
         self.set.redo.clear();
         for undo in self.set.undo.drain(..) {
             if let Undo::Body { at, body: Some(body), .. } = undo {

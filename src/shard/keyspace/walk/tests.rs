@@ -18,6 +18,7 @@ pub(crate) fn options(dir: &std::path::Path, shards: u16) -> EngineOptions {
         cold_budget: 1 << 20,
         block_cache: 1 << 20,
         log_limit: 1 << 30,
+        flush_threads: 1,
         nice: 0,
         background: false,
     }
