@@ -16,7 +16,7 @@ pub mod readers;
 pub use options::{EngineOptions, Sizes};
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -366,9 +366,10 @@ pub(in crate::shard) fn is_cold(store: &Store, options: &EngineOptions) -> bool 
     store_bytes(store) > options.block_cache as u64 / 2
 }
 
-/// Cores that the process may use.
+/// Cores that the process may use, as of its start: the system reads files to tell.
 pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Threads for a piece of background work that can be divided: few beside those that serve.
