@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::disk::{File, Io, read_full, write_all};
 use super::format::{SEGMENT_HEADER, split_record};
 use super::read::{CHUNK, Found, SegmentReader, Walker, cut, list_segments};
+use super::rotate::GONE;
 use super::segment::{self, Segment};
 use super::writer::{Core, Listed};
 use super::{Damage, Lsn, OpenError, Origin};
@@ -112,6 +113,11 @@ impl Replay {
                 "log tail cut"
             );
             cut(io, dir, core.owner, &self.walker.segments, damage)?;
+        }
+        let gone = dir.join(GONE);
+        match io.remove(&gone) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            result => result.map_err(|source| OpenError::io(&gone, source))?,
         }
         let mut segments = list_segments(io, dir)?;
         // Of whichever segment is the last one by now: frames follow each other.

@@ -15,6 +15,13 @@ use super::format::{FrameHeader, payload_check, segment_path};
 use super::segment::{Prepared, Segment};
 use super::writer::{Core, Listed, Writer};
 use super::{Lsn, SegmentBoundary};
+use crate::util::pace::at_times;
+
+/// The name of a large segment that is being removed. What a crash leaves of it the next start removes.
+pub(super) const GONE: &str = "gone.tmp";
+
+/// What of a segment is given back at once.
+const PIECE_BYTES: u64 = if cfg!(test) { 4096 } else { 32 << 20 };
 
 fn not_open() -> io::Error {
     io::Error::other("the log is not open")
@@ -70,17 +77,36 @@ impl Core {
         Ok(first)
     }
 
+    /// Removes a segment, which may be gone already. A large one loses its name at once, and its space piece by piece: a file
+    /// system that frees 500 MB at once holds up who writes meanwhile.
+    fn remove(&self, segment: &Listed) -> io::Result<()> {
+        let path = segment_path(&self.dir, segment.first);
+        let is_large = segment.size_bytes > PIECE_BYTES;
+        let gone = self.dir.join(GONE);
+        let removed = if is_large { self.io.rename(&path, &gone) } else { self.io.remove(&path) };
+        match removed {
+            // An attempt before this one got that far.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => result?,
+        }
+        // One by one: if two removals could be lost apart, the older segment might come back alone, a gap.
+        self.io.sync_dir(&self.dir)?;
+        if is_large {
+            // What fails here, the next one of that name does, or the next start.
+            _ = self.io.open(&gone).and_then(|file| {
+                let mut pieces = (1..segment.size_bytes.div_ceil(PIECE_BYTES)).rev();
+                pieces.try_for_each(|left| at_times(|| file.truncate(left * PIECE_BYTES)))
+            });
+            _ = self.io.remove(&gone);
+        }
+        Ok(())
+    }
+
     pub(super) fn delete_before(&self, boundary: SegmentBoundary) -> io::Result<()> {
         let mut segments = self.segments.lock();
         while segments.len() > 1 && segments[1].first <= boundary.0 {
             self.io.step("log.delete")?;
-            match self.io.remove(&segment_path(&self.dir, segments[0].first)) {
-                // An attempt before this one got that far.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                result => result?,
-            }
-            // One by one: if two removals could be lost apart, the older segment might come back alone, a gap.
-            self.io.sync_dir(&self.dir)?;
+            self.remove(&segments[0])?;
             let gone = segments.remove(0);
             self.size_bytes.fetch_sub(gone.size_bytes, Ordering::Relaxed);
             self.segment_count.store(segments.len(), Ordering::Relaxed);

@@ -13,6 +13,7 @@
 
 use super::error::{Result, StoreError};
 use super::space::{Bulk, forget_replaced};
+use crate::util::pace::at_times;
 use crate::util::scale::Scaled;
 use crate::util::sys::{Waits, waits};
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
@@ -62,6 +63,8 @@ struct View {
     number: u64,
     bulk: Bulk,
     read: Arc<Read>,
+    /// Lets go of its tables one by one.
+    let_go: Box<dyn FnOnce() + Send + Sync>,
 }
 
 impl View {
@@ -72,6 +75,12 @@ impl View {
         for table in version.iter_tables().map(|table| &table.metadata) {
             bulk.add(table.file_size, table.item_count, table.tombstone_count);
         }
+        let own = version.clone();
+        let let_go = move || {
+            let tables: Vec<_> = own.iter_tables().cloned().collect();
+            drop(own);
+            tables.into_iter().for_each(|table| at_times(|| drop(table)));
+        };
         let read = move |key: &[u8]| {
             let hash = xxh3_64(key);
             // The newest first.
@@ -84,7 +93,7 @@ impl View {
             }
             Ok(None)
         };
-        View { number, bulk, read: Arc::new(read) }
+        View { number, bulk, read: Arc::new(read), let_go: Box::new(let_go) }
     }
 
     /// Goes when the last reader has left: files go with the last who knows them, and that takes the disk's time, which is
@@ -96,6 +105,8 @@ impl View {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        drop(self.read);
+        (self.let_go)();
     }
 }
 

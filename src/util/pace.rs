@@ -11,6 +11,22 @@ const WORK: Duration = Duration::from_micros(300);
 /// A moment; the system's timers make some 50 µs of it.
 const MOMENT: Duration = Duration::from_nanos(1);
 
+/// Of what the disk is asked in long pieces, so many times as long is left to others.
+const REST: u32 = 4;
+/// What takes less is none.
+const PIECE: Duration = Duration::from_micros(100);
+
+/// Does a piece of work that keeps the disk or the file system from others, and leaves it to them for some times as long.
+pub fn at_times<R>(piece: impl FnOnce() -> R) -> R {
+    let began = Instant::now();
+    let result = piece();
+    let took = began.elapsed();
+    if took >= PIECE {
+        std::thread::sleep(took * REST);
+    }
+    result
+}
+
 /// How long a thread has worked without a pause.
 #[derive(Debug)]
 pub struct Pace {
