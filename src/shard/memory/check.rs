@@ -40,7 +40,7 @@ impl Core {
                 }
             }
             self.check_body(object, &what);
-            assert!(!self.cold.contains(object.ns, object.key()), "in the table or in moka: {}", what());
+            assert!(!self.cold.contains(object.hash, object.ns, object.key()), "in the table or in moka: {}", what());
         }
         bytes += self.blind.len() * super::blind::BLIND_BYTES;
         bytes += self.order.as_ref().map_or(0, |order| order.bytes());

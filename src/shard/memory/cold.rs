@@ -7,6 +7,9 @@
 //!
 //! Invariant: a key stands in the table or here, never in both; [`ColdCache::take`] removes what it finds.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use smallvec::SmallVec;
 
 use super::door::Doorkeeper;
@@ -14,14 +17,52 @@ use crate::codec::NsId;
 
 /// moka with byte budget; keys are namespace id and user key.
 pub struct ColdCache {
-    cache: moka::sync::Cache<Box<[u8]>, bytes::Bytes, foldhash::fast::RandomState>,
-    /// Entries put and not taken; an upper bound that spares the look-up while the cache is empty.
-    entries: usize,
+    cache: moka::sync::Cache<Box<[u8]>, Entry, foldhash::fast::RandomState>,
+    /// What it may hold: most of what is asked for is not here, and moka takes as long to say so as for what is.
+    hashes: Arc<Hashes>,
     /// Entries ever put, and the hashes of the latest.
     puts: u64,
     latest: [u32; LATEST],
     door: Doorkeeper,
 }
+
+/// A metadata record, and the hash of its key.
+#[derive(Clone)]
+struct Entry {
+    hash: u32,
+    record: bytes::Bytes,
+}
+
+/// How many entries there are of hashes with the same low bits: written under the shard's lock, as moka tells of what leaves
+/// within the calls of who changes it.
+struct Hashes(Box<[AtomicU8]>);
+
+impl Hashes {
+    /// For about so many entries, of which one in [`HASH_ROOM`] shares its place.
+    fn new(entries: usize) -> Hashes {
+        let places = (entries * HASH_ROOM).next_power_of_two().clamp(MIN_HASHES, MAX_HASHES);
+        Hashes((0..places).map(|_| AtomicU8::new(0)).collect())
+    }
+
+    fn at(&self, hash: u32) -> &AtomicU8 {
+        &self.0[hash as usize & (self.0.len() - 1)]
+    }
+
+    fn may_hold(&self, hash: u32) -> bool {
+        self.at(hash).load(Ordering::Relaxed) > 0
+    }
+
+    /// A count that has reached its end stays there.
+    fn count(&self, hash: u32, change: impl Fn(u8) -> u8) {
+        let change = |count: u8| (count < u8::MAX).then(|| change(count));
+        _ = self.at(hash).fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+}
+
+/// Places for each entry.
+const HASH_ROOM: usize = 8;
+const MIN_HASHES: usize = 1 << 10;
+const MAX_HASHES: usize = 1 << 20;
 
 /// Hashes that are kept of what was put.
 const LATEST: usize = 64;
@@ -30,21 +71,25 @@ const LATEST: usize = 64;
 const USUAL_ENTRY: usize = 400;
 
 #[expect(clippy::borrowed_box, reason = "moka hands out its own key type")]
-fn weigh(key: &Box<[u8]>, value: &bytes::Bytes) -> u32 {
-    ENTRY_OVERHEAD + (key.len() + value.len()) as u32
+fn weigh(key: &Box<[u8]>, value: &Entry) -> u32 {
+    ENTRY_OVERHEAD + (key.len() + value.record.len()) as u32
 }
 
-/// Bytes moka spends on an entry beside key and value, as measured.
-const ENTRY_OVERHEAD: u32 = 280;
+/// Bytes moka spends on an entry beside key and value, as measured; with its places among the hashes.
+const ENTRY_OVERHEAD: u32 = 300;
 
 impl ColdCache {
     /// A cache of `budget` bytes.
     pub fn new(budget: usize) -> Self {
+        let hashes = Arc::new(Hashes::new(budget / USUAL_ENTRY));
+        let known = hashes.clone();
         let cache = moka::sync::Cache::builder()
             .max_capacity(budget as u64)
             .weigher(weigh)
+            // After the entry is gone from moka's map: what is counted no more is not there.
+            .eviction_listener(move |_, entry: Entry, _| known.count(entry.hash, |count| count.saturating_sub(1)))
             .build_with_hasher(foldhash::fast::RandomState::default());
-        ColdCache { cache, entries: 0, puts: 0, latest: [0; LATEST], door: Doorkeeper::new(budget / USUAL_ENTRY) }
+        ColdCache { cache, hashes, puts: 0, latest: [0; LATEST], door: Doorkeeper::new(budget / USUAL_ENTRY) }
     }
 
     /// An empty one of another size.
@@ -64,16 +109,16 @@ impl ColdCache {
     }
 
     /// Removes and returns the metadata record of a key, as fjall holds it.
-    pub fn take(&mut self, ns: NsId, key: &[u8]) -> Option<bytes::Bytes> {
-        if self.entries == 0 {
+    pub fn take(&mut self, hash: u32, ns: NsId, key: &[u8]) -> Option<bytes::Bytes> {
+        if !self.hashes.may_hold(hash) {
             return None;
         }
-        self.cache.remove(&Self::key(ns, key)[..])
+        self.cache.remove(&Self::key(ns, key)[..]).map(|entry| entry.record)
     }
 
     /// Whether something is known of a key.
-    pub fn contains(&self, ns: NsId, key: &[u8]) -> bool {
-        self.entries > 0 && self.cache.contains_key(&Self::key(ns, key)[..])
+    pub fn contains(&self, hash: u32, ns: NsId, key: &[u8]) -> bool {
+        self.hashes.may_hold(hash) && self.cache.contains_key(&Self::key(ns, key)[..])
     }
 
     /// Whether a record is to be remembered whose key, of this hash, leaves the table.
@@ -96,13 +141,13 @@ impl ColdCache {
     fn note(&mut self, hash: u32) {
         self.latest[self.puts as usize % LATEST] = hash;
         self.puts += 1;
-        self.entries += 1;
+        self.hashes.count(hash, |count| count + 1);
     }
 
     /// Remembers a metadata record.
     pub fn put(&mut self, hash: u32, ns: NsId, key: &[u8], meta: Vec<u8>) {
         self.note(hash);
-        self.cache.insert(Self::key(ns, key)[..].into(), meta.into());
+        self.cache.insert(Self::key(ns, key)[..].into(), Entry { hash, record: meta.into() });
     }
 
     /// Bytes held.
@@ -121,15 +166,52 @@ impl ColdCache {
     }
 
     /// Forgets everything.
+    #[cfg(test)]
     pub fn clear(&mut self) {
-        self.entries = 0;
-        self.cache.invalidate_all();
+        *self = self.successor(self.budget());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever way an entry goes, its hash is known as long as it is there, and no longer, but where many share a place.
+    #[test]
+    fn what_is_there_is_among_the_hashes() {
+        let mut cache = ColdCache::new(20 << 10);
+        let (mut there, mut known) = (0, 0);
+        for n in 0..5000u32 {
+            let hash = n % 3000;
+            let key = hash.to_be_bytes();
+            match n % 7 {
+                0 => _ = cache.take(hash, 0, &key),
+                _ => cache.put(hash, 0, &key, vec![1; n as usize % 50]),
+            }
+            if n % 50 == 0 {
+                cache.cache.run_pending_tasks();
+                for hash in 0..3000u32 {
+                    let is_there = cache.cache.contains_key(&ColdCache::key(0, &hash.to_be_bytes())[..]);
+                    assert!(!is_there || cache.hashes.may_hold(hash), "{hash}");
+                    assert_eq!(cache.contains(hash, 0, &hash.to_be_bytes()), is_there);
+                    there += u32::from(is_there);
+                    known += u32::from(cache.hashes.may_hold(hash));
+                }
+            }
+        }
+        // Three hashes to a place here.
+        assert!(there > 1000 && known < 4 * there, "{known} of {there}");
+        cache.clear();
+        assert!((0..3000).all(|hash| !cache.hashes.may_hold(hash)));
+    }
+
+    #[test]
+    fn a_count_that_has_reached_its_end_stays() {
+        let hashes = Hashes::new(1);
+        (0..300).for_each(|_| hashes.count(7, |count| count + 1));
+        (0..300).for_each(|_| hashes.count(7, |count| count.saturating_sub(1)));
+        assert!(hashes.may_hold(7) && !hashes.may_hold(8));
+    }
 
     /// What was not known may be only if it has been put since, or if so many have been that nobody knows.
     #[test]

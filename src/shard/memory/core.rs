@@ -218,7 +218,7 @@ impl Core {
         if !self.fjall_may_hold(hash) {
             return Ok(Some(None));
         }
-        let Some(value) = self.cold.take(ns, key) else { return Ok(None) };
+        let Some(value) = self.cold.take(hash, ns, key) else { return Ok(None) };
         self.stats.cold_reads += 1;
         self.admit(hash, ns, key, &value).map(|index| Some(Some(index)))
     }
@@ -238,7 +238,7 @@ impl Core {
         if !self.store_is_cold
             || self.table.find(hash, ns, key).is_some()
             || !self.fjall_may_hold(hash)
-            || self.cold.contains(ns, key)
+            || self.cold.contains(hash, ns, key)
         {
             return;
         }

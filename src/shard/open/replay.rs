@@ -22,6 +22,7 @@ use crate::shard::memory::object::{Kind, state};
 use crate::shard::memory::overlay::{self, Entry};
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
+use crate::shard::memory::table::table_hash;
 use crate::shard::router::ShardId;
 
 fn bad(what: impl std::fmt::Display) -> OpenError {
@@ -305,13 +306,13 @@ fn rename(core: &mut Core, names: Arc<Names>) {
 
 /// The object of a key, without its body, whether fjall holds it or not; a new one counts as possibly stored (rule 3).
 fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: Option<u64>) -> Result<Index> {
-    let mut found = core.table.find(crate::shard::memory::table::table_hash(hash, ns), ns, key);
+    let mut found = core.table.find(table_hash(hash, ns), ns, key);
     if found.is_none() && core.gathers > 0 {
         // This replay has flushed: a body may be in fjall whose end the log does not call garbage.
         found = core.fault(hash, ns, key, &mut Reads::blocking())?;
     }
     let Some(index) = found else {
-        core.cold.take(ns, key);
+        core.cold.take(table_hash(hash, ns), ns, key);
         let index = core.create(hash, ns, key, 0);
         core.table.at_mut(index).state |= state::MAYBE_STORED;
         return Ok(index);
@@ -333,13 +334,13 @@ fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: O
 
 /// The key is about to be overwritten without a look at what there was.
 fn blind(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), number: u64) -> Result {
-    let known = core.table.find(crate::shard::memory::table::table_hash(hash, ns), ns, key);
+    let known = core.table.find(table_hash(hash, ns), ns, key);
     let existed = known.map(|index| core.table.at(index).kind != Kind::Absent);
     let index = match known {
         // fjall may be behind the log here, if this replay has flushed: the body's end may be known to nobody else.
         Some(_) => claim(core, hash, lsn, (ns, key), None)?,
         None => {
-            core.cold.take(ns, key);
+            core.cold.take(table_hash(hash, ns), ns, key);
             core.create(hash, ns, key, 0)
         }
     };
