@@ -10,18 +10,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use posted::{First, post};
 
-use super::{Id, Slot, keys, resolve, table};
+use super::table;
 use crate::error::{Error, quotation};
 use crate::handler::buffers::Away;
 use crate::handler::ctx::Mark;
+use crate::handler::keys::{keys_of, shards_of};
 use crate::handler::limits::Bounds;
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::Multi;
+use crate::handler::table::{Id, Slot};
 use crate::handler::{
     Args, Command, Ctx, Effect, Effects, Group, OwnedArgs, Reply, Route, Server, Session, flags, key,
 };
@@ -141,7 +142,7 @@ pub fn start(
 ) -> Outcome {
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     let (id, container) = call.command;
-    let command = resolve(container, call.args.get(1));
+    let command = container.resolve(call.args.get(1));
     let slot_id = table().slot(id, command);
     session.client.command.store(slot_id, Ordering::Relaxed);
     if let Err(error) = check(runner, session, command, container, call.args) {
@@ -279,39 +280,6 @@ fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, mos
     out.status("QUEUED");
 }
 
-/// Addresses and hashes of keys.
-pub type Hints = SmallVec<[(usize, u64); 4]>;
-
-/// The shards of a call; `None` for all. The hashes of its keys are left in `hints`.
-pub fn shards_of(
-    server: &Server,
-    session: &Session,
-    command: &Command,
-    args: Args<'_>,
-    hints: &mut Hints,
-) -> Option<ShardSet> {
-    let router = &server.engine.router;
-    let mut shard_of = |key: &[u8]| {
-        let hash = router.hash(key);
-        hints.push((key.as_ptr() as usize, hash));
-        router.shard(hash, key)
-    };
-    let mut shards: ShardSet = match command.route {
-        Route::None => ShardSet::new(),
-        Route::One(at) => args.get(at).map(shard_of).into_iter().collect(),
-        Route::Keys if keys::has_others(command, args) => return None,
-        Route::Keys => {
-            let keys = keys::keys_of(command, args).unwrap_or_default();
-            keys.iter().map(|&(at, _)| shard_of(&args[at])).collect()
-        }
-        Route::All => return None,
-        Route::By(by) => by(server, session, args)?,
-    };
-    shards.sort_unstable();
-    shards.dedup();
-    Some(shards)
-}
-
 #[inline]
 fn run_here(
     runner: &mut Runner,
@@ -418,7 +386,7 @@ fn want_rest(
         if (command.overwrites)(args.len()) {
             return;
         }
-        for &(at, _) in &keys::keys_of(command, args).unwrap_or_default() {
+        for &(at, _) in &keys_of(command, args).unwrap_or_default() {
             if reads.wants_much() {
                 break;
             }
@@ -539,7 +507,7 @@ fn calls<'a>(
 /// The keys of a call, and whether it writes them; of EXEC those of its queue.
 fn wishes<'a>(session: &'a Session, command: &'a Command, args: Args<'a>) -> impl Iterator<Item = (&'a [u8], bool)> {
     calls(session, command, args).flat_map(|(command, args)| {
-        let keys = keys::keys_of(command, args).unwrap_or_default();
+        let keys = keys_of(command, args).unwrap_or_default();
         let is_written = |flags: u16| flags & (key::RW | key::OW | key::RM) != 0;
         // By Redis's flags XREADGROUP only reads, SORT leaves its source as it was, and PFCOUNT keeps no result.
         let all = command.has(flags::SORTS) || !keys.iter().any(|&(_, flags)| is_written(flags));

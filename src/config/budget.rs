@@ -6,7 +6,7 @@
 //! | block cache | `block-cache-size` | 25 % |
 //! | metadata cache | `metadata-cache-size` | 10 % |
 //! | buffers of clients | `maxmemory-clients` | 10 %, at least 16 MB |
-//! | what running commands hold, all together | | 12.5 %, at least 4 MB: [`crate::handler::limits`] |
+//! | what running commands hold, all together | | 12.5 %, at least 4 MB: `handler/limits.rs` |
 //! | shard tables, hot and dirty | | the rest, 55 % |
 //! | dirty objects, within the tables | `dirty-budget` | 25 %, at most 1 GB |
 //! | log before a flush | `log-max-size` | twice the dirty part, 256 MB to 2 GB |

@@ -104,29 +104,8 @@ impl Drop for Away {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::config::{Config, Source};
-    use crate::shard::keyspace::walk::tests::engine;
-
-    #[test]
-    fn what_is_on_another_thread_is_counted_until_it_is_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap()));
-        server.buffers.set_limit(5 * SLACK);
-        let clients = [3, 2, 1].map(|id| Arc::new(Client { id, ..Client::default() }));
-        server.clients.lock().extend(clients.iter().map(|client| (client.id, client.clone())));
-        // No descriptor of a test is a client's.
-        clients.iter().for_each(|client| client.leave());
-        let away = clients.each_ref().map(|client| Away::new(&server, client, client.id as usize * SLACK as usize));
-        assert!(server.buffers.are_full() && server.buffers.bytes() == 6 * SLACK);
-        crate::server::client::evict(&server);
-        let killed = clients.each_ref().map(|client| client.bits.load(Ordering::Relaxed) != 0);
-        assert_eq!(killed, [true, false, false], "the largest");
-        drop(away);
-        assert_eq!((server.buffers.bytes(), clients[0].held_bytes()), (0, 0));
-    }
 
     #[test]
     fn the_sum_follows_what_is_told() {

@@ -13,14 +13,15 @@ use std::sync::Arc;
 
 use super::server::ThreadStats;
 use super::session::{Client, State};
-use super::{Command, Ctx, Session};
+use super::table::Slot;
+use super::{Ctx, Session};
 use crate::meter;
 
 /// A command that ran within another one, to be counted like those that a client sends one by one.
 #[derive(Debug)]
 pub struct Ran {
-    /// Its row.
-    pub command: &'static Command,
+    /// Its slot in the table.
+    pub slot: Slot,
     /// Its reply, if it failed.
     pub error: Option<Box<[u8]>>,
 }

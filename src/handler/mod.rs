@@ -1,9 +1,11 @@
-//! The contract between the command table and the functions that do the work.
+//! The contract between those who run commands and the functions that do the work.
 //!
 //! | file | owns |
 //! |---|---|
 //! | [`buffers`] | what all connections' buffers take |
 //! | [`row`] | a command's row: arity, flags, key specs, help |
+//! | [`table`] | rows by name, slots |
+//! | [`keys`] | keys among the arguments, their shards |
 //! | [`ctx`] | what a function gets: transaction, session, server |
 //! | [`effects`] | what a command does beside records |
 //! | [`limits`] | what one command may take |
@@ -19,10 +21,12 @@ pub mod buffers;
 pub mod container;
 pub mod ctx;
 pub mod effects;
+pub mod keys;
 pub mod limits;
 pub mod row;
 pub mod server;
 pub mod session;
+pub mod table;
 
 pub use crate::error::{Error, Result};
 pub use crate::resp::{Args, OwnedArgs, Reply};
@@ -32,3 +36,4 @@ pub use effects::{Effect, Effects};
 pub use row::{Begin, Command, Find, Group, KeySpec, KeysAt, Route, Run, flags, key};
 pub use server::Server;
 pub use session::{After, Session};
+pub use table::Table;

@@ -311,6 +311,12 @@ impl Command {
         self
     }
 
+    /// The row that decides about a call: the subcommand's where there is one.
+    pub fn resolve(&'static self, sub: Option<&[u8]>) -> &'static Command {
+        let Some(sub) = sub.filter(|_| !self.subcommands.is_empty()) else { return self };
+        self.subcommands.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(sub)).unwrap_or(self)
+    }
+
     /// Whether all of these flags are set.
     #[inline]
     pub const fn has(&self, flags: u32) -> bool {

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::buffers::Buffers;
 use super::effects::Ran;
 use super::session::Client;
+use super::table::Table;
 use crate::config::Config;
 use crate::config::budget::{Budget, Machine};
 use crate::shard::Engine;
@@ -57,12 +58,11 @@ impl ThreadStats {
     }
 
     /// Counts a command that ran within another one.
-    pub fn count_ran(&self, Ran { command, error }: &Ran) {
+    pub fn count_ran(&self, Ran { slot, error }: &Ran) {
         bump(&self.commands, 1);
-        let Some(slot) = crate::command::table().slot_of(command) else { return };
-        bump(&self.calls[slot as usize][0], 1);
+        bump(&self.calls[*slot as usize][0], 1);
         if let Some(reply) = error {
-            bump(&self.calls[slot as usize][2], 1);
+            bump(&self.calls[*slot as usize][2], 1);
             self.count_error(reply);
         }
     }
@@ -157,6 +157,8 @@ pub fn random_hex() -> String {
 
 /// What all connections share.
 pub struct Server {
+    /// All commands.
+    pub table: &'static Table,
     /// Shards, log, store.
     pub engine: Arc<Engine>,
     /// Directives.
@@ -203,10 +205,11 @@ pub struct Server {
 
 impl Server {
     /// A server that has no connections yet.
-    pub fn new(engine: Arc<Engine>, config: Config) -> Self {
+    pub fn new(engine: Arc<Engine>, config: Config, table: &'static Table) -> Self {
         let password_required = !config.settings().requirepass.0.is_empty();
         let now_ms = now_ms();
         Server {
+            table,
             engine,
             budget: parking_lot::Mutex::new(Budget::new(&config.settings(), &Machine::read())),
             config,

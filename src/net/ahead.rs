@@ -14,8 +14,8 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::codec::NsId;
-use crate::command::Id;
-use crate::command::keys::keys_of;
+use crate::handler::keys::keys_of;
+use crate::handler::table::Id;
 use crate::handler::{Args, Command, Route, flags};
 use crate::resp::Span;
 use crate::shard::actor::Guard;

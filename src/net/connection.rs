@@ -29,13 +29,14 @@ use super::ahead::{AHEAD, Ahead, Parsed, keep_quoted};
 use super::parked::Parked;
 use super::socket::Socket;
 use super::worker::Worker;
+use crate::command;
 use crate::command::run::{self, Call, Finished, Outcome, Runner};
-use crate::command::{self, Id, resolve};
 use crate::error::Error;
 use crate::handler::effects::{Effect, carry_out};
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::bits::{CLOSING, GONE, UNIX};
 use crate::handler::session::{Client, ReplyMode};
+use crate::handler::table::Id;
 use crate::handler::{After, Args, Command, Reply, Route, Session};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
@@ -461,7 +462,7 @@ impl Connection {
         let gate = self.worker.server.engine.gate.load(Ordering::Relaxed);
         // Where writes are refused, waiting would not help.
         if gate & (gate::SLOWED | gate::REFUSED) == gate::SLOWED
-            && let Some(delay) = self.slow_down(state, resolve(command.1, args.get(1)))
+            && let Some(delay) = self.slow_down(state, command.1.resolve(args.get(1)))
         {
             return Some(Stop::Park(Parked::Slowed(delay)));
         }

@@ -207,7 +207,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap());
+            let server = Server::new(
+                engine(dir.path(), 1),
+                Config::load(Source::Defaults, &[]).unwrap(),
+                crate::command::table(),
+            );
             let (ours, peer) = UnixStream::pair().unwrap();
             let worker = Worker::new(Arc::new(server));
             test(Connection::open(worker, Socket::Unix(ours), String::new(), String::new()), peer).await;

@@ -11,8 +11,8 @@
 use std::ops::Index;
 
 use super::parser::Span;
+use crate::error::{Error, Result};
 use crate::util::{alloc, num};
-use crate::{Error, Result};
 
 /// Arguments that lie in a buffer.
 #[derive(Clone, Copy)]

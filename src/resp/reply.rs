@@ -23,8 +23,9 @@
 //! What is written is charged to the command's allowance ([`crate::meter`]). Beyond its bound nothing is written any more,
 //! and the command fails at its next step or at its end.
 
+use crate::error::{Error, Result};
+use crate::meter;
 use crate::util::num;
-use crate::{Error, Result, meter};
 
 /// A buffer of replies; `proto` is 2 or 3.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::{help, unknown_subcommand};
 use crate::handler::session::{Client, ReplyMode, bits};
-use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, flags};
+use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, Table, flags};
 use crate::meter;
 use crate::util::num::parse_i64;
 use filter::Filter;
@@ -49,11 +49,11 @@ fn letters(client: &Client) -> String {
 }
 
 /// One line of CLIENT LIST.
-fn describe(client: &Client, now_ms: u64, line: &mut Vec<u8>) {
+fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let seconds = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
     let labels = client.labels.lock().clone();
-    let command = crate::command::table().slot_name(client.command.load(Ordering::Relaxed));
+    let command = table.slot_name(client.command.load(Ordering::Relaxed));
     let (query, output) = (load(&client.query_bytes), load(&client.output_bytes));
     let [commands, bytes_in, bytes_out] = [0, 1, 2].map(|at| load(&client.totals[at]));
     let mut text = String::new();
@@ -104,7 +104,7 @@ pub fn evict(server: &Server) {
             break;
         }
         let mut line = Vec::new();
-        describe(&client, crate::util::time::now_ms(), &mut line);
+        describe(server.table, &client, crate::util::time::now_ms(), &mut line);
         tracing::info!("Evicting client: {}", String::from_utf8_lossy(line.trim_ascii_end()));
         client.kill();
         server.buffers.evicted.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +119,7 @@ fn id(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 
 fn info(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let mut text = Vec::new();
-    describe(&ctx.session().client, ctx.now_ms, &mut text);
+    describe(ctx.server.table, &ctx.session().client, ctx.now_ms, &mut text);
     out.verbatim(&text, "txt");
     Ok(())
 }
@@ -130,7 +130,7 @@ fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     for client in ctx.server.every_client() {
         meter::step(STEPS_OF_A_CLIENT)?;
         if filter.admits(&client, ctx.session().id, ctx.now_ms) {
-            describe(&client, ctx.now_ms, &mut text);
+            describe(ctx.server.table, &client, ctx.now_ms, &mut text);
         }
     }
     out.verbatim(&text, "txt");
@@ -444,3 +444,34 @@ pub const COMMANDS: &[Command] = &[Command::new("client", unknown_subcommand, -2
     .help("2.4.0", "Commands about connections.")
     .syntax("", "Depends on the subcommand")
     .subcommands(SUBCOMMANDS)];
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::buffers::{Away, SLACK};
+    use crate::shard::keyspace::walk::tests::engine;
+
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[COMMANDS]));
+
+    #[test]
+    fn what_is_on_another_thread_is_counted_until_it_is_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        server.buffers.set_limit(5 * SLACK);
+        let clients = [3, 2, 1].map(|id| Arc::new(Client { id, ..Client::default() }));
+        server.clients.lock().extend(clients.iter().map(|client| (client.id, client.clone())));
+        // No descriptor of a test is a client's.
+        clients.iter().for_each(|client| client.leave());
+        let away = clients.each_ref().map(|client| Away::new(&server, client, client.id as usize * SLACK as usize));
+        assert!(server.buffers.are_full() && server.buffers.bytes() == 6 * SLACK);
+        evict(&server);
+        let killed = clients.each_ref().map(|client| client.bits.load(Ordering::Relaxed) != 0);
+        assert_eq!(killed, [true, false, false], "the largest");
+        drop(away);
+        assert_eq!((server.buffers.bytes(), clients[0].held_bytes()), (0, 0));
+    }
+}

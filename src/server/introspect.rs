@@ -14,9 +14,9 @@ mod grammar;
 pub use describe::acl_categories;
 
 use super::{help, unknown_subcommand};
-use crate::command::{self, keys, resolve};
+use crate::handler::keys::keys_of;
 use crate::handler::row::key;
-use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, flags};
+use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Table, flags};
 use crate::meter;
 use crate::util::glob;
 use describe::{key_flags, write_info};
@@ -37,17 +37,17 @@ impl Entry {
     }
 
     /// By full name, `client|kill` for a subcommand.
-    fn find(name: &[u8]) -> Option<Entry> {
+    fn find(table: &Table, name: &[u8]) -> Option<Entry> {
         let mut words = name.splitn(2, |&c| c == b'|');
-        let (_, row) = command::table().find(words.next()?)?;
+        let (_, row) = table.find(words.next()?)?;
         let Some(sub) = words.next() else { return Some(Entry { container: None, row }) };
         let found = row.subcommands.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(sub))?;
         Some(Entry { container: Some(row), row: found })
     }
 
     /// All commands, each with its subcommands behind it.
-    fn all() -> impl Iterator<Item = Entry> {
-        commands().flat_map(|entry| std::iter::once(entry).chain(entry.subcommands()))
+    fn all(table: &Table) -> impl Iterator<Item = Entry> {
+        commands(table).flat_map(|entry| std::iter::once(entry).chain(entry.subcommands()))
     }
 
     fn subcommands(self) -> impl Iterator<Item = Entry> {
@@ -55,37 +55,37 @@ impl Entry {
     }
 }
 
-fn commands() -> impl Iterator<Item = Entry> {
-    command::table().rows().iter().map(|row| Entry { container: None, row })
+fn commands(table: &Table) -> impl Iterator<Item = Entry> {
+    table.rows().iter().map(|row| Entry { container: None, row })
 }
 
-fn list_all(out: &mut Reply) {
-    out.array(commands().count());
-    commands().for_each(|entry| write_info(entry, out));
+fn list_all(table: &Table, out: &mut Reply) {
+    out.array(table.rows().len());
+    commands(table).for_each(|entry| write_info(entry, out));
 }
 
 fn command(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() > 1 {
         return unknown_subcommand(ctx, args, out);
     }
-    list_all(out);
+    list_all(ctx.server.table, out);
     Ok(())
 }
 
-fn count(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.int(commands().count() as i64);
+fn count(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    out.int(ctx.server.table.rows().len() as i64);
     Ok(())
 }
 
-fn info(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+fn info(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() == 2 {
-        list_all(out);
+        list_all(ctx.server.table, out);
         return Ok(());
     }
     out.array(args.len() - 2);
     for name in args.iter().skip(2) {
         meter::step(STEPS_OF_A_ROW)?;
-        match Entry::find(name) {
+        match Entry::find(ctx.server.table, name) {
             Some(entry) => write_info(entry, out),
             None => out.nil(),
         }
@@ -93,7 +93,8 @@ fn info(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-fn docs(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+fn docs(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let table = ctx.server.table;
     let mark = out.defer_map();
     let mut count = 0;
     let mut show = |entry: Entry| {
@@ -103,8 +104,8 @@ fn docs(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Ok::<_, Error>(())
     };
     match args.len() {
-        2 => commands().try_for_each(&mut show)?,
-        _ => args.iter().skip(2).filter_map(Entry::find).try_for_each(&mut show)?,
+        2 => commands(table).try_for_each(&mut show)?,
+        _ => args.iter().skip(2).filter_map(|name| Entry::find(table, name)).try_for_each(&mut show)?,
     }
     out.set_len(mark, count);
     Ok(())
@@ -113,19 +114,21 @@ fn docs(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// What describing a command takes, beside a visit of an element.
 const STEPS_OF_A_ROW: usize = 64;
 
-fn list(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let table = ctx.server.table;
     let names: Vec<String> = if args.len() == 2 {
-        Entry::all().map(Entry::name).collect()
+        Entry::all(table).map(Entry::name).collect()
     } else {
         let (5, true) = (args.len(), args[2].eq_ignore_ascii_case(b"filterby")) else { return Err(Error::Syntax) };
         let wanted = &args[4];
         match args[3].to_ascii_lowercase().as_slice() {
             // There are no modules.
             b"module" => Vec::new(),
-            b"aclcat" => Entry::all().filter(|entry| is_in(*entry, wanted)).map(Entry::name).collect(),
-            b"pattern" => {
-                Entry::all().map(Entry::name).filter(|name| glob::matches_nocase(wanted, name.as_bytes())).collect()
-            }
+            b"aclcat" => Entry::all(table).filter(|entry| is_in(*entry, wanted)).map(Entry::name).collect(),
+            b"pattern" => Entry::all(table)
+                .map(Entry::name)
+                .filter(|name| glob::matches_nocase(wanted, name.as_bytes()))
+                .collect(),
             _ => return Err(Error::Syntax),
         }
     };
@@ -139,10 +142,10 @@ fn is_in(entry: Entry, category: &[u8]) -> bool {
 }
 
 /// A call among the arguments of GETKEYS: its row, and its keys with the flags of each.
-fn keys_of_call(args: Args<'_>) -> Result<Vec<(usize, u16)>> {
+fn keys_of_call(table: &Table, args: Args<'_>) -> Result<Vec<(usize, u16)>> {
     const INVALID: Error = Error::err("ERR Invalid command specified");
-    let (_, container) = command::table().find(&args[0]).ok_or(INVALID)?;
-    let row = resolve(container, args.get(1));
+    let (_, container) = table.find(&args[0]).ok_or(INVALID)?;
+    let row = container.resolve(args.get(1));
     if std::ptr::eq(row, container) && !container.subcommands.is_empty() && args.len() > 1 && container.arity < -1 {
         return Err(INVALID);
     }
@@ -153,7 +156,7 @@ fn keys_of_call(args: Args<'_>) -> Result<Vec<(usize, u16)>> {
         return Err(Error::err("ERR Invalid number of arguments specified for command"));
     }
     meter::hold(2 * args.len() * size_of::<(usize, u16)>())?;
-    let found = keys::keys_of(row, args);
+    let found = keys_of(row, args);
     let mut found = found.ok_or(Error::err("ERR Invalid arguments specified for command"))?;
     for (_, flags) in &mut found {
         if *flags & key::VARIABLE_FLAGS != 0 {
@@ -174,17 +177,17 @@ fn flags_of_call(row: &Command, args: Args<'_>, general: u16) -> u16 {
     }
 }
 
-fn getkeys(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+fn getkeys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let call = args.slice(2);
-    let keys = keys_of_call(call)?;
+    let keys = keys_of_call(ctx.server.table, call)?;
     out.array(keys.len());
     keys.iter().for_each(|&(at, _)| out.bulk(&call[at]));
     Ok(())
 }
 
-fn getkeysandflags(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+fn getkeysandflags(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let call = args.slice(2);
-    let keys = keys_of_call(call)?;
+    let keys = keys_of_call(ctx.server.table, call)?;
     out.array(keys.len());
     for (at, flags) in keys {
         out.array(2);

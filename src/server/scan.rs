@@ -308,15 +308,17 @@ pub const COMMANDS: &[Command] = &[
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, LazyLock};
 
     use super::*;
-    use crate::command::run::Hints;
     use crate::config::{Config, Source};
+    use crate::handler::keys::{Hints, shards_of};
     use crate::handler::session::{Client, Multi};
-    use crate::handler::{Effects, OwnedArgs, Session};
+    use crate::handler::{Effects, OwnedArgs, Session, Table};
     use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::txn::{Txn, WriteSet};
+
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[COMMANDS]));
 
     const KEYS: usize = 3000;
 
@@ -336,7 +338,7 @@ mod tests {
         (0..KEYS).filter(|n| n % 3 != 2).for_each(put);
         engine.flush().unwrap();
         (0..KEYS).filter(|n| n % 3 != 0).for_each(put);
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap());
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
         session.ns = ns;
         (server, session)
@@ -355,8 +357,8 @@ mod tests {
         may_block: bool,
     ) -> ((Result, Vec<String>, usize), Lsn) {
         let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
-        let command = crate::command::table().find(&args.as_args()[0]).unwrap().1;
-        let shards = crate::command::run::shards_of(server, session, command, args.as_args(), &mut Hints::new());
+        let command = server.table.find(&args.as_args()[0]).unwrap().1;
+        let shards = shards_of(server, session, command, args.as_args(), &mut Hints::new());
         let lease = server.engine.lease(&shards.unwrap_or_else(|| server.engine.all_shards()));
         let mut set = WriteSet::default();
         let txn = Txn::new(lease, &server.engine.router, &mut set, 1, may_block);

@@ -8,8 +8,8 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::command::run::{Hints, shards_of};
 use crate::handler::effects::Ran;
+use crate::handler::keys::{Hints, shards_of};
 use crate::handler::session::Multi;
 use crate::handler::{Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, flags};
 use crate::meter;
@@ -59,7 +59,7 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         }
         let reply = &out.as_slice()[begin..];
         let error = reply.starts_with(b"-").then(|| reply.into());
-        ctx.note(Effect::Ran(Ran { command, error }));
+        ctx.note(Effect::Ran(Ran { slot: ctx.server.table.slot_of(command), error }));
     }
     // What the last one has noted is charged, too.
     let fits = meter::fits();
@@ -100,20 +100,33 @@ pub const COMMANDS: &[Command] = &[
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, LazyLock};
 
     use super::*;
     use crate::config::{Config, Source};
     use crate::handler::ctx::Mark;
     use crate::handler::effects::{Effects, carry_out};
-    use crate::handler::{OwnedArgs, session::Client};
+    use crate::handler::{OwnedArgs, Table, session::Client};
     use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::txn::{Txn, WriteSet};
 
+    static TABLE: LazyLock<Table> = LazyLock::new(|| {
+        use crate::server::{client, connection, database, keyspace};
+        use crate::types::string::{get, number, set};
+        Table::new(&[
+            client::COMMANDS,
+            connection::COMMANDS,
+            database::COMMANDS,
+            keyspace::COMMANDS,
+            get::COMMANDS,
+            number::COMMANDS,
+            set::COMMANDS,
+        ])
+    });
+
     fn queue(session: &mut Session, line: &str) {
         let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
-        let command = crate::command::table().find(&args.as_args()[0]).unwrap().1;
-        let command = crate::command::resolve(command, args.as_args().get(1));
+        let command = TABLE.find(&args.as_args()[0]).unwrap().1.resolve(args.as_args().get(1));
         session.multi.get_or_insert_default().queue.push((command, args));
     }
 
@@ -157,7 +170,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let engine = with_a_cold_key(dir.path());
         let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap());
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
         session.ns = ns;
         for line in ["INCR n", "SELECT 1", "SET k v", "FLUSHDB", "SWAPDB 0 1", "GET cold", "SELECT x", "DBSIZE"] {
@@ -183,7 +196,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let engine = with_a_cold_key(dir.path());
         let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap());
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let other = Arc::new(Client { id: 5, ..Client::default() });
         server.clients.lock().insert(5, other.clone());
         let client = Arc::new(Client { id: 6, ..Client::default() });
@@ -214,7 +227,7 @@ mod tests {
     #[test]
     fn a_spoilt_transaction_is_discarded() {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap());
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
         queue(&mut session, "SET k v");
         session.multi.as_mut().unwrap().aborted = true;

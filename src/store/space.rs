@@ -17,7 +17,7 @@
 //! The caller has seen that everything in the ranges is dead, and stays so: no reader is led there, and no record will come.
 //! A table that goes may have hidden older copies of its records, in lower levels, or have held the tombstones over them:
 //! those copies show again. They are in the ranges as well, so dead as well; who drops tables looks at the ranges once more
-//! afterwards, buries what shows there, and only then forgets that they are dead ([`crate::shard::memory::garbage`]).
+//! afterwards, buries what shows there, and only then forgets that they are dead (`shard/memory/garbage.rs`).
 //! Records outside the ranges are in none of those tables.
 //!
 //! The new version is one file, renamed into place: a crash finds the tables or does not. Where fjall does nothing, which it

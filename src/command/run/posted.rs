@@ -15,12 +15,13 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 use super::{Again, Call, Finished, MOST_RUNS, kept_by, under_lease, want_rest, wishes};
-use crate::command::keys::has_others;
-use crate::command::{Id, table};
+use crate::command::table;
 use crate::handler::buffers::Away;
 use crate::handler::effects::carry_out;
+use crate::handler::keys::has_others;
 use crate::handler::limits::Bounds;
 use crate::handler::session::bits;
+use crate::handler::table::Id;
 use crate::handler::{Args, Command, Effects, OwnedArgs, Reply, Server, Session};
 use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Lease, ShardSet};

@@ -1,9 +1,11 @@
 //! Commands that go elsewhere, wait, or end on their way.
 
+use std::sync::LazyLock;
+
 use super::*;
 use crate::config::{Config, Source};
-use crate::handler::KeySpec;
 use crate::handler::session::{Client, bits};
+use crate::handler::{KeySpec, Table};
 use crate::log::{Fsync, RealIo};
 use crate::shard::Engine;
 use crate::shard::engine::EngineOptions;
@@ -36,7 +38,7 @@ impl World {
         };
         let engine = Engine::open(Arc::new(RealIo), options).unwrap();
         engine.replay().unwrap();
-        let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap()));
+        let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), table()));
         let stats = Arc::new(ThreadStats::new(table().slots()));
         let mut world = World { runner: Runner::new(server, stats), session: None, _dir: dir, _pool: pool };
         world.connect();
@@ -395,19 +397,22 @@ fn reach(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> crate::Result {
 }
 
 /// A row that names the first of its keys only.
-static REACH: Command =
-    Command::new("reach", reach, -2, flags::WRITE, Group::Generic).keys(&[KeySpec::one(1, crate::handler::key::RW)]);
+const REACH: &[Command] =
+    &[Command::new("reach", reach, -2, flags::WRITE, Group::Generic).keys(&[KeySpec::one(1, crate::handler::key::RW)])];
+
+static WITH_REACH: LazyLock<Table> = LazyLock::new(|| Table::new(&[crate::command::FAMILIES, &[REACH]].concat()));
 
 /// Nothing is read of the wrong shard, and nothing left behind in the right one.
 #[test]
 fn a_key_that_no_row_names_is_found_where_it_is() {
     let mut world = World::new();
+    Arc::get_mut(&mut world.runner.server).unwrap().table = &WITH_REACH;
     let [a, b] = world.keys();
     for (n, held) in [(0, None), (1, Some(0)), (2, Some(1))] {
         world.call("FLUSHALL");
         assert_eq!(world.call("MULTI"), "+OK ");
         let queue = &mut world.session.as_mut().unwrap().multi.as_mut().unwrap().queue;
-        queue.push((&REACH, words(&format!("reach {a} {b}"))));
+        queue.push((WITH_REACH.find(b"reach").unwrap().1, words(&format!("reach {a} {b}"))));
         let server = world.runner.server.clone();
         let held = held.map(|shard: u16| server.engine.shards.at(shard).core());
         let begun = world.begin(&words("EXEC"));
@@ -827,4 +832,11 @@ fn the_copy_of_a_hash_is_swept_as_soon_as_its_fields_say() {
     for key in ["copy", "renamed"] {
         assert_eq!(indexed(&world, key, None), Ok(60_000_000_000_000), "{key}");
     }
+}
+
+/// DOCS asserts of every row that its grammar reads.
+#[test]
+fn every_row_describes_itself() {
+    let docs = World::new().call("COMMAND DOCS");
+    assert!(docs.starts_with(&format!("*{} ", 2 * table().rows().len())));
 }

@@ -370,10 +370,9 @@ pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {
 
 /// Commands are counted, not timed.
 pub(super) fn commandstats(facts: &Facts<'_>, text: &mut Text) {
-    let table = crate::command::table();
     for (slot, &[calls, rejected, failed]) in facts.totals.calls.iter().enumerate() {
         if calls + rejected + failed > 0
-            && let Some(name) = table.slot_name(slot as u32)
+            && let Some(name) = facts.server.table.slot_name(slot as u32)
         {
             let counts =
                 format_args!("calls={calls},usec=0,usec_per_call=0.00,rejected_calls={rejected},failed_calls={failed}");

@@ -47,6 +47,7 @@ pub(super) fn write(entry: Entry, out: &mut Reply) {
     let name = entry.name();
     let deprecation = deprecation(&name);
     let args = grammar::parse(row.syntax);
+    debug_assert_eq!(args.is_empty(), row.syntax.is_empty(), "the grammar reads: {name}");
     let fields = 4
         + 3 * usize::from(deprecation.is_some())
         + usize::from(!args.is_empty())

@@ -1,6 +1,9 @@
-//! Keys among a command's arguments, by its key specs.
+//! Keys among a command's arguments, by its key specs, and their shards.
 
-use crate::handler::{Args, Begin, Command, Find, KeySpec, KeysAt};
+use smallvec::SmallVec;
+
+use super::{Args, Begin, Command, Find, KeySpec, KeysAt, Route, Server, Session};
+use crate::shard::actor::ShardSet;
 use crate::util::num::parse_i64;
 
 /// All keys of a call, in the order of the specs: what routing, COMMAND GETKEYS and the look-ahead go by. `None` if the
@@ -22,6 +25,39 @@ pub fn keys_of(command: &Command, args: Args<'_>) -> Option<KeysAt> {
 /// Whether a call may look at other keys besides.
 pub fn has_others(command: &Command, args: Args<'_>) -> bool {
     command.named.is_some_and(|named| named(args).1)
+}
+
+/// Addresses and hashes of keys.
+pub type Hints = SmallVec<[(usize, u64); 4]>;
+
+/// The shards of a call; `None` for all. The hashes of its keys are left in `hints`.
+pub fn shards_of(
+    server: &Server,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+    hints: &mut Hints,
+) -> Option<ShardSet> {
+    let router = &server.engine.router;
+    let mut shard_of = |key: &[u8]| {
+        let hash = router.hash(key);
+        hints.push((key.as_ptr() as usize, hash));
+        router.shard(hash, key)
+    };
+    let mut shards: ShardSet = match command.route {
+        Route::None => ShardSet::new(),
+        Route::One(at) => args.get(at).map(shard_of).into_iter().collect(),
+        Route::Keys if has_others(command, args) => return None,
+        Route::Keys => {
+            let keys = keys_of(command, args).unwrap_or_default();
+            keys.iter().map(|&(at, _)| shard_of(&args[at])).collect()
+        }
+        Route::All => return None,
+        Route::By(by) => by(server, session, args)?,
+    };
+    shards.sort_unstable();
+    shards.dedup();
+    Some(shards)
 }
 
 fn keys_of_spec(spec: &KeySpec, args: Args<'_>, keys: &mut KeysAt) -> Option<()> {
