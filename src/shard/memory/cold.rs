@@ -168,7 +168,8 @@ impl ColdCache {
     /// Forgets everything.
     #[cfg(test)]
     pub fn clear(&mut self) {
-        *self = self.successor(self.budget());
+        let ColdCache { cache, hashes, .. } = self.successor(self.budget());
+        (self.cache, self.hashes) = (cache, hashes);
     }
 }
 
