@@ -107,7 +107,7 @@ fn del(first: u64, count: u64) -> impl Fn(&mut Rng, &mut Vec<u8>) -> bool + Sync
 pub(crate) fn filled(options: &Options, program: &Program) -> Result<(Server, Vec<String>), String> {
     let keys = options.cold_keys();
     eprintln!("{}: {}", program.name, program.words.join(" "));
-    let server = Server::start(program, options.dir.as_deref())?;
+    let server = Server::start(program, options)?;
     let before = server.cpu_us();
     let took = fill(&server, keys)?;
     sleep(SETTLE);

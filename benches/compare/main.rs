@@ -48,7 +48,7 @@ use table::Section;
 /// Compares Tarn with other servers, and writes the report.
 #[derive(Parser)]
 struct Options {
-    /// Run these suites instead of a comparison; may be given several times.
+    /// Run these suites instead of a comparison, or the report with these alone; may be given several times.
     #[arg(long = "suite", value_enum, value_delimiter = ',')]
     suites: Vec<Suite>,
     /// Run all suites on one build and write what came out to a file; if that is docs/benchmarks.md, the README's lines too.
@@ -100,7 +100,7 @@ struct Options {
     /// Tarn's budget in them [default: 256mb].
     #[arg(long)]
     cold_memory: Option<String>,
-    /// Seconds of a run in them; the mixed ones take twice as long [default: 5].
+    /// Seconds of a run in them; the mixed ones take twice as long [default: 4].
     #[arg(long)]
     seconds: Option<f64>,
     /// Hot requests a second of the suite mixed.
@@ -147,7 +147,7 @@ impl Options {
     }
 
     fn seconds(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds.unwrap_or(self.pick(5.0, 0.5)))
+        Duration::from_secs_f64(self.seconds.unwrap_or(self.pick(4.0, 0.5)))
     }
 }
 
@@ -184,7 +184,7 @@ fn run(options: &Options) -> Result<(), String> {
     }
     for suite in &options.suites {
         for section in suite.run(options)? {
-            println!("{}\n\n{}\n\n{}", section.title, section.text, section.table.render(options.markdown));
+            println!("{}", section.render(options.markdown));
         }
     }
     Ok(())

@@ -45,7 +45,8 @@ fn sync_ms(folder: &Path) -> Result<f64, String> {
 }
 
 /// What is measured, and on what: the lines at the head.
-fn circumstances(options: &Options, servers: &[String]) -> Result<Vec<String>, String> {
+fn circumstances(options: &Options) -> Result<Vec<String>, String> {
+    let servers: Vec<String> = server::rivals(options)?.into_iter().map(|program| program.name).collect();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let cpuinfo = proc("cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -63,18 +64,18 @@ fn circumstances(options: &Options, servers: &[String]) -> Result<Vec<String>, S
     };
     let args = if options.tarn_arg.is_empty() { String::new() } else { format!(", `{}`", options.tarn_arg.join(" ")) };
     Ok(vec![
-        format!("date: {}", humantime::format_rfc3339_seconds(SystemTime::now())),
-        format!("Tarn: {build}{args}"),
+        format!("Tarn {build}{args}"),
+        format!("{}", humantime::format_rfc3339_seconds(SystemTime::now())),
         format!(
             "rivals: {}; {}",
             servers.join(", "),
             printed(&options.benchmark.display().to_string(), &["--version"])
         ),
         format!(
-            "machine: {cores} cores ({}), {memory:.0} GB of memory, shared by server and clients",
+            "{cores} cores ({}), {memory:.0} GB of memory, shared by server and clients",
             model.map_or("–", |(_, name)| name)
         ),
-        format!("kernel: Linux {}", proc("sys/kernel/osrelease")),
+        format!("Linux {}", proc("sys/kernel/osrelease")),
         format!("disk: {}, a synced write of 4 KB takes {} ms", disk.join(" "), short(sync_ms(&folder)?)),
         format!("load before the first run: {}", load.split(' ').take(3).collect::<Vec<_>>().join(" ")),
     ])
@@ -93,16 +94,13 @@ pub(crate) fn write(options: &Options, path: &PathBuf) -> Result<(), String> {
     let start = Instant::now();
     let mut command: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     command.insert(0, "cargo bench --bench compare --".to_owned());
-    let servers: Vec<String> = server::rivals(options)?.into_iter().map(|program| program.name).collect();
-    let circumstances = circumstances(options, &servers)?;
+    let circumstances = circumstances(options)?;
     let (mut body, mut told) = (String::new(), String::new());
     let suites = if options.suites.is_empty() { Suite::value_variants() } else { &options.suites };
     for suite in suites {
         let began = Instant::now();
         for section in suite.run(options)? {
-            let table =
-                if section.table.rows.is_empty() { String::new() } else { format!("\n{}", section.table.render(true)) };
-            body.push_str(&format!("\n## {}\n\n{}\n{table}", section.title, section.text));
+            body.push_str(&format!("\n{}", section.render(true)));
             told.extend(section.short.map(|line| format!("- {line}\n")));
         }
         eprintln!("{suite:?}: {:.0?}", began.elapsed());
@@ -120,7 +118,7 @@ pub(crate) fn write(options: &Options, path: &PathBuf) -> Result<(), String> {
     fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
     // What is kept there stands for a whole measurement.
     if path == Path::new(PATH) && !options.quick && options.suites.is_empty() {
-        write_readme(&told)?;
+        write_readme(&format!("{}:\n\n{told}", circumstances[..4].join("; ")))?;
     }
     eprintln!("{} written in {took}", path.display());
     Ok(())

@@ -183,7 +183,7 @@ fn started(options: &Options, plan: &Plan, programs: &[Program]) -> Result<Vec<S
     let mut servers = Vec::new();
     for program in programs {
         eprintln!("{}: {}", program.name, program.words.join(" "));
-        servers.push(Server::start(program, options.dir.as_deref())?);
+        servers.push(Server::start(program, options)?);
     }
     if plan.preload {
         let value = vec![b'x'; options.size];
@@ -318,18 +318,19 @@ fn suite(options: &Options, plan: &Plan, programs: &[Program], title: &str) -> R
 
 /// What is in memory, against all rivals.
 pub(crate) fn hot(options: &Options) -> Result<Vec<Section>, String> {
-    let plan = Plan::suite(options, &["set", "get", "incr", "mset"], 200_000, 5);
+    let plan = Plan::suite(options, &["set", "get", "incr", "mset"], 150_000, 5);
     let programs = server::all(options)?;
     let (mut section, figures) = suite(options, &plan, &programs, "Hot")?;
     let told = figures.iter().filter(|figure| ["GET", "SET"].contains(&figure.command.as_str())).map(|figure| {
-        let rival = &programs[programs.len() - 1].name;
-        let ratio = figure.ratio.map(|ratio| format!(", {ratio:.2} times {rival}'s")).unwrap_or_default();
+        let ratio = figure.ratio.map(|ratio| format!(" ({ratio:.2})")).unwrap_or_default();
         let (name, depth) = (&figure.command, figure.depth);
         let (rate, cpu) = (rounded(figure.per_second), short(figure.cpu_us));
-        format!("{name} `-P {depth}` {rate} a second{ratio}, at {cpu} µs of CPU")
+        format!("{name} `-P {depth}` {rate}{ratio}, {cpu} µs")
     });
     let told: Vec<String> = told.collect();
-    section.short = Some(format!("In memory, {} clients: {}.", options.clients, told.join("; ")));
+    let rival = programs.get(1..).and_then(<[Program]>::last);
+    let rival = rival.map(|rival| format!(" (over {}'s)", rival.name)).unwrap_or_default();
+    section.short = Some(format!("In memory, requests a second{rival}, CPU of each: {}.", told.join("; ")));
     Ok(vec![section])
 }
 

@@ -16,8 +16,7 @@ use crate::common::server::{Kind, free_port};
 
 /// How long a server may take to answer its first command, or to end.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How long files must stay as they are to count as settled, and how long that is awaited.
-const QUIET: Duration = Duration::from_millis(1500);
+/// How long it is awaited that files stay as they are.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 
 /// A server's name and the command line that starts it, with `{port}` and `{dir}`.
@@ -105,12 +104,14 @@ pub(crate) struct Server {
     words: Vec<String>,
     child: Option<Child>,
     dir: tempfile::TempDir,
+    /// How long files must stay as they are to count as settled.
+    quiet: Duration,
 }
 
 impl Server {
     /// Starts a program in a new directory and waits until it answers.
-    pub(crate) fn start(program: &Program, parent: Option<&Path>) -> Result<Server, String> {
-        let dir = match parent {
+    pub(crate) fn start(program: &Program, options: &Options) -> Result<Server, String> {
+        let dir = match &options.dir {
             Some(parent) => tempfile::tempdir_in(parent),
             None => tempfile::tempdir(),
         }
@@ -119,7 +120,9 @@ impl Server {
         let fill =
             |arg: &String| arg.replace("{port}", &port.to_string()).replace("{dir}", &dir.path().display().to_string());
         let words = program.words.iter().map(fill).collect();
-        let mut server = Server { name: program.name.clone(), port, tarn: program.tarn, words, child: None, dir };
+        let quiet = Duration::from_millis(options.pick(1500, 300));
+        let mut server =
+            Server { name: program.name.clone(), port, tarn: program.tarn, words, child: None, dir, quiet };
         server.spawn()?;
         server.wait_until("DBSIZE", |reply| matches!(reply, Value::Int(_)), Duration::from_millis(20))?;
         Ok(server)
@@ -249,7 +252,7 @@ impl Server {
         self.call("SAVE")?;
         let (start, mut size, mut since) = (Instant::now(), on_disk(&self.saved()), Instant::now());
         // A dump is whole when SAVE is answered.
-        while self.tarn && since.elapsed() < QUIET && start.elapsed() < QUIET_LIMIT {
+        while self.tarn && since.elapsed() < self.quiet && start.elapsed() < QUIET_LIMIT {
             sleep(Duration::from_millis(100));
             let now = on_disk(&self.saved());
             if now != size {

@@ -32,7 +32,7 @@ fn start(server: &mut Server) -> Result<[f64; 2], String> {
 
 fn measure(options: &Options, program: &Program, keys: u64, rounds: usize) -> Result<Vec<Vec<String>>, String> {
     eprintln!("{}: {}", program.name, program.words.join(" "));
-    let mut server = Server::start(program, options.dir.as_deref())?;
+    let mut server = Server::start(program, options)?;
     fill(&server, keys)?;
     let (mut killed, mut stopped) = (Vec::new(), Vec::new());
     for round in 0..rounds {

@@ -65,6 +65,15 @@ pub(crate) struct Section {
     pub(crate) short: Option<String>,
 }
 
+impl Section {
+    /// Text and table below a title.
+    pub(crate) fn render(&self, markdown: bool) -> String {
+        let table =
+            if self.table.rows.is_empty() { String::new() } else { format!("\n{}", self.table.render(markdown)) };
+        format!("## {}\n\n{}\n{table}", self.title, self.text)
+    }
+}
+
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

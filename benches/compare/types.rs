@@ -90,8 +90,7 @@ struct Sizes {
 
 /// Fills a fresh server.
 fn measure(options: &Options, program: &Program, shape: &Shape, count: u64) -> Result<Sizes, String> {
-    let server = Server::start(program, options.dir.as_deref())?;
-    server.save()?;
+    let server = Server::start(program, options)?;
     let (memory, disk) = (server.resident(), on_disk(&server.saved()));
     let mut sent = 0;
     load::fill(server.port, count / shape.batch, |n, out| {
@@ -146,7 +145,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
         }
     }
     let text = "Bytes of resident memory per element – a key, a field, a member, an item, an entry –, what the empty server takes \
-         subtracted; each kind alone on a fresh server that has memory for all of it, filled by one connection, keys of 16 bytes. \
+         subtracted; each kind alone on a fresh server that has memory for all of it, filled by one connection, keys of 16 bytes. Buffers that grow with the first load and not with the data are in it. \
          *Sent*: bytes of keys and arguments per element. *Saved*: after a SAVE, when nothing is left to be flushed.";
     let disk_text = "Bytes on disk per element, of the same servers after a SAVE: Tarn's `store/` when it has settled, a rival's \
          `dump.rdb`. Values are hexadecimal digits by chance, of which compression can take half.";
