@@ -242,7 +242,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
     let short_text = warm_get.map(|(per_second, cpu)| {
         let cold = dropped_get.map(|(cold, _)| format!(", {} with the page cache dropped", rounded(cold)));
         format!(
-            "{} 100-byte keys in {}: cold GETs `-P 16` {} a second at {cpu} µs of CPU{}.",
+            "{} 100-byte keys, `maxmemory {}`: cold GETs `-P 16` {} a second at {cpu} µs of CPU{}.",
             thousands(options.cold_keys() as f64),
             options.cold_memory(),
             rounded(per_second),

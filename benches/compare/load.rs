@@ -11,7 +11,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -205,13 +205,16 @@ impl Load<'_> {
 
     /// Runs as long as asked to.
     pub(crate) fn run_while(&self, port: u16, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<Outcome, String> {
+        // Another choice of keys in every run: what the one before has read is in memory.
+        static RUNS: AtomicU64 = AtomicU64::new(1);
+        let seed = RUNS.fetch_add(1, Ordering::Relaxed) << 32;
         let connections = (0..self.clients).map(|_| connect(port)).collect::<Result<Vec<_>, _>>()?;
         let start = Instant::now();
         thread::scope(|scope| {
             let threads: Vec<_> = connections
                 .into_iter()
                 .enumerate()
-                .map(|(n, connection)| scope.spawn(move || self.client(n as u64, connection, start, goes_on)))
+                .map(|(n, connection)| scope.spawn(move || self.client(seed, n as u64, connection, start, goes_on)))
                 .collect();
             let mut all = Outcome::default();
             let mut latencies = Vec::new();
@@ -229,12 +232,13 @@ impl Load<'_> {
 
     fn client(
         &self,
+        seed: u64,
         n: u64,
         (mut stream, mut replies): (TcpStream, Replies),
         start: Instant,
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<(u64, u64, Vec<Duration>), String> {
-        let mut rng = Rng(n + 1);
+        let mut rng = Rng(seed + n);
         let (mut out, mut times, mut requests) = (Vec::new(), Vec::new(), 0);
         let every = self.rate.map(|rate| Duration::from_secs_f64((self.clients * self.depth) as f64 / rate));
         // The clients of a rate do not all begin at once.

@@ -123,10 +123,11 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
         }
     }
     let text = format!(
-        "GETs of {HOT} keys in memory over one connection, {} a second, each sent when its time has come, whatever has been answered by then, \
+        "GETs of {} keys in memory over one connection, {} a second, each sent when its time has come, whatever has been answered by then, \
          its latency counted from that time on (an open loop, so no coordinated omission), for {} s a row; beside it, on the data and \
          with the budget of the cold tables ({} keys, `--maxmemory {}`), clients that ask for {} cold keys a second, at which a core \
          stays free. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's.{}",
+        thousands(HOT as f64),
         thousands(options.rate),
         (options.seconds() * 2).as_secs_f64(),
         thousands(options.cold_keys() as f64),
