@@ -201,7 +201,7 @@ fn for_one(mut table: Table, servers: usize) -> Table {
 /// What both tables say of how they were measured.
 fn told(options: &Options) -> String {
     format!(
-        "{} keys of {SIZE} bytes (hexadecimal digits, of which compression takes half), `--maxmemory {}`, \
+        "{} keys of {SIZE} bytes (hexadecimal digits by chance, which LZ4 does not compress), `--maxmemory {}`, \
          filled by one connection and saved; keys by chance; clients of our own, each a thread in a closed loop, for {} s a row",
         thousands(options.cold_keys() as f64),
         options.cold_memory(),

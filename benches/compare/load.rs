@@ -54,7 +54,7 @@ pub(crate) fn key(n: u64) -> [u8; 16] {
     key
 }
 
-/// Hexadecimal digits by chance, of which compression takes about half, the same for the same number.
+/// Hexadecimal digits by chance, which LZ4 does not compress, the same for the same number.
 pub(crate) fn value(n: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng(n);
     let mut out = Vec::with_capacity(len + 16);

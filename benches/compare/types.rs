@@ -148,7 +148,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
          subtracted; each kind alone on a fresh server that has memory for all of it, filled by one connection, keys of 16 bytes. Buffers that grow with the first load and not with the data are in it. \
          *Sent*: bytes of keys and arguments per element. *Saved*: after a SAVE, when nothing is left to be flushed.";
     let disk_text = "Bytes on disk per element, of the same servers after a SAVE: Tarn's `store/` when it has settled, a rival's \
-         `dump.rdb`. Values are hexadecimal digits by chance, of which compression can take half.";
+         `dump.rdb`. Values are hexadecimal digits by chance, which LZ4 does not compress.";
     let short = format!("Bytes an element takes in memory, and on disk: {}.", told.join("; "));
     let section = |title: &str, text: &str, table, short| {
         let (title, text) = (title.to_owned(), text.to_owned());
