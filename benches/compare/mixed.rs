@@ -1,0 +1,145 @@
+//! Hot requests beside cold ones: what a client whose keys are in memory feels of those whose keys are on disk.
+//!
+//! The hot client is an open loop ([`crate::load::open_loop`]). The cold ones have a rate too, so that a core stays free: what is measured is
+//! the server's waiting for the disk and for itself, not the machine's lack of cores.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use crate::Options;
+use crate::cold;
+use crate::common::rng::Rng;
+use crate::load::{self, Load, OpenOutcome, Outcome};
+use crate::server::{self, Server};
+use crate::table::{Section, Table, rounded, short, thousands};
+
+/// Keys that the hot client asks for.
+const HOT: u64 = 1000;
+/// How long the others run before the hot client begins.
+const AHEAD: Duration = Duration::from_millis(300);
+
+fn hot(rng: &mut Rng, out: &mut Vec<u8>) -> bool {
+    load::command(out, &[b"GET", format!("hot:{}", rng.below(HOT)).as_bytes()]);
+    true
+}
+
+/// Clients beside the hot one.
+struct Beside {
+    title: &'static str,
+    clients: u64,
+    /// Keys of a command.
+    keys: u64,
+    /// The page cache is dropped before.
+    dropped: bool,
+}
+
+const GETS: &str = "50 clients' cold GETs";
+const MGETS: &str = "50 clients' cold MGETs of 10";
+
+const ROWS: [Beside; 5] = [
+    Beside { title: "nobody", clients: 0, keys: 0, dropped: false },
+    Beside { title: GETS, clients: 50, keys: 1, dropped: false },
+    Beside { title: MGETS, clients: 50, keys: cold::MANY, dropped: false },
+    Beside { title: GETS, clients: 50, keys: 1, dropped: true },
+    Beside { title: MGETS, clients: 50, keys: cold::MANY, dropped: true },
+];
+
+/// Both at a time.
+fn measure(options: &Options, server: &Server, beside: &Beside) -> Result<(OpenOutcome, Outcome), String> {
+    let keys = cold::asked(options);
+    let (get, mget) = (cold::get(keys), cold::mget(keys));
+    let command: &(dyn Fn(&mut Rng, &mut Vec<u8>) -> bool + Sync) = if beside.keys > 1 { &mget } else { &get };
+    let goes_on = &AtomicBool::new(true);
+    thread::scope(|scope| {
+        let others = (beside.clients > 0).then(|| {
+            let rate = Some(options.background / beside.keys as f64);
+            let load = Load { clients: beside.clients, depth: 1, rate, command };
+            let others = scope.spawn(move || load.run_while(server.port, &|| goes_on.load(Ordering::Relaxed)));
+            sleep(AHEAD);
+            others
+        });
+        let seen = load::open_loop(server.port, options.rate, options.seconds() * 2, &hot);
+        goes_on.store(false, Ordering::Relaxed);
+        let others = others.map(|others| others.join().unwrap_or_else(|_| Err("a client panicked".into())));
+        Ok((seen?, others.transpose()?.unwrap_or_default()))
+    })
+    .map_err(|e: String| format!("{}: {e}", server.name))
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
+    let head = [
+        "beside",
+        "server",
+        "page cache",
+        "cold keys a second",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "max ms",
+        "late p99 ms",
+        "late p99.9 ms",
+        "server's cores",
+    ];
+    let mut table = Table::new(&head, 3);
+    let programs = cold::programs(options)?;
+    let (mut told, mut left_out) = (Vec::new(), false);
+    for program in &programs {
+        let (server, _) = cold::filled(options, program)?;
+        load::fill(server.port, HOT, |n, out| load::command(out, &[b"SET", format!("hot:{n}").as_bytes(), b"x"]))?;
+        server.save()?;
+        server.warm();
+        for beside in &ROWS {
+            if beside.dropped && !server::drop_caches(options) {
+                left_out = true;
+                continue;
+            }
+            // Twice, as what is asked for once does not stay.
+            load::fill(server.port, 2 * HOT, |n, out| {
+                load::command(out, &[b"GET", format!("hot:{}", n % HOT).as_bytes()]);
+            })?;
+            let (start, cpu) = (Instant::now(), server.cpu_us());
+            let (seen, others) = measure(options, &server, beside)?;
+            let cores = (server.cpu_us() - cpu) / start.elapsed().as_secs_f64() / 1e6;
+            let cold = (others.requests * beside.keys) as f64 / others.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+            let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|share| short(seen.latencies.ms(share)));
+            if program.tarn {
+                let cache = if beside.dropped { ", the page cache dropped" } else { "" };
+                told.push(format!("{p99} and {p999} beside {}{cache}", beside.title));
+            }
+            table.push(vec![
+                beside.title.to_owned(),
+                if programs.len() > 1 { server.name.clone() } else { String::new() },
+                if beside.dropped { "dropped" } else { "warm" }.to_owned(),
+                if beside.clients > 0 { rounded(cold) } else { String::new() },
+                p50,
+                p99,
+                p999,
+                max,
+                short(seen.late.ms(0.99)),
+                short(seen.late.ms(0.999)),
+                format!("{cores:.2}"),
+            ]);
+        }
+    }
+    let text = format!(
+        "GETs of {} keys in memory over one connection, {} a second, each sent when its time has come, whatever has been answered by then, \
+         its latency counted from that time on (an open loop, so no coordinated omission), for {} s a row; beside it, on the data and \
+         with the budget of the cold tables ({} keys, `--maxmemory {}`), clients that ask for {} cold keys a second, at which a core \
+         stays free. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's.{}",
+        thousands(HOT as f64),
+        thousands(options.rate),
+        (options.seconds() * 2).as_secs_f64(),
+        thousands(options.cold_keys() as f64),
+        options.cold_memory(),
+        thousands(options.background),
+        if left_out {
+            " The rows with the page cache dropped are left out: that takes root, and no `--keep-caches`."
+        } else {
+            ""
+        }
+    );
+    let short = format!("Hot GETs of an open loop, p99 and p99.9 in ms: {}.", told.join("; "));
+    let short = (!told.is_empty()).then_some(short);
+    Ok(vec![Section { title: "Hot beside cold".to_owned(), text, table: table.dense(), short }])
+}
