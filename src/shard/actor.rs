@@ -327,6 +327,7 @@ impl<'a> Shard<'a> {
                 return Some(core);
             }
         }
+        moment::here(moment::Moment::Sleeping);
         let core = self.actor.core.try_lock_for(MOST_SLEEP);
         if core.is_none() {
             // Whoever comes next need not find out anew.
@@ -463,6 +464,8 @@ pub(in crate::shard) mod moment {
     pub(in crate::shard) enum Moment {
         /// The mailbox has been looked at, the core is about to be given back.
         Unlocking,
+        /// A core that somebody has is about to be slept for.
+        Sleeping,
         /// The cores that were free are about to be given back, as one was not.
         GivingUp,
     }

@@ -57,6 +57,19 @@ fn rule_14_a_rotation_that_fails_before_the_switch_changes_nothing() {
 }
 
 #[test]
+fn rule_14_what_a_crash_left_of_a_removal_goes_at_the_start() {
+    let sim = SimIo::new();
+    with_records(&sim, Fsync::No, 1);
+    let gone = dir().join("gone.tmp");
+    sim.put(&gone, b"half of a segment");
+    let (_, records) = reopen(&sim.process_crash(), Fsync::No).unwrap();
+    assert_eq!(assert_sequence(&records, 1), 1);
+    let sim = sim.process_crash();
+    reopen(&sim, Fsync::No).unwrap();
+    assert!(sim.contents(&gone).is_none());
+}
+
+#[test]
 fn rule_14_a_failed_deletion_is_taken_up_again() {
     for op in [Op::Remove, Op::SyncDir] {
         let sim = SimIo::new();

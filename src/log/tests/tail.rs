@@ -5,6 +5,7 @@ use crate::log::Damage;
 use crate::log::format::{FRAME_HEADER, FRAME_MAGIC, SEGMENT_HEADER, encode_segment_header};
 use crate::log::read::CHUNK;
 use crate::log::segment::ROOM;
+use crate::log::sim::Op;
 use crate::log::{Io, Origin, scan};
 
 /// Offsets of the frames of records 1 to `n` when each is a frame of its own, and the end.
@@ -78,6 +79,21 @@ fn rule_4_room_ahead_of_the_frames_is_no_damage() {
         let (_, records) = reopen(&sim.process_crash(), fsync).unwrap();
         assert_eq!(assert_sequence(&records, 1), 22);
     }
+}
+
+/// With a write that failed the room is cut off, too.
+#[test]
+fn rule_6_there_is_room_again_after_a_failed_write() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::Always, 3);
+    log.core.turn(false);
+    sim.fail(Op::Write, 0, 1, libc::EIO);
+    add(&log, waiter);
+    assert_eq!(sim.contents(&path(1)).unwrap().len(), frames(3)[3]);
+    sim.heal();
+    (0..2).for_each(|_| log.core.turn(false));
+    assert_eq!(log.synced(), 4);
+    assert!(sim.contents(&path(1)).unwrap().len() > frames(4)[4] + ROOM as usize / 2);
 }
 
 /// What is appended behind the room of a segment that is the last one by a cut would never be found again.

@@ -69,6 +69,34 @@ fn a_mailbox_longer_than_a_drain_is_emptied() {
     assert_eq!(actors.ran(), 1000);
 }
 
+/// Nobody waits for who may take long, nor twice for who has turned out to.
+#[test]
+fn a_core_that_is_held_for_long_is_not_waited_for() {
+    let actors = Actors::new(2);
+    let engine = &actors.engine;
+    let is_had = || engine.try_lease(&[0, 1]).is_some();
+    let sleeps = |times: usize| {
+        let slept = Arc::new(AtomicUsize::new(0));
+        let count = slept.clone();
+        moment::at(Moment::Sleeping, move || _ = count.fetch_add(1, Ordering::SeqCst));
+        assert!(!is_had());
+        assert_eq!(slept.load(Ordering::SeqCst), times);
+        moment::at(Moment::Sleeping, || ());
+    };
+    let held = engine.shards.at(1).core();
+    sleeps(0);
+    drop(held);
+    assert!(is_had());
+    let held = engine.shards.at(1).try_core();
+    sleeps(1);
+    sleeps(0);
+    drop(held);
+    assert!(is_had());
+    let held = engine.shards.at(1).try_core();
+    sleeps(1);
+    drop(held);
+}
+
 #[test]
 fn work_over_free_shards_is_run_at_once() {
     let actors = Actors::new(3);

@@ -152,14 +152,22 @@ fn a_flush_on_several_threads_brings_every_shard() {
     }
     let dirty = |engine: &Engine| engine.shards.iter().filter(|shard| shard.core().dirty_bytes > 0).count();
     assert_eq!(dirty(&engine), 5);
-    world.sim.fail_step(Some(("flush.synced", libc::EIO)));
-    assert!(engine.flush().is_err());
-    world.sim.fail_step(None);
-    engine.mend_store();
+    let fails = |world: &World| {
+        world.sim.fail_step(Some(("flush.synced", libc::EIO)));
+        assert!(engine.flush().is_err());
+        world.sim.fail_step(None);
+        engine.mend_store();
+    };
+    fails(&world);
     assert_eq!((dirty(&engine), engine.stats.flushes.load(Ordering::Relaxed)), (5, 0));
     world.verify();
     engine.flush().unwrap();
     assert_eq!((dirty(&engine), engine.stats.flushes.load(Ordering::Relaxed)), (0, 1));
+    // Of a thread that fails alone the flush knows as well.
+    let key = (0..).map(|n| format!("k{n}")).find(|key| engine.router.shard_of(key.as_bytes()) == 2).unwrap();
+    world.put(NAMES[0], key.as_bytes(), b"w", 0);
+    fails(&world);
+    assert_eq!((dirty(&engine), engine.stats.flushes.load(Ordering::Relaxed)), (1, 1));
     drop(engine);
     world.crash(None);
     world.verify();
