@@ -440,7 +440,7 @@ impl<'a> Shard<'a> {
         (0..HOT_LINES).for_each(|line| prefetch_to_write(at.wrapping_add(line * LINE)));
     }
 
-    /// The table's slots as of the last release: of two that are told apart in passing.
+    /// The table's slots as of the last release; between two of them, first and number may not belong together.
     #[inline]
     pub fn slots(self) -> Slots {
         Slots { base: self.actor.slots.load(Ordering::Relaxed), mask: self.actor.slots_mask.load(Ordering::Relaxed) }
