@@ -9,8 +9,8 @@
 //! | ready: the log says so, systemd is told | |
 //! | SIGTERM, SIGINT or SHUTDOWN: no more connections, no more commands, last replies, flush, sync | |
 //!
-//! A second SIGINT ends the process at once; so does the first during the replay, which changes nothing that the next
-//! start would miss. A command that does not end keeps the shutdown waiting for `shutdown-timeout` at most: then there is
+//! A second SIGINT ends the process at once; so does whatever ends it during the replay, which changes nothing that the
+//! next start would miss. A command that does not end keeps the shutdown waiting for `shutdown-timeout` at most: then there is
 //! no flush, as the log holds every write.
 //!
 //! A panic, in whatever thread, is logged with its backtrace and ends the process: what is acknowledged is in the log.
@@ -161,7 +161,7 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
         .map(|listener| tokio::spawn(listen::accept(server.clone(), listener, workers.clone())))
         .collect();
     tasks.push(tokio::spawn(sample(server.clone())));
-    let ended = load_and_wait(server, settings, &mut signals).await;
+    let ended = load_and_wait(server, settings, &mut signals, replay(server)).await;
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     if let Some(path) = &settings.unixsocket {
         let _ = std::fs::remove_file(path);
@@ -173,26 +173,43 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
 }
 
 /// Why the server ends.
+#[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The log is not even read.
+    /// No command has been served.
     NothingToSave,
     Asked(Shutdown),
 }
 
-async fn load_and_wait(server: &Arc<Server>, settings: &Settings, signals: &mut Signals) -> Result<End, Failure> {
+async fn load_and_wait(
+    server: &Server,
+    settings: &Settings,
+    signals: &mut Signals,
+    mut replayed: oneshot::Receiver<Result<(), String>>,
+) -> Result<End, Failure> {
     let mut asked = server.shutdown.subscribe();
-    let stopped = tokio::select! {
-        outcome = replay(server) => match outcome {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => return Err(error.into()),
-            Err(_) => return Err("the replay of the log panicked".into()),
-        },
-        name = signals.next() => Some(name),
-        _ = asked.changed() => Some("SHUTDOWN"),
+    // By its value, as SHUTDOWN may have come before this was here to see it change.
+    let mut asked =
+        async || asked.wait_for(Option::is_some).await.map_or(Shutdown::Save, |how| how.unwrap_or(Shutdown::Save));
+    let outcome = |ended: Result<Result<(), String>, oneshot::error::RecvError>| match ended {
+        Ok(outcome) => outcome.map_err(Failure::from),
+        Err(_) => Err(Failure::from("the replay of the log panicked")),
     };
-    if let Some(by) = stopped {
-        tracing::info!(by, "ends before the log is replayed");
-        return Ok(End::NothingToSave);
+    let early = tokio::select! {
+        ended = &mut replayed => {
+            outcome(ended)?;
+            None
+        }
+        by = signals.next() => Some((by, Shutdown::Save)),
+        how = asked() => Some(("SHUTDOWN", how)),
+    };
+    if let Some((by, how)) = early {
+        if server.engine.set_gate(gate::STOPPING, true) & gate::LOADING != 0 {
+            tracing::info!(by, "ends before the log is replayed");
+            return Ok(End::NothingToSave);
+        }
+        // Clients were served before this task was told of it.
+        outcome(replayed.await)?;
+        return Ok(End::Asked(how));
     }
     announce(server, settings);
     tokio::select! {
@@ -200,7 +217,7 @@ async fn load_and_wait(server: &Arc<Server>, settings: &Settings, signals: &mut 
             tracing::info!(signal = name, "signal received, shutting down");
             Ok(End::Asked(Shutdown::Save))
         }
-        _ = asked.changed() => Ok(End::Asked((*asked.borrow()).unwrap_or(Shutdown::Save))),
+        how = asked() => Ok(End::Asked(how)),
     }
 }
 
@@ -364,3 +381,6 @@ impl Signals {
         self.interrupt.recv().await;
     }
 }
+
+#[cfg(test)]
+mod tests;

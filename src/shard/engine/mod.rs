@@ -183,13 +183,9 @@ impl Engine {
         self.first_names.clone()
     }
 
-    /// Sets or clears a bit of the gate.
-    pub fn set_gate(&self, bit: u32, on: bool) {
-        if on {
-            self.gate.fetch_or(bit, Ordering::SeqCst);
-        } else {
-            self.gate.fetch_and(!bit, Ordering::SeqCst);
-        }
+    /// Sets or clears a bit of the gate; what the gate was before.
+    pub fn set_gate(&self, bit: u32, on: bool) -> u32 {
+        if on { self.gate.fetch_or(bit, Ordering::SeqCst) } else { self.gate.fetch_and(!bit, Ordering::SeqCst) }
     }
 
     /// All shard ids.

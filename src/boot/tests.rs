@@ -1,0 +1,38 @@
+use super::*;
+use crate::config::Source;
+use crate::shard::keyspace::walk::tests::options;
+
+/// A server on an empty directory whose log is not replayed.
+fn server(dir: &Path) -> Server {
+    let engine = Engine::open(Arc::new(RealIo), options(dir, 1)).unwrap();
+    Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), crate::command::table())
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn who_ends_before_the_replay_has_nothing_to_save() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, mut signals) = (server(dir.path()), Signals::new().unwrap());
+    let (_replays, replayed) = oneshot::channel();
+    server.shutdown.send_replace(Some(Shutdown::NoSave));
+    let end = load_and_wait(&server, &server.config.settings(), &mut signals, replayed).await.unwrap();
+    assert_eq!(end, End::NothingToSave);
+    server.engine.replay().unwrap();
+    assert_ne!(server.engine.gate.load(Ordering::SeqCst) & gate::STOPPING, 0, "no command is served any more");
+}
+
+/// Clients are served as soon as the gate opens, which is before the main task is told of it.
+#[tokio::test(flavor = "current_thread")]
+async fn who_ends_right_after_the_replay_ends_in_good_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, mut signals) = (server(dir.path()), Signals::new().unwrap());
+    let (done, replayed) = oneshot::channel();
+    server.engine.replay().unwrap();
+    server.shutdown.send_replace(Some(Shutdown::NoSave));
+    let told = async {
+        tokio::task::yield_now().await;
+        done.send(Ok(())).unwrap();
+    };
+    let settings = server.config.settings();
+    let (end, ()) = tokio::join!(load_and_wait(&server, &settings, &mut signals, replayed), told);
+    assert_eq!(end.unwrap(), End::Asked(Shutdown::NoSave));
+}
