@@ -383,4 +383,5 @@ impl Signals {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests;
