@@ -1,13 +1,19 @@
-//! The system's allocator, counted, so that INFO can tell how many bytes are in use.
+//! The allocator, counted, so that INFO can tell how many bytes are in use: the system's, but for blocks of some KiB, which
+//! come from a [`pool`] of all threads.
 //!
 //! Each thread gathers its own sum and hands it to the common counter whenever it has moved by [`SLACK`]: an
 //! allocation costs an addition to thread-local memory, and the counter is off by at most [`SLACK`] a thread, ended
 //! ones included.
 
+mod pool;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::{Duration, Instant};
+
+use pool::POOL;
 
 /// What a thread may keep to itself, bytes.
 const SLACK: isize = 32 << 10;
@@ -57,13 +63,19 @@ pub fn settle(heaps: usize) {
     }
 }
 
-/// What a block of this size takes of the allocator's memory: a header, and a multiple of 16. Nothing takes nothing.
+/// What a block of this size takes of the allocator's memory: of the system's, a header, and a multiple of 16. Nothing takes
+/// nothing.
 pub fn block_bytes(size: usize) -> usize {
-    if size == 0 { 0 } else { (size + 8).next_multiple_of(16).max(32) }
+    match pool::class(size, 1) {
+        Some(class) => pool::class_bytes(class),
+        None if size == 0 => 0,
+        None => (size + 8).next_multiple_of(16).max(32),
+    }
 }
 
 /// Gives free memory of the allocator back to the system.
 pub fn trim() {
+    POOL.trim();
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "no safe form")]
     // SAFETY: takes a plain integer and may be called at any time.
@@ -146,34 +158,69 @@ fn count(bytes: isize) {
 pub struct Counted;
 
 #[expect(unsafe_code, reason = "the trait is unsafe to implement")]
-// SAFETY: everything is passed on to the system's allocator unchanged; counting neither allocates nor panics.
+// SAFETY: a block's size and alignment, which the caller gives back with it, tell which of the two allocators it is from;
+// everything is passed on to that one. Counting neither allocates nor panics.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
+        match pool::class(layout.size(), layout.align()) {
+            Some(class) => POOL.take(class).map_or(std::ptr::null_mut(), NonNull::as_ptr),
+            // SAFETY: the caller's promises are passed on.
+            None => unsafe { System.alloc(layout) },
+        }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
+        // SAFETY: the caller's promises are passed on; a block is never null.
+        unsafe {
+            match pool::class(layout.size(), layout.align()) {
+                Some(class) => POOL.give(class, NonNull::new_unchecked(at)),
+                None => System.dealloc(at, layout),
+            }
+        }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc_zeroed(layout) }
+        if pool::class(layout.size(), layout.align()).is_none() {
+            count(layout.size() as isize);
+            // SAFETY: the caller's promises are passed on.
+            return unsafe { System.alloc_zeroed(layout) };
+        }
+        // SAFETY: the caller's promises are passed on; the block has that size.
+        unsafe {
+            let block = self.alloc(layout);
+            if !block.is_null() {
+                block.write_bytes(0, layout.size());
+            }
+            block
+        }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size as isize - layout.size() as isize);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(at, layout, size) }
+        let [old, new] = [layout.size(), size].map(|size| pool::class(size, layout.align()));
+        if old == new {
+            count(size as isize - layout.size() as isize);
+            if old.is_some() {
+                return at;
+            }
+            // SAFETY: the caller's promises are passed on.
+            return unsafe { System.realloc(at, layout, size) };
+        }
+        // SAFETY: the caller promises that the size is right for the alignment; both blocks have as many bytes as are copied.
+        unsafe {
+            let block = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !block.is_null() {
+                block.copy_from_nonoverlapping(at, layout.size().min(size));
+                self.dealloc(at, layout);
+            }
+            block
+        }
     }
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -196,6 +243,39 @@ mod tests {
         assert!(!trimmer.is_due(170 * MB, 100 * MB, false, Duration::from_secs(4)), "takes too much of the time");
         trimmer.took = Duration::from_secs(5);
         assert!(trimmer.is_due(170 * MB, 100 * MB, false, later), "never rarer than within the budget");
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "asks the allocator itself")]
+    fn blocks_keep_what_they_hold_while_they_grow_and_shrink() {
+        let layout = |size| Layout::from_size_align(size, 8).unwrap();
+        for align in [8, 64] {
+            let sizes = [100, 2048, 2049, 2300, 5000, 5001, 32_768, 32_769, 90_000, 4096, 2049, 7, 3000, 1];
+            let mut size = sizes[0];
+            // SAFETY: one block, never used but at its last place and within its size, and freed in the end.
+            unsafe {
+                let layout = |size| Layout::from_size_align(size, align).unwrap();
+                let mut block = Counted.alloc_zeroed(layout(size));
+                for next in sizes {
+                    block.write_bytes(size as u8, size);
+                    block = Counted.realloc(block, layout(size), next);
+                    let kept = std::slice::from_raw_parts(block, size.min(next));
+                    assert!(kept.iter().all(|&byte| byte == size as u8), "{size} to {next}");
+                    assert!((block as usize).is_multiple_of(align));
+                    size = next;
+                }
+                Counted.dealloc(block, layout(size));
+            }
+        }
+        // SAFETY: blocks that are read within their size, and freed as they were asked for.
+        unsafe {
+            let dirty = Counted.alloc(layout(9000));
+            dirty.write_bytes(1, 9000);
+            Counted.dealloc(dirty, layout(9000));
+            let clean = Counted.alloc_zeroed(layout(9000));
+            assert!(std::slice::from_raw_parts(clean, 9000).iter().all(|&byte| byte == 0));
+            Counted.dealloc(clean, layout(9000));
+        }
     }
 
     #[test]
