@@ -63,6 +63,8 @@ pub enum Error {
 
 /// A count that must be zero or more is not.
 pub const NOT_POSITIVE: Error = Error::err("ERR value is out of range, must be positive");
+/// The log is being replayed.
+pub const LOADING: Error = Error::err("LOADING Redis is loading the dataset in memory");
 /// The number of keys that a call announces is not one.
 pub const NUMKEYS: Error = Error::err("ERR numkeys should be greater than 0");
 /// An option COUNT that must be one or more is not.

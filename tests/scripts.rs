@@ -94,6 +94,7 @@ scripts! {
     strings
     table
     transaction
+    watch
     zset
     zset_combine
     zset_ranges

@@ -74,6 +74,14 @@ impl Group {
         self as u8
     }
 
+    /// Whether an element is of a stream's consumer groups, and not of what it holds.
+    #[inline]
+    pub fn is_of_consumers(element: &[u8]) -> bool {
+        const FIRST: u8 = Group::StreamGroup.tag();
+        const LAST: u8 = Group::StreamPel.tag();
+        matches!(element.first(), Some(FIRST..=LAST))
+    }
+
     /// The group of a persisted byte.
     pub const fn from_tag(tag: u8) -> Result<Group, CodecError> {
         match tag {

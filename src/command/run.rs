@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use posted::{First, post};
 
 use super::table;
-use crate::error::{Error, quotation};
+use crate::error::{Error, LOADING, quotation};
 use crate::handler::buffers::Away;
 use crate::handler::ctx::Mark;
 use crate::handler::keys::{keys_of, shards_of};
@@ -242,7 +242,7 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
     }
     // PING tells whether the process lives, not whether its data is there.
     if gate & gate::LOADING != 0 && !command.has(flags::LOADING) && command.name != "ping" {
-        return Err(Error::err("LOADING Redis is loading the dataset in memory"));
+        return Err(LOADING);
     }
     let writes = session.writes(command);
     if gate & gate::REFUSED != 0

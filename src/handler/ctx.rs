@@ -1,12 +1,14 @@
 //! What a command's function gets: its transaction, its session and the server.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
 
 use super::session::Multi;
 use super::{Effects, Error, Found, Result, Server, Session};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
 use crate::meter;
+use crate::shard::engine::watch::Watch;
 use crate::shard::memory::object::{Kind, Object};
 use crate::shard::txn::{PassingString, Txn};
 
@@ -74,6 +76,44 @@ impl Ctx<'_, '_> {
     /// Forgets MULTI's queue: EXEC has run it, or nobody will.
     pub fn end_multi(&mut self) {
         self.session.end_multi();
+    }
+
+    /// Watches nothing any more. Not among what a rollback restores: only a run that commits does so.
+    pub fn unwatch(&mut self) {
+        self.session.unwatch();
+    }
+
+    /// Watches keys of the selected database.
+    ///
+    /// # Errors
+    /// Those of a look-up, or of a client that watches more than `most_bytes`: what was watched before still is.
+    pub fn watch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]> + Clone, most_bytes: usize) -> Result {
+        let session = &mut *self.session;
+        let more: usize = keys.clone().map(|key| Watch::key_bytes(&session.db, key)).sum();
+        if session.multi_bytes() + more > most_bytes {
+            return Err(Error::TooMuch);
+        }
+        meter::hold(more)?;
+        // All are looked at before the first is watched: a run that ends without them leaves nothing behind.
+        keys.clone().try_for_each(|key| self.txn.find(session.ns, key).map(drop))?;
+        meter::fits()?;
+        let watch = session.watch.get_or_insert_with(|| Box::new(Watch::new(&self.server.engine)));
+        let watched = { keys }.try_for_each(|key| watch.add(&mut self.txn, &session.db, key));
+        session.client.watched.store(watch.len() as u64, Ordering::Relaxed);
+        watched
+    }
+
+    /// Whether a key that is watched has changed.
+    ///
+    /// # Errors
+    /// `Undeclared`: not all of them are under lease. They may change as soon as anybody has looked.
+    pub fn is_watch_broken(&self) -> Result<bool> {
+        let Some(watch) = &self.session.watch else { return Ok(false) };
+        let leased = |shard: &u16| self.txn.lease.binary_search_by_key(shard, |core| core.shard).is_ok();
+        if !watch.shards().iter().all(leased) {
+            return Err(Error::Undeclared);
+        }
+        Ok(watch.is_broken(self.txn.now_ms))
     }
 
     /// Where the command stands.

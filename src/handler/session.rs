@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use super::{Command, OwnedArgs, flags};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
+use crate::shard::engine::watch::Watch;
 use crate::shard::memory::names::Names;
 use crate::util::alloc;
 
@@ -92,6 +93,8 @@ pub struct Session {
     pub authenticated: bool,
     /// MULTI's queue.
     pub multi: Option<Multi>,
+    /// What it watches.
+    pub watch: Option<Box<Watch>>,
     /// CLIENT REPLY.
     pub reply_mode: ReplyMode,
     /// CLIENT NO-TOUCH.
@@ -155,13 +158,15 @@ pub struct Client {
     pub proto: AtomicU32,
     /// Commands queued by MULTI; −1 outside.
     pub multi: AtomicI64,
+    /// Keys that it watches.
+    pub watched: AtomicU64,
     /// Index of the last command in the table, `u32::MAX` before the first.
     pub command: AtomicU32,
     /// Bytes of its query buffer.
     pub query_bytes: AtomicU64,
     /// Bytes of its output buffer.
     pub output_bytes: AtomicU64,
-    /// Memory of MULTI's queue.
+    /// Memory of MULTI's queue, and of what is watched.
     pub multi_bytes: AtomicU64,
     /// Room in its query buffer.
     pub query_free: AtomicU64,
@@ -265,6 +270,7 @@ impl Session {
             proto: 2,
             authenticated,
             multi: None,
+            watch: None,
             reply_mode: ReplyMode::On,
             no_touch: false,
             no_evict: false,
@@ -321,10 +327,24 @@ impl Session {
         self.client.bits.fetch_or(on, Ordering::Relaxed);
     }
 
-    /// Forgets the queue, if there is one: EXEC has run it, or nobody will.
+    /// Forgets the queue, if there is one, and what was watched for it: EXEC has run it, or nobody will.
     pub fn end_multi(&mut self) {
         self.multi = None;
         self.client.multi.store(-1, Ordering::Relaxed);
+        self.unwatch();
+    }
+
+    /// Watches nothing any more.
+    pub fn unwatch(&mut self) {
+        if self.watch.take().is_some() {
+            self.client.watched.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Memory of what it has queued and watches, bytes.
+    pub fn multi_bytes(&self) -> usize {
+        let queued = self.multi.as_ref().map_or(0, Multi::memory_bytes);
+        queued + self.watch.as_ref().map_or(0, |watch| watch.memory_bytes())
     }
 
     /// Turns to the namespace of this name, which the current map holds.

@@ -223,8 +223,7 @@ impl Connection {
         let (client, server) = (&*self.client, &self.worker.server);
         // As long as the session is away, its queue is what it was.
         if let Some(session) = &state.session {
-            let queued = session.multi.as_ref().map_or(0, |multi| multi.memory_bytes());
-            client.multi_bytes.store(queued as u64, Ordering::Relaxed);
+            client.multi_bytes.store(session.multi_bytes() as u64, Ordering::Relaxed);
         }
         let memory = state.memory_bytes() as u64 + client.multi_bytes.load(Ordering::Relaxed);
         client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);

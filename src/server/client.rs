@@ -63,7 +63,7 @@ fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
     text.clear();
     let _ = write!(
         text,
-        " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} watch=0 qbuf={query} qbuf-free={} argv-mem=0 \
+        " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} watch={} qbuf={query} qbuf-free={} argv-mem=0 \
          multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=default redir=-1 \
          resp={} lib-name=",
         seconds(client.since_ms),
@@ -71,6 +71,7 @@ fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
         letters(client),
         client.db.load(Ordering::Relaxed),
         client.multi.load(Ordering::Relaxed),
+        load(&client.watched),
         load(&client.query_free),
         load(&client.multi_bytes),
         client.memory_bytes(),

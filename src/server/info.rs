@@ -78,6 +78,8 @@ struct Shards {
     /// Keys that are held by commands in slices, and commands that wait for one.
     busy: u64,
     waiting: u64,
+    /// Keys that clients watch.
+    watched: u64,
     cold_bytes: u64,
     cold_entries: u64,
     garbage: u64,
@@ -128,6 +130,7 @@ impl Shards {
         sum.rests += stats.rests;
         self.busy += core.busy.len() as u64;
         self.waiting += core.busy.waiting() as u64;
+        self.watched += core.watched.len() as u64;
         sum.passing_reads += stats.passing_reads;
         sum.blind_writes += stats.blind_writes;
         self.dirty_objects += (core.dirty.len() + core.in_flight.len()) as u64;

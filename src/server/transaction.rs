@@ -1,4 +1,4 @@
-//! MULTI, EXEC, DISCARD.
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
 //! EXEC is an ordinary function over the shards of everything queued: one transaction, one log record, so that a crash
 //! leaves all of it or nothing. A queued command that fails takes back only its own writes, as in Redis.
@@ -8,12 +8,15 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::error::LOADING;
 use crate::handler::effects::Ran;
 use crate::handler::keys::{Hints, shards_of};
+use crate::handler::limits::Bounds;
 use crate::handler::session::Multi;
-use crate::handler::{Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, flags};
+use crate::handler::{Args, Command, Ctx, Effect, Error, Group, KeySpec, Reply, Result, Server, Session, flags, key};
 use crate::meter;
 use crate::shard::actor::ShardSet;
+use crate::shard::engine::gate;
 
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     if ctx.session().multi.is_some() {
@@ -43,6 +46,14 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         ctx.end_multi();
         return Err(Error::err("EXECABORT Transaction discarded because of previous errors."));
     }
+    if ctx.is_watch_broken()? {
+        ctx.end_multi();
+        // Whoever has changed it may not be in the log yet.
+        ctx.txn.saw_all();
+        out.nil_array();
+        return Ok(());
+    }
+    let Some(multi) = ctx.multi() else { return Ok(()) };
     if !may_block && multi.queue.iter().any(|(command, _)| command.has(flags::THREAD)) {
         return Err(Error::Cold);
     }
@@ -70,9 +81,34 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     fits
 }
 
-/// The shards of everything queued: a key's shard does not depend on the database that a queued SELECT may choose.
+fn watch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if ctx.session().multi.is_some() {
+        return Err(Error::err("ERR WATCH inside MULTI is not allowed"));
+    }
+    if ctx.server.engine.gate.load(Ordering::Relaxed) & gate::LOADING != 0 {
+        return Err(LOADING);
+    }
+    let most_bytes = Bounds::of(ctx.settings()).request;
+    // Of a transaction that will fail nothing more has to be known.
+    if !ctx.session().watch.as_ref().is_some_and(|watch| watch.is_told()) {
+        ctx.watch(args.iter().skip(1), most_bytes)?;
+    }
+    out.ok();
+    Ok(())
+}
+
+fn unwatch(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    // EXEC ends what is watched itself, once it is sure not to be run again.
+    if ctx.session().multi.is_none() {
+        ctx.unwatch();
+    }
+    out.ok();
+    Ok(())
+}
+
+/// The shards of everything queued and watched: a key's shard does not depend on the database that a queued SELECT may choose.
 fn exec_shards(server: &Server, session: &Session, _args: Args<'_>) -> Option<ShardSet> {
-    let mut shards = ShardSet::new();
+    let mut shards = session.watch.as_ref().map_or_else(ShardSet::new, |watch| watch.shards());
     if let Some(multi) = session.multi.as_ref().filter(|multi| !multi.aborted) {
         for (command, args) in &multi.queue {
             shards.extend(shards_of(server, session, command, args.as_args(), &mut Hints::new())?);
@@ -82,6 +118,7 @@ fn exec_shards(server: &Server, session: &Session, _args: Args<'_>) -> Option<Sh
 }
 
 const AT_ONCE: u32 = flags::NOSCRIPT | flags::LOADING | flags::STALE | flags::UNQUEUED;
+const FLAGS: u32 = flags::NOSCRIPT | flags::LOADING | flags::STALE | flags::FAST | flags::ALLOW_BUSY;
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
@@ -95,6 +132,13 @@ pub const COMMANDS: &[Command] = &[
     Command::new("discard", discard, 1, AT_ONCE | flags::FAST | flags::ALLOW_BUSY, Group::Transactions)
         .help("2.0.0", "Forgets all queued commands.")
         .syntax("", "O(N) where N is the number of queued commands"),
+    Command::new("watch", watch, -2, AT_ONCE | flags::FAST | flags::ALLOW_BUSY, Group::Transactions)
+        .keys(&[KeySpec::range(1, -1, 1, key::RO)])
+        .help("2.2.0", "Has the next EXEC do nothing if one of the keys changes before.")
+        .syntax("key [key ...]", "O(1) for each key"),
+    Command::new("unwatch", unwatch, 1, FLAGS, Group::Transactions)
+        .help("2.2.0", "Forgets all watched keys.")
+        .syntax("", "O(N) where N is the number of watched keys"),
 ];
 
 #[cfg(test)]
@@ -222,6 +266,33 @@ mod tests {
         assert_eq!(reply, format!("*7 $-1 +OK :1 :0 +OK {wrong} $5 value "));
         assert!(killed());
         assert_eq!((&client.labels.lock().name[..], session.proto, session.no_touch), (&b"me"[..], 2, true));
+    }
+
+    /// A look without their lease could come before a change, and the commit after it.
+    #[test]
+    fn an_exec_has_the_shards_of_what_is_watched() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::new(engine(dir.path(), 4), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        let mut set = WriteSet::default();
+        let mut under = |session: &mut Session, shards: &[u16], line: &str| {
+            let txn = Txn::new(server.engine.lease(shards), &server.engine.router, &mut set, 1, true);
+            let mut effects = Effects::default();
+            let mut ctx = Ctx::new(txn, session, &mut effects, &server);
+            let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
+            let run = if line == "exec" { exec } else { watch };
+            run(&mut ctx, args.as_args(), &mut Reply::new(2))
+        };
+        let keys: Vec<String> = (0..20).map(|n| format!("key{n}")).collect();
+        let line = format!("watch {}", keys.join(" "));
+        under(&mut session, &[0, 1, 2, 3], &line).unwrap();
+        queue(&mut session, "PING");
+        let none = OwnedArgs::default();
+        assert_eq!(exec_shards(&server, &session, none.as_args()).unwrap()[..], [0, 1, 2, 3]);
+        assert_eq!(under(&mut session, &[0, 1, 3], "exec"), Err(Error::Undeclared));
+        assert!(session.watch.is_some() && session.multi.is_some(), "it is run again");
+        assert_eq!(under(&mut session, &[0, 1, 2, 3], "exec"), Ok(()));
+        assert!(session.watch.is_none() && session.multi.is_none());
     }
 
     #[test]

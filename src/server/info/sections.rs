@@ -101,14 +101,14 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.line("client_recent_max_input_buffer", most(|client| &client.query_bytes));
     text.line("client_recent_max_output_buffer", most(|client| &client.output_bytes));
     text.line("blocked_clients", blocked);
+    text.line("watching_clients", facts.server.engine.watching.load(Ordering::Relaxed));
+    text.line("total_watched_keys", facts.shards.watched);
     zeros(
         text,
         &[
             "tracking_clients",
             "pubsub_clients",
-            "watching_clients",
             "clients_in_timeout_table",
-            "total_watched_keys",
             "total_blocking_keys",
             "total_blocking_keys_on_nokey",
         ],

@@ -12,6 +12,7 @@ pub mod checkpoint;
 pub mod long;
 pub mod options;
 pub mod readers;
+pub mod watch;
 
 pub use options::{EngineOptions, Sizes};
 
@@ -97,6 +98,8 @@ pub struct Engine {
     pub readers: Readers,
     /// Who runs commands in slices.
     pub long: Long,
+    /// Clients that watch keys.
+    pub watching: AtomicUsize,
     pub(in crate::shard) counts: Counts,
     /// I/O of the log; its named steps also mark the steps of a flush.
     pub io: Arc<dyn Io>,

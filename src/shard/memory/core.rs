@@ -11,6 +11,7 @@
 //! | `counts` | keys per namespace |
 //! | `order` | keys that fjall does not show yet, sorted; kept only while somebody looks for few among many |
 //! | `busy` | keys that commands in slices hold: their objects stay, and nobody else writes them |
+//! | `watched` | keys that clients watch, and who is told when one changes |
 //! | `door` | sees what is read only in passing |
 //! | `cold` | moka: metadata of clean objects that left the table |
 //!
@@ -36,6 +37,7 @@ use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state
 use super::order::Order;
 use super::reads::{Reads, meta_key};
 use super::table::{Index, Table, table_hash};
+use super::watched::Watched;
 use crate::shard::router::ShardId;
 
 /// Per-shard counters of INFO; written under the shard's lock only.
@@ -90,6 +92,8 @@ pub struct Core {
     pub table: Table,
     /// Keys that commands in slices hold.
     pub busy: Busy,
+    /// Keys that clients watch.
+    pub watched: Watched,
     /// Copy of the name → id map.
     pub names: Arc<Names>,
     /// Keys per namespace; below zero where a count was wrong, until they are counted anew.
@@ -152,15 +156,6 @@ pub struct Core {
     pub cold: ColdCache,
     /// Takes big bodies to be freed.
     pub trash: crossbeam_channel::Sender<Box<Body>>,
-}
-
-/// Bytes of a full table for each key that its doorkeeper sees before it forgets: about as many keys as come by while a
-/// fourth of the table leaves.
-const BYTES_OF_A_PASSER: usize = 512;
-
-/// A doorkeeper for a table that may hold so much.
-pub fn door(table_limit: usize) -> Doorkeeper {
-    Doorkeeper::new(table_limit / BYTES_OF_A_PASSER)
 }
 
 impl Core {
@@ -412,7 +407,7 @@ impl Core {
     /// Takes other limits. A second-level cache of another size is a new one; the old one is the caller's to free.
     pub fn resize(&mut self, table_limit: usize, cold_budget: usize) -> Option<ColdCache> {
         self.table_limit = table_limit;
-        self.door = door(table_limit);
+        self.door = Doorkeeper::of_table(table_limit);
         let other = self.cold.budget() != cold_budget;
         other.then(|| {
             let new = self.cold.successor(cold_budget);

@@ -14,7 +14,16 @@ pub struct Doorkeeper {
     seen: usize,
 }
 
+/// Bytes of a full table for each key that its doorkeeper sees before it forgets: about as many keys as come by while a
+/// fourth of the table leaves.
+const BYTES_OF_A_PASSER: usize = 512;
+
 impl Doorkeeper {
+    /// For a table that may hold so much.
+    pub fn of_table(limit_bytes: usize) -> Self {
+        Doorkeeper::new(limit_bytes / BYTES_OF_A_PASSER)
+    }
+
     /// That forgets all once it has seen so many.
     pub fn new(keys: usize) -> Self {
         let keys = keys.max(DOOR_KEYS).next_power_of_two();

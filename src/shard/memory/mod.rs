@@ -36,3 +36,4 @@ pub mod order;
 pub mod overlay;
 pub mod reads;
 pub mod table;
+pub mod watched;

@@ -17,7 +17,8 @@ use crate::shard::engine::readers::{Counts, READERS, Readers};
 use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, is_cold, spawn};
 use crate::shard::memory::blind::Blind;
 use crate::shard::memory::cold::ColdCache;
-use crate::shard::memory::core::{Core, door};
+use crate::shard::memory::core::Core;
+use crate::shard::memory::door::Doorkeeper;
 use crate::shard::memory::garbage::Queue;
 use crate::shard::memory::membership::Membership;
 use crate::shard::memory::names::Names;
@@ -63,6 +64,7 @@ impl Engine {
             store,
             io,
             gate: AtomicU32::new(gate::LOADING),
+            watching: Default::default(),
             stats: EngineStats::default(),
             first_names: names.clone(),
             readers: Readers::default(),
@@ -277,7 +279,8 @@ fn open_core(
         trash,
         membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
         busy: Default::default(),
-        door: door(options.table_budget / shards as usize),
+        watched: Default::default(),
+        door: Doorkeeper::of_table(options.table_budget / shards as usize),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
         stats: Default::default(),

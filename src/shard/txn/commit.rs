@@ -1,7 +1,7 @@
 //! The end of a transaction, or of a part of it: what it leaves in log and cores, or nothing.
 
 use super::undo::Undo;
-use super::{Found, Mark, Txn, WriteSet};
+use super::{Found, Mark, Tells, Txn, WriteSet};
 use crate::codec::{Meta, NsId, redo};
 use crate::log::{LARGE, Log, Lsn};
 use crate::shard::memory::object::{Kind, state};
@@ -67,6 +67,7 @@ impl Txn<'_, '_> {
             redo => log.append(|_, out| out.extend_from_slice(redo)),
         };
         self.set.redo.clear();
+        self.follow_names();
         for undo in self.set.undo.drain(..) {
             if let Undo::Body { at, body: Some(body), .. } = undo {
                 self.lease[at.at as usize].throw_away(body);
@@ -74,7 +75,8 @@ impl Txn<'_, '_> {
         }
         self.set.arena.clear();
         for i in 0..self.set.touched.len() {
-            self.stamp(self.set.touched[i], lsn);
+            let (at, tells) = self.set.touched[i];
+            self.stamp(at, tells, lsn);
         }
         self.set.touched.clear();
         self.set.give_back();
@@ -98,7 +100,7 @@ impl Txn<'_, '_> {
     /// Logs the metadata of the bodies that changed, once each.
     fn log_pending(&mut self) {
         for i in 0..self.set.touched.len() {
-            let at = self.set.touched[i];
+            let (at, _) = self.set.touched[i];
             let table = &mut self.lease[at.at as usize].table;
             if !table.is_used(at.index) {
                 continue;
@@ -112,7 +114,24 @@ impl Txn<'_, '_> {
         }
     }
 
-    fn stamp(&mut self, at: Found, lsn: Lsn) {
+    /// Tells those who watch keys of databases that the transaction has emptied or swapped.
+    fn follow_names(&mut self) {
+        let mut last = None;
+        for undo in &self.set.undo {
+            // The first of a core knows the names that were before the transaction.
+            if let Undo::Names { at, before } = undo
+                && last.is_none_or(|last| last < *at)
+            {
+                let core = &mut *self.lease[*at as usize];
+                if !core.watched.is_empty() {
+                    core.watched.follow(&before.names, &core.names);
+                }
+                last = Some(*at);
+            }
+        }
+    }
+
+    fn stamp(&mut self, at: Found, tells: Tells, lsn: Lsn) {
         const TRACE: u8 = state::MAYBE_STORED | state::IN_FLIGHT;
         let core = &mut *self.lease[at.at as usize];
         if !core.table.is_used(at.index) {
@@ -120,6 +139,9 @@ impl Txn<'_, '_> {
         }
         let object = core.table.at_mut(at.index);
         object.lsn = lsn;
+        if tells != Tells::Nobody && !core.watched.is_empty() {
+            core.watched.changed(object.ns, object.key(), tells == Tells::WhoSawIt);
+        }
         if let Some(body) = &mut object.body
             && body.version == 0
         {
@@ -143,7 +165,7 @@ impl WriteSet {
             self.header.capacity(),
             self.arena.capacity(),
             self.undo.capacity() * size_of::<Undo>(),
-            self.touched.capacity() * size_of::<Found>(),
+            self.touched.capacity() * size_of::<(Found, Tells)>(),
             self.counts.capacity() * size_of::<(u16, NsId)>(),
             self.hints.capacity() * size_of::<(usize, u64)>(),
         ]

@@ -13,7 +13,7 @@
 use std::ops::{Bound, Deref};
 
 use super::undo::Undo;
-use super::{Found, Txn};
+use super::{Found, Tells, Txn};
 use crate::codec::element::Group;
 use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
@@ -26,6 +26,12 @@ use crate::store::StoreError;
 
 /// What an element is while fjall holds it and memory has a copy.
 const CLEAN: u8 = overlay::state::MAYBE_STORED | overlay::state::BASE | overlay::state::NEXT;
+
+/// Who watches a stream is not told of what becomes of its consumers.
+#[inline]
+fn tells(element: &[u8]) -> Tells {
+    if Group::is_of_consumers(element) { Tells::Nobody } else { Tells::Everybody }
+}
 
 impl Txn<'_, '_> {
     /// Makes a key hold an empty collection, whatever it held before. Who leaves it empty removes it before the command ends.
@@ -70,12 +76,16 @@ impl Txn<'_, '_> {
 
     /// Changes what the metadata says of a body; the commit logs it.
     pub(in crate::shard) fn change_body(&mut self, at: Found, change: impl FnOnce(&mut Body)) {
+        self.change_body_as(at, Tells::Everybody, change);
+    }
+
+    fn change_body_as(&mut self, at: Found, tells: Tells, change: impl FnOnce(&mut Body)) {
         let Some(body) = &mut self.lease[at.at as usize].table.at_mut(at.index).body else { return };
         let before = Undo::Meta { at, size: body.size, extra: body.extra, form: body.form };
         change(body);
         body.pending = true;
         self.set.undo.push(before);
-        self.touch(at);
+        self.touch_as(at, tells);
     }
 
     /// Counts elements that came or went.
@@ -86,17 +96,17 @@ impl Txn<'_, '_> {
         }
     }
 
-    /// Sets what the type adds to the metadata.
+    /// Sets what the type adds to the metadata. Who watches the key is told by what is done to the elements.
     pub fn set_extra(&mut self, at: Found, extra: Extra) {
         if self.body(at).extra != extra {
-            self.change_body(at, |body| body.extra = extra);
+            self.change_body_as(at, Tells::Nobody, |body| body.extra = extra);
         }
     }
 
     /// Sets what `OBJECT ENCODING` goes by.
     pub fn set_form(&mut self, at: Found, form: u8) {
         if self.body(at).form != form {
-            self.change_body(at, |body| body.form = form);
+            self.change_body_as(at, Tells::Nobody, |body| body.form = form);
         }
     }
 
@@ -271,7 +281,7 @@ impl Txn<'_, '_> {
             Some(was) => Undo::Element { at, was },
             None => Undo::NoElement { at, key: Key::from_slice(key) },
         });
-        self.touch(at);
+        self.touch_as(at, tells(key));
         existed
     }
 
@@ -311,7 +321,7 @@ impl Txn<'_, '_> {
         core.dirty_bytes += more;
         core.count_less(old.dirty_bytes());
         self.set.undo.push(Undo::Element { at, was: old });
-        self.touch(at);
+        self.touch_as(at, tells(key));
         Ok(true)
     }
 

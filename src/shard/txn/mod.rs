@@ -40,6 +40,7 @@ use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Body, Kind, Object, state};
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
+use crate::shard::memory::watched::Watcher;
 use crate::shard::router::{Router, ShardId};
 
 pub use strings::{BIG_STRING, CHUNK, PassingString};
@@ -67,8 +68,19 @@ pub struct WriteSet {
     header: Vec<u8>,
     undo: Vec<Undo>,
     arena: Vec<u8>,
-    touched: Vec<Found>,
+    /// Objects that were changed, and who of those who watch their keys is told.
+    touched: Vec<(Found, Tells)>,
     counts: SmallVec<[(u16, NsId); 2]>,
+}
+
+/// Who of those who watch a key is told that its object was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Tells {
+    /// Nobody: it is not what WATCH is about.
+    Nobody,
+    /// Those for whom it was there: it had expired, and is removed now.
+    WhoSawIt,
+    Everybody,
 }
 
 /// A point in a transaction to which it can return.
@@ -247,15 +259,21 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.set.undo.push(Undo::Header { at, kind, expire_ms, state });
     }
 
+    /// An object has changed.
     fn touch(&mut self, at: Found) {
+        self.touch_as(at, Tells::Everybody);
+    }
+
+    fn touch_as(&mut self, at: Found, tells: Tells) {
         debug_assert!(
             self.holds || !self.lease[at.at as usize].busy.holds(self.object(at).key()),
             "nobody writes what another command goes through"
         );
         self.charge();
         self.lease[at.at as usize].touch_dirty(at.index);
-        if self.set.touched.last() != Some(&at) {
-            self.set.touched.push(at);
+        match self.set.touched.last_mut() {
+            Some((last, told)) if *last == at => *told = tells.max(*told),
+            _ => self.set.touched.push((at, tells)),
         }
     }
 
@@ -427,7 +445,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         core.table.at_mut(at.index).kind = Kind::Absent;
         core.order_remove(at.index);
         self.add_count(at.at, ns, -1);
-        self.touch(at);
+        self.touch_as(at, if live { Tells::Everybody } else { Tells::WhoSawIt });
         live
     }
 
@@ -488,6 +506,20 @@ impl<'a, 'e> Txn<'a, 'e> {
                 core.dirty_counts.retain(|ns| !dead.contains(ns));
             }
         }
+    }
+
+    /// Has a watcher told of a key's next change: when it expires, Unix ms, 0 for never or if it is not there. `None` if it
+    /// is watched already.
+    ///
+    /// # Errors
+    /// As of [`Txn::find`].
+    pub(in crate::shard) fn watch(&mut self, db: &[u8], key: &[u8], watcher: &Arc<Watcher>) -> Result<Option<u64>> {
+        let Some(ns) = self.lease.first().and_then(|core| core.names.id(db)) else { return Ok(None) };
+        let found = self.find(ns, key)?;
+        let expire_ms = found.map_or(0, |found| self.object(found).expire_ms);
+        let (_, at) = self.place(key)?;
+        let is_new = self.lease[at as usize].watched.add(ns, key, watcher, found.is_some());
+        Ok(is_new.then_some(expire_ms))
     }
 
     /// The shard ids under lease.
