@@ -84,7 +84,7 @@ pub(super) struct Pool {
 /// The process' one.
 pub(super) static POOL: Pool = Pool::new();
 
-/// Neither allocates nor panics: the standard library's locks are a word each.
+/// Neither allocates nor panics: on Linux the standard library's locks are a word each.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -92,7 +92,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The class of blocks of this size and alignment, if they are the pool's.
 #[inline]
 pub(super) fn class(size: usize, align: usize) -> Option<usize> {
-    if !(FROM_BYTES + 1..=TO_BYTES).contains(&size) || align > ALIGN {
+    // Elsewhere the standard library's locks may allocate.
+    const HERE: bool = cfg!(target_os = "linux");
+    if !HERE || !(FROM_BYTES + 1..=TO_BYTES).contains(&size) || align > ALIGN {
         return None;
     }
     let power = (size - 1).ilog2() as usize;
