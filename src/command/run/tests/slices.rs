@@ -1,0 +1,234 @@
+//! Commands in slices, and who waits for the keys that they hold.
+
+use super::*;
+
+impl World {
+    /// Lets go of a key that was held by hand, as the command does that holds it.
+    fn let_go(&self, key: &str) -> usize {
+        let engine = self.engine();
+        let waiting = engine.shards.at(engine.router.shard_of(key.as_bytes())).core().busy.let_go(key.as_bytes());
+        let count = waiting.len();
+        waiting.into_iter().for_each(|waiter| waiter());
+        count
+    }
+
+    fn hold(&self, key: &str, writes: bool) {
+        let engine = self.engine();
+        engine.shards.at(engine.router.shard_of(key.as_bytes())).core().busy.hold(key.as_bytes(), writes);
+    }
+
+    /// Awaits that somebody waits for the one key that is held.
+    fn await_waiter(&self) {
+        while self.busy() != (1, 1) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Keys held, and commands that wait for one.
+    fn busy(&self) -> (usize, usize) {
+        let both = self.engine().lease(&[0, 1]);
+        (both.iter().map(|core| core.busy.len()).sum(), both.iter().map(|core| core.busy.waiting()).sum())
+    }
+}
+
+/// In all databases, in EXEC, and whatever else the command names.
+#[test]
+fn who_writes_a_key_that_another_goes_through_waits_and_nobody_else() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.call(&format!("MSET {a} 1 {b} 2"));
+    world.hold(&a, false);
+    for line in [format!("GET {a}"), format!("SET {b} 3"), format!("MGET {a} {b}"), format!("COPY {a} {b} REPLACE")] {
+        let begun = world.begin(&words(&line));
+        assert!(!world.end(begun).starts_with('-'), "{line}");
+    }
+    assert_eq!(world.busy(), (1, 0));
+    let exec = [format!("GET {b}"), format!("INCR {a}")];
+    let mut writes = vec!["EXEC".to_owned()];
+    let with_key =
+        ["INCR a", "MSET b 5 a 5", "RENAME b a", "MOVE a 1", "SORT a", "PFCOUNT a", "XREADGROUP GROUP g c STREAMS a >"];
+    for line in with_key {
+        let line = line.split(' ').map(|word| match word {
+            "a" => a.as_str(),
+            "b" => b.as_str(),
+            word => word,
+        });
+        writes.push(line.collect::<Vec<_>>().join(" "));
+    }
+    for line in writes {
+        world.connect();
+        if line == "EXEC" {
+            assert_eq!(world.call("MULTI"), "+OK ");
+            exec.iter().for_each(|line| assert_eq!(world.call(line), "+QUEUED "));
+        }
+        let before = world.busy().1;
+        let Err(mut finished) = world.begin(&words(&line)) else { panic!("{line} does not wait") };
+        while world.busy().1 == before {
+            // Whoever had a shard when it came has it now and then.
+            assert!(finished.try_recv().is_err(), "{line} does not wait");
+            std::thread::yield_now();
+        }
+        assert_eq!(world.let_go(&a), 1, "{line}");
+        let finished = finished.blocking_recv().unwrap();
+        assert!(!finished.reply.as_slice().starts_with(b"-OOM"), "{line}");
+        world.hold(&a, false);
+    }
+    world.let_go(&a);
+    assert_eq!(world.busy(), (0, 0));
+}
+
+/// What has waited happens when it runs, and not if its client was killed meanwhile.
+#[test]
+fn what_has_waited_for_a_key_happens_when_it_runs() {
+    let mut world = World::new();
+    let [a, _] = world.keys();
+    world.call(&format!("SET {a} 1"));
+    world.hold(&a, false);
+    let begun = world.begin(&words(&format!("PEXPIRE {a} 60000")));
+    world.await_waiter();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let let_go_ms = crate::util::time::now_ms();
+    world.let_go(&a);
+    assert_eq!(world.end(begun), ":1 ");
+    let time = world.call(&format!("PEXPIRETIME {a}"));
+    assert!(time[1..].trim().parse::<u64>().unwrap() >= let_go_ms + 60_000, "{time}");
+    world.hold(&a, false);
+    let client = world.connect();
+    let Err(finished) = world.begin(&words(&format!("INCR {a}"))) else { panic!("it does not wait") };
+    world.await_waiter();
+    client.kill();
+    world.let_go(&a);
+    assert!(finished.blocking_recv().is_err());
+    world.connect();
+    assert_eq!(world.call(&format!("GET {a}")), "$1 1 ");
+}
+
+/// Whoever is away for long with one thing does not keep the next from the others.
+#[test]
+fn a_reader_that_is_away_is_not_counted_on() {
+    let world = World::new();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (began, begun) = std::sync::mpsc::channel();
+    let soon = std::time::Duration::from_secs(30);
+    let first = move || {
+        began.send(()).unwrap();
+        wait.recv_timeout(soon).unwrap();
+    };
+    let (done, is_done) = std::sync::mpsc::channel();
+    // Who has not yet fallen asleep since the start would take the next.
+    while world.engine().readers.awake() > 0 {
+        std::thread::yield_now();
+    }
+    world.engine().readers.work(Box::new(first));
+    begun.recv_timeout(soon).unwrap();
+    world.engine().readers.work(Box::new(move || done.send(()).unwrap()));
+    is_done.recv_timeout(soon).unwrap();
+    go.send(()).unwrap();
+}
+
+/// However many there are: those beyond the threads wait in a queue that is counted, and run in their turn.
+#[test]
+fn commands_in_slices_beyond_their_threads_wait_and_are_counted() {
+    use crate::shard::engine::long::LONG;
+    let world = World::new();
+    let (go, wait) = crossbeam_channel::unbounded::<()>();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let soon = std::time::Duration::from_secs(30);
+    for n in 0..LONG + 3 {
+        let (wait, done) = (wait.clone(), done.clone());
+        let work = move || {
+            wait.recv_timeout(soon).unwrap();
+            done.send(n).unwrap();
+        };
+        world.engine().long.post(
+            ShardSet::new(),
+            Box::new(move |lease| {
+                work();
+                lease
+            }),
+        );
+    }
+    while world.engine().long.waiting() > 3 {
+        std::thread::yield_now();
+    }
+    assert_eq!(world.engine().long.waiting(), 3);
+    (0..LONG + 3).for_each(|_| go.send(()).unwrap());
+    (0..LONG + 3).for_each(|_| _ = is_done.recv_timeout(soon).unwrap());
+    assert_eq!(world.engine().long.waiting(), 0);
+}
+
+/// It goes on where it may rest, whatever it is; what it has held is free afterwards.
+#[test]
+fn what_is_long_is_done_in_slices_and_lets_go() {
+    // More than a network thread does at a time; what is kept is little, as here every few kilobytes go to the store.
+    const MANY: usize = 17_000;
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    let all = |words: &str| (0..MANY).map(|i| words.replace('N', &i.to_string())).collect::<String>();
+    world.call(&format!("SADD {a}{}", all(" mN")));
+    world.call(&format!("RPUSH list{}", all(" N")));
+    world.call(&format!("HSET hash{}", all(" fN N")));
+    let long = [
+        (format!("SMEMBERS {a}"), "*17000 "),
+        ("LRANGE list 0 -1".to_owned(), "*17000 "),
+        ("HGETALL hash".to_owned(), "*34000 "),
+        (format!("SPOP {a} 16000"), "*16000 "),
+        ("LTRIM list 1000 1999".to_owned(), "+OK "),
+        (format!("COPY hash {b}"), ":1 "),
+    ];
+    for (line, expected) in long {
+        let begun = world.begin(&words(&line));
+        assert!(begun.is_err(), "{line} is long");
+        let reply = world.end(begun);
+        assert!(reply.starts_with(expected), "{line}: {}", &reply[..reply.len().min(80)]);
+        assert_eq!(world.busy(), (0, 0), "{line}");
+    }
+    let rests: u64 = world.engine().lease(&[0, 1]).iter().map(|core| core.stats.rests).sum();
+    assert!(rests > 5 * MANY as u64 / 17, "{rests} rests: a slice is 16 elements at most here");
+    assert_eq!(world.call(&format!("SCARD {a}")), ":1000 ");
+    assert_eq!(world.call("LINDEX list 0"), "$4 1000 ");
+    assert_eq!(world.call(&format!("HLEN {b}")), ":17000 ");
+    assert_eq!(world.call(&format!("HGET {b} f16999")), "$5 16999 ");
+}
+
+/// Two that write one key run one after the other.
+#[test]
+fn who_is_to_hold_a_key_waits_for_who_holds_it() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.call(&format!("SADD {a}{}", (0..17_000).map(|i| format!(" {i}")).collect::<String>()));
+    world.hold(&b, true);
+    let begun = world.begin(&words(&format!("COPY {a} {b}")));
+    world.await_waiter();
+    world.connect();
+    assert_eq!(world.call(&format!("EXISTS {b}")), ":0 ", "who only looks sees what was there before");
+    world.let_go(&b);
+    assert_eq!(world.end(begun), ":1 ");
+    assert_eq!(world.busy(), (0, 0));
+}
+
+/// The sweep that is at a hash looks at it again; nobody does at the copy.
+#[test]
+fn the_copy_of_a_hash_is_swept_as_soon_as_its_fields_say() {
+    use crate::codec::field::FieldTimes;
+    let mut world = World::new();
+    world.call("HSET hash f 1 g 2");
+    world.call("HPEXPIREAT hash 60000000000000 FIELDS 1 f");
+    let ns = world.session.as_ref().map(|session| session.ns).unwrap();
+    let indexed = |world: &World, key: &str, to: Option<u64>| {
+        let engine = world.engine();
+        engine.transact(&engine.all_shards(), 1, |txn| {
+            let at = txn.find(ns, key.as_bytes())?.unwrap();
+            let mut times = FieldTimes::of(&txn.body(at).extra).unwrap();
+            times.indexed = to.unwrap_or(times.indexed);
+            txn.set_extra(at, times.extra());
+            Ok(times.indexed)
+        })
+    };
+    assert_eq!(indexed(&world, "hash", Some(60_000_000_060_000)), Ok(60_000_000_060_000));
+    world.call("COPY hash copy");
+    world.call("RENAME hash renamed");
+    for key in ["copy", "renamed"] {
+        assert_eq!(indexed(&world, key, None), Ok(60_000_000_000_000), "{key}");
+    }
+}
