@@ -3,12 +3,14 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
+
 use super::session::Multi;
 use super::{Effects, Error, Found, Result, Server, Session};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
 use crate::meter;
-use crate::shard::engine::watch::Watch;
+use crate::shard::engine::watch::{Seen, Watch};
 use crate::shard::memory::object::{Kind, Object};
 use crate::shard::txn::{PassingString, Txn};
 
@@ -93,12 +95,17 @@ impl Ctx<'_, '_> {
         if session.multi_bytes() + more > most_bytes {
             return Err(Error::TooMuch);
         }
-        meter::hold(more)?;
+        meter::hold(more + keys.clone().count() * size_of::<Seen>())?;
         // All are looked at before the first is watched: a run that ends without them leaves nothing behind.
-        keys.clone().try_for_each(|key| self.txn.find(session.ns, key).map(drop))?;
+        let mut seen = SmallVec::<[Seen; 4]>::new();
+        for key in keys.clone() {
+            let found = self.txn.find(session.ns, key)?;
+            seen.push(found.map(|found| self.txn.object(found).expire_ms));
+        }
         meter::fits()?;
         let watch = session.watch.get_or_insert_with(|| Box::new(Watch::new(&self.server.engine)));
-        let watched = { keys }.try_for_each(|key| watch.add(&mut self.txn, &session.db, key));
+        let db = (&session.db[..], session.ns);
+        let watched = keys.zip(seen).try_for_each(|(key, seen)| watch.add(&mut self.txn, db, key, seen));
         session.client.watched.store(watch.len() as u64, Ordering::Relaxed);
         watched
     }
@@ -106,14 +113,9 @@ impl Ctx<'_, '_> {
     /// Whether a key that is watched has changed.
     ///
     /// # Errors
-    /// `Undeclared`: not all of them are under lease. They may change as soon as anybody has looked.
-    pub fn is_watch_broken(&self) -> Result<bool> {
-        let Some(watch) = &self.session.watch else { return Ok(false) };
-        let leased = |shard: &u16| self.txn.lease.binary_search_by_key(shard, |core| core.shard).is_ok();
-        if !watch.shards().iter().all(leased) {
-            return Err(Error::Undeclared);
-        }
-        Ok(watch.is_broken(self.txn.now_ms))
+    /// As of [`Watch::is_broken`].
+    pub fn is_watch_broken(&mut self) -> Result<bool> {
+        self.session.watch.as_ref().map_or(Ok(false), |watch| watch.is_broken(&mut self.txn))
     }
 
     /// Where the command stands.

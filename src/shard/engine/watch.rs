@@ -1,10 +1,14 @@
 //! What one client watches: its end of [`crate::shard::memory::watched`].
+//!
+//! A key is watched under the id that its database's name stands for. FLUSHDB and SWAPDB give the name another id, and touch
+//! nothing of what is watched, however much that is: EXEC sees it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::Engine;
-use crate::error::Result;
+use crate::codec::NsId;
+use crate::error::{Error, Result};
 use crate::shard::actor::{Job, ShardSet};
 use crate::shard::memory::watched::Watcher;
 use crate::shard::router::ShardId;
@@ -28,11 +32,15 @@ pub struct Watch {
 #[derive(Debug)]
 struct Key {
     shard: ShardId,
+    /// Its database, and what that name stood for.
     db: Box<[u8]>,
+    ns: NsId,
     key: Box<[u8]>,
-    /// When it expires, Unix ms; 0 for never, or if it was not there.
-    expire_ms: u64,
+    seen: Seen,
 }
+
+/// When a key expires, Unix ms, 0 for never; `None` if it was not there.
+pub type Seen = Option<u64>;
 
 impl Watch {
     /// Of a client that watches nothing yet.
@@ -69,15 +77,13 @@ impl Watch {
         shards.into_iter().collect()
     }
 
-    /// Watches a key of a database from now on.
+    /// Watches a key of a database, which is as it was seen under this lease, from now on.
     ///
     /// # Errors
-    /// As of [`Txn::find`]: nothing was done.
-    pub fn add(&mut self, txn: &mut Txn<'_, '_>, db: &[u8], key: &[u8]) -> Result {
-        let expire_ms = txn.watch(db, key, &self.watcher)?;
-        if let Some(expire_ms) = expire_ms {
-            let shard = txn.router.shard_of(key);
-            self.keys.push(Key { shard, db: db.into(), key: key.into(), expire_ms });
+    /// `Undeclared`: the lease does not have it.
+    pub fn add(&mut self, txn: &mut Txn<'_, '_>, (db, ns): (&[u8], NsId), key: &[u8], seen: Seen) -> Result {
+        if let Some(shard) = txn.watch(ns, key, &self.watcher, seen.is_some())? {
+            self.keys.push(Key { shard, db: db.into(), ns, key: key.into(), seen });
             self.bytes += Watch::key_bytes(db, key);
         }
         Ok(())
@@ -88,10 +94,25 @@ impl Watch {
         self.watcher.is_told()
     }
 
-    /// Whether a change has come to one of its keys by this time, Unix ms. Exact under the lease of their shards.
-    pub fn is_broken(&self, now_ms: u64) -> bool {
-        let is_over = |key: &Key| key.expire_ms != 0 && key.expire_ms <= now_ms;
-        self.watcher.is_told() || self.keys.iter().any(is_over)
+    /// Whether a key has changed. Of a database that was emptied or swapped meanwhile those have that were there, or are there now.
+    ///
+    /// # Errors
+    /// `Undeclared`: not all of them are under lease, and may change as soon as anybody has looked. Those of [`Txn::find`].
+    pub fn is_broken(&self, txn: &mut Txn<'_, '_>) -> Result<bool> {
+        if !self.keys.iter().all(|key| txn.shards().any(|shard| shard == key.shard)) {
+            return Err(Error::Undeclared);
+        }
+        for Key { db, ns, key, seen, .. } in &self.keys {
+            let names = txn.lease.first().map(|core| &core.names);
+            let broken = match names.and_then(|names| names.id(db)) {
+                Some(now) if now != *ns => seen.is_some() || txn.find(now, key)?.is_some(),
+                _ => seen.is_some_and(|expire_ms| expire_ms != 0 && expire_ms <= txn.now_ms),
+            };
+            if broken {
+                return Ok(true);
+            }
+        }
+        Ok(self.is_told())
     }
 }
 
@@ -106,10 +127,7 @@ impl Drop for Watch {
             let (some, watcher) = (keys.split_off(from), self.watcher.clone());
             let job: Job = Box::new(move |mut lease| {
                 if let Some(core) = lease.first_mut() {
-                    for Key { db, key, .. } in &some {
-                        let Some(ns) = core.names.id(db) else { continue };
-                        core.watched.remove(ns, key, &watcher);
-                    }
+                    some.iter().for_each(|Key { ns, key, .. }| core.watched.remove(*ns, key, &watcher));
                 }
                 lease
             });

@@ -10,8 +10,7 @@
 //! | it expires | nobody: who watches knows its time, and any change of that is a change |
 //! | it is removed after it has expired, by itself or with its last field | those for whom it was there |
 //! | a stream's groups and consumers | nobody, as in Redis |
-//! | its database is emptied | those for whom it was there; for the others it is as absent as before |
-//! | its database is swapped with another | all its watchers: whether the other has such a key would have to be read |
+//! | its database is emptied, or swapped with another | nobody: the name has another id then, and who watches compares |
 //!
 //! Who was told is told no more: its key is forgotten here, so that a key that many watch costs its next writers nothing.
 
@@ -19,7 +18,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::names::Names;
 use crate::codec::NsId;
 
 /// One client, from its first WATCH to what ends it.
@@ -107,33 +105,6 @@ impl Watched {
             self.of.remove(&ns);
         }
     }
-
-    /// Databases were emptied or swapped: who watches a key of one watches it under the name by which it chose it.
-    #[cold]
-    pub fn follow(&mut self, before: &Names, now: &Names) {
-        for (name, old) in before.map().iter() {
-            let Some(new) = now.id(name) else { continue };
-            if new == old {
-                continue;
-            }
-            let Some(mut keys) = self.of.remove(&old) else { continue };
-            // An id that was another database's until now.
-            let swapped = before.is_live(new);
-            keys.retain(|_, watchers| {
-                watchers.retain(|(watcher, existed)| {
-                    let stays = !(swapped || *existed);
-                    if !stays {
-                        tell(watcher);
-                    }
-                    stays
-                });
-                !watchers.is_empty()
-            });
-            if !keys.is_empty() {
-                self.of.insert(new, keys);
-            }
-        }
-    }
 }
 
 fn tell(watcher: &Watcher) {
@@ -144,7 +115,6 @@ fn tell(watcher: &Watcher) {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::codec::NamespaceMap;
 
     fn watchers<const N: usize>() -> [Arc<Watcher>; N] {
         std::array::from_fn(|_| Arc::default())
@@ -174,32 +144,5 @@ mod tests {
         watched.remove(2, b"key", &b);
         assert!(watched.is_empty());
         assert!(!b.is_told());
-    }
-
-    #[test]
-    fn databases_that_are_emptied_or_swapped_tell_who_may_see_a_change() {
-        let names = Arc::new(Names::new(NamespaceMap::default(), 3));
-        let id = |names: &Names, name: &[u8]| names.id(name).unwrap();
-        let [saw, saw_none, elsewhere] = watchers();
-        let mut watched = Watched::default();
-        watched.add(id(&names, b"0"), b"key", &saw, true);
-        watched.add(id(&names, b"0"), b"key", &saw_none, false);
-        watched.add(id(&names, b"1"), b"key", &elsewhere, true);
-        let (emptied, _) = names.renewed(&[b"0"]).unwrap();
-        watched.follow(&names, &emptied);
-        assert!(saw.is_told() && !saw_none.is_told() && !elsewhere.is_told());
-        watched.changed(id(&names, b"0"), b"key", false);
-        assert!(!saw_none.is_told(), "what the dead id names is nobody's");
-        watched.changed(id(&emptied, b"0"), b"key", false);
-        assert!(saw_none.is_told());
-
-        let [a, b, c] = watchers();
-        watched.add(id(&emptied, b"0"), b"key", &a, false);
-        watched.add(id(&emptied, b"2"), b"key", &c, true);
-        watched.add(id(&emptied, b"1"), b"key", &b, false);
-        let swapped = emptied.swapped(b"0", b"1").unwrap();
-        watched.follow(&emptied, &swapped);
-        assert!(a.is_told() && b.is_told() && elsewhere.is_told() && !c.is_told());
-        assert_eq!(watched.len(), 1);
     }
 }

@@ -67,7 +67,6 @@ impl Txn<'_, '_> {
             redo => log.append(|_, out| out.extend_from_slice(redo)),
         };
         self.set.redo.clear();
-        self.follow_names();
         for undo in self.set.undo.drain(..) {
             if let Undo::Body { at, body: Some(body), .. } = undo {
                 self.lease[at.at as usize].throw_away(body);
@@ -110,23 +109,6 @@ impl Txn<'_, '_> {
                 && let Some(meta) = object.meta()
             {
                 self.set.push_put(object.ns, object.key(), &meta, b"");
-            }
-        }
-    }
-
-    /// Tells those who watch keys of databases that the transaction has emptied or swapped.
-    fn follow_names(&mut self) {
-        let mut last = None;
-        for undo in &self.set.undo {
-            // The first of a core knows the names that were before the transaction.
-            if let Undo::Names { at, before } = undo
-                && last.is_none_or(|last| last < *at)
-            {
-                let core = &mut *self.lease[*at as usize];
-                if !core.watched.is_empty() {
-                    core.watched.follow(&before.names, &core.names);
-                }
-                last = Some(*at);
             }
         }
     }

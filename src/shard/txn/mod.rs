@@ -508,18 +508,20 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
     }
 
-    /// Has a watcher told of a key's next change: when it expires, Unix ms, 0 for never or if it is not there. `None` if it
-    /// is watched already.
+    /// Has a watcher told of a key's next change, and whether it is there now: the key's shard, `None` if it is watched already.
     ///
     /// # Errors
-    /// As of [`Txn::find`].
-    pub(in crate::shard) fn watch(&mut self, db: &[u8], key: &[u8], watcher: &Arc<Watcher>) -> Result<Option<u64>> {
-        let Some(ns) = self.lease.first().and_then(|core| core.names.id(db)) else { return Ok(None) };
-        let found = self.find(ns, key)?;
-        let expire_ms = found.map_or(0, |found| self.object(found).expire_ms);
+    /// `Undeclared`: the lease does not have it.
+    pub(in crate::shard) fn watch(
+        &mut self,
+        ns: NsId,
+        key: &[u8],
+        watcher: &Arc<Watcher>,
+        exists: bool,
+    ) -> Result<Option<ShardId>> {
         let (_, at) = self.place(key)?;
-        let is_new = self.lease[at as usize].watched.add(ns, key, watcher, found.is_some());
-        Ok(is_new.then_some(expire_ms))
+        let core = &mut *self.lease[at as usize];
+        Ok(core.watched.add(ns, key, watcher, exists).then_some(core.shard))
     }
 
     /// The shard ids under lease.
