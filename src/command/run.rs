@@ -12,12 +12,13 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
-use posted::{First, post};
+use posted::{First, post, wait};
 
 use super::table;
 use crate::error::{Error, LOADING, quotation};
 use crate::handler::buffers::Away;
-use crate::handler::ctx::Mark;
+use crate::handler::ctx::{Mark, Served};
+use crate::handler::effects::Wait;
 use crate::handler::keys::{keys_of, shards_of};
 use crate::handler::limits::Bounds;
 use crate::handler::server::{ThreadStats, bump};
@@ -317,19 +318,24 @@ fn run_here(
         && let Some(lease) = server.engine.try_lease(&shards)
     {
         let running = meter::begin(Allowance::here(bounds.command));
-        let place = (bounds.reply, false, Rests::Never);
+        let place = (bounds.reply, false, Rests::Never, Served::No);
         let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
         // What waits for these cores has an allowance of its own.
         drop(running);
         match result {
             Ok((lsn, failed)) => {
-                drop(lease);
+                drop(blocked::serve(server, lease));
                 *need = (*need).max(lsn);
                 if failed {
                     bump(&stats.calls[table().slot(call.command.0, command) as usize][2], 1);
                     stats.count_error(&out.as_slice()[begin..]);
                 }
                 return Outcome::Done;
+            }
+            Err(Again::Waits(what, lsn)) => {
+                let Some(session) = slot.take() else { return Outcome::Closed };
+                let call = Call { command: call.command, ..call };
+                return Outcome::Posted(wait(server, session, command, call, shards, out.proto(), (lease, what, lsn)));
             }
             Err(Again::Counted) => {
                 first = First::Count;
@@ -425,6 +431,8 @@ enum Again {
     Long,
     /// Once a key is let go.
     Free,
+    /// Once a key holds what this says; the reply waits for the log to get there.
+    Waits(Box<Wait>, Lsn),
 }
 
 /// Runs the function and commits; whether it failed. The caller has given it an allowance.
@@ -438,7 +446,7 @@ fn under_lease<'e>(
     lease: Lease<'e>,
     (set, effects): (&mut WriteSet, &mut Effects),
     out: &mut Reply,
-    (most_reply, may_block, rests): (usize, bool, Rests),
+    (most_reply, may_block, rests, served): (usize, bool, Rests, Served),
 ) -> (Lease<'e>, Result<(Lsn, bool), Again>) {
     if lease.iter().any(|core| !core.busy.is_empty())
         && kept_by(server, session, command, call.args, &lease, &rests).is_some()
@@ -453,6 +461,7 @@ fn under_lease<'e>(
     txn.no_touch = session.no_touch;
     txn.rests = rests;
     let mut ctx = Ctx::new(txn, session, effects, server);
+    ctx.served = served;
     let begin = out.len();
     let result = (command.run)(&mut ctx, call.args, out);
     let too_long = |out: &Reply| out.len() - begin > most_reply;
@@ -465,7 +474,8 @@ fn under_lease<'e>(
                 "a read-only command leaves no write behind: {}",
                 command.name
             );
-            Ok((ctx.txn.commit(&server.engine.log), false))
+            let lsn = ctx.txn.commit(&server.engine.log);
+            ctx.take_wait().map_or(Ok((lsn, false)), |wait| Err(Again::Waits(wait, lsn)))
         }
         Err(error) => {
             ctx.rollback_to(Mark::default());
@@ -559,6 +569,7 @@ pub fn unknown_command(args: Args<'_>) -> Error {
     Error::Quoted(text.into())
 }
 
+pub mod blocked;
 mod posted;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]

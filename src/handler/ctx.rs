@@ -24,6 +24,20 @@ pub struct Ctx<'a, 'e> {
     pub(super) effects: &'a mut Effects,
     /// What all connections share.
     pub server: &'a Server,
+    /// Whether it has waited.
+    pub served: Served,
+}
+
+/// Whether a command has waited for a key before it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Served {
+    /// It has just come.
+    #[default]
+    No,
+    /// It has, and is run with all its shards.
+    Whole,
+    /// It has, and is run with those shards where something has changed.
+    Partly,
 }
 
 impl<'a, 'e> Deref for Ctx<'a, 'e> {
@@ -52,7 +66,7 @@ impl<'a, 'e> Ctx<'a, 'e> {
     #[inline]
     pub fn new(txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
         debug_assert_eq!(effects.len(), 0, "effects are taken between commands");
-        Ctx { txn, session, effects, server }
+        Ctx { txn, session, effects, server, served: Served::No }
     }
 
     /// Gives the cores back.
@@ -116,6 +130,32 @@ impl Ctx<'_, '_> {
     /// As of [`Watch::is_broken`].
     pub fn is_watch_broken(&mut self) -> Result<bool> {
         self.session.watch.as_ref().map_or(Ok(false), |watch| watch.is_broken(&mut self.txn))
+    }
+
+    /// Whether the command may wait: within EXEC nothing does.
+    pub fn may_wait(&self) -> bool {
+        self.session.multi.is_none()
+    }
+
+    /// Whether a command that waits for a key has nothing to look for in it: it was looked at before and has not changed since,
+    /// or others who wait for it come first.
+    #[inline]
+    pub fn passes_over(&self, key: &[u8], kind: Kind) -> bool {
+        match self.served {
+            Served::Whole => false,
+            Served::Partly => self.is_elsewhere(key),
+            // Who does not wait takes what there is.
+            Served::No if !self.may_wait() => false,
+            Served::No => self.txn.core_of(key).is_ok_and(|core| {
+                !core.blocked.is_empty() && core.blocked.comes_later(self.session.ns, key, kind)
+            }),
+        }
+    }
+
+    /// Whether a key is in a shard that is not at hand now that what the command has waited for has changed in another one.
+    #[inline]
+    pub fn is_elsewhere(&self, key: &[u8]) -> bool {
+        self.served == Served::Partly && self.txn.core_of(key).is_err()
     }
 
     /// Where the command stands.

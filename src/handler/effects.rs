@@ -14,8 +14,10 @@ use std::sync::Arc;
 use super::server::ThreadStats;
 use super::session::{Client, State};
 use super::table::Slot;
-use super::{Ctx, Session};
+use super::{Ctx, OwnedArgs, Session};
 use crate::meter;
+use crate::shard::memory::blocked::{End, Waiter};
+use crate::shard::memory::object::Kind;
 
 /// A command that ran within another one, to be counted like those that a client sends one by one.
 #[derive(Debug)]
@@ -33,14 +35,34 @@ pub enum Effect {
     Session(Box<State>),
     /// Ends another connection.
     Kill(Arc<Client>),
+    /// Ends the wait of another connection.
+    Unblock(Arc<Client>, Arc<Waiter>, End),
     /// A command ran within this one: it is counted.
     Ran(Ran),
+}
+
+/// What a command waits for that has found nothing. If that does not come, it replies with a null array.
+#[derive(Debug)]
+pub struct Wait {
+    /// Until one of these keys …
+    pub keys: Vec<Box<[u8]>>,
+    /// … holds this,
+    pub kind: Kind,
+    /// or no longer does,
+    pub hears_all: bool,
+    /// or until this time, Unix ms; 0 for ever.
+    pub until_ms: u64,
+    /// It looks at other keys, too, when it is served.
+    pub whole: bool,
+    /// It runs with these arguments then, if not with those it came with.
+    pub args: Option<OwnedArgs>,
 }
 
 /// The effects of the command that runs.
 #[derive(Debug, Default)]
 pub struct Effects {
     noted: Vec<Effect>,
+    wait: Option<Box<Wait>>,
 }
 
 impl Effects {
@@ -53,6 +75,7 @@ impl Effects {
     /// Takes back everything since there were so many.
     #[inline]
     pub(super) fn cut_back(&mut self, len: usize, session: &mut Session) {
+        self.wait = None;
         while self.noted.len() > len {
             if let Some(Effect::Session(before)) = self.noted.pop() {
                 session.restore(*before);
@@ -82,6 +105,18 @@ impl Ctx<'_, '_> {
         self.session
     }
 
+    /// What the command, which has committed, waits for, if it does.
+    #[inline]
+    pub fn take_wait(&mut self) -> Option<Box<Wait>> {
+        self.effects.wait.take()
+    }
+
+    /// Has the command, which replies nothing now, wait. It [may](Ctx::may_wait).
+    pub fn wait(&mut self, wait: Wait) {
+        debug_assert!(self.may_wait(), "nothing waits within EXEC");
+        self.effects.wait = Some(Box::new(wait));
+    }
+
     /// Notes what is to happen once the command has committed.
     pub fn note(&mut self, effect: Effect) {
         // A refusal ends the command soon enough.
@@ -97,6 +132,11 @@ pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = 
         match effect {
             Effect::Session(_) => {}
             Effect::Kill(client) => client.kill(),
+            Effect::Unblock(client, waiter, end) => {
+                if waiter.end(end) {
+                    client.news.notify_one();
+                }
+            }
             Effect::Ran(ran) => stats.into_iter().for_each(|stats| stats.count_ran(&ran)),
         }
     }

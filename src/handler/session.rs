@@ -7,6 +7,7 @@ use super::{Command, OwnedArgs, flags};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
 use crate::shard::engine::watch::Watch;
+use crate::shard::memory::blocked::Waiter;
 use crate::shard::memory::names::Names;
 use crate::util::alloc;
 
@@ -148,6 +149,10 @@ pub struct Client {
     pub left: parking_lot::Mutex<bool>,
     /// Wakes a connection that waits for something else than its socket.
     pub killed: tokio::sync::Notify,
+    /// What a command of it waits for.
+    pub waiting: parking_lot::Mutex<Waiting>,
+    /// Tells it that this has changed.
+    pub news: tokio::sync::Notify,
     /// When it was accepted, Unix ms.
     pub since_ms: u64,
     /// Time of the last command, Unix ms.
@@ -216,6 +221,14 @@ impl Client {
         self.killed.notify_one();
     }
 
+    /// What a command of it waits for.
+    pub fn waits_for(&self) -> Option<Arc<Waiter>> {
+        match &*self.waiting.lock() {
+            Waiting::For(waiter, _) => Some(waiter.clone()),
+            _ => None,
+        }
+    }
+
     /// The connection ends: from now on the descriptor is nobody's to shut down.
     pub fn leave(&self) {
         *self.left.lock() = true;
@@ -234,6 +247,28 @@ impl Client {
             }
             since_ms => now_ms.saturating_sub(since_ms) > time.as_millis() as u64,
         }
+    }
+}
+
+/// What a connection's command waits for.
+#[derive(Default)]
+pub enum Waiting {
+    /// Nothing.
+    #[default]
+    No,
+    /// This, until so many ms (Unix; 0 for ever).
+    For(Arc<Waiter>, u64),
+    /// The connection is gone, and waits for nothing any more.
+    Never,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Waiting::No => "No",
+            Waiting::For(..) => "For",
+            Waiting::Never => "Never",
+        })
     }
 }
 

@@ -187,6 +187,7 @@ impl Connection {
         let effects = std::mem::take(&mut self.state.borrow_mut().effects);
         carry_out(Some(&self.worker.runner.borrow().stats), effects);
         self.count(|stats| &stats.clients, 1u64.wrapping_neg());
+        self.waits_no_more();
         // Before the descriptor is closed and its number given to somebody else.
         self.client.leave();
         self.worker.server.clients.lock().remove(&self.client.id);

@@ -2,6 +2,7 @@
 //!
 //! | waits for | when the peer leaves | when it is killed |
 //! |---|---|---|
+//! | a command that waits for a key | closes at once, unless the command is being served | closes at once |
 //! | a command that runs elsewhere | after [`GRACE`] it is told ([`bits::GONE`]), and awaited: what is behind it comes after it | closes at once |
 //! | the time of a held reply (WAIT) to pass | goes on at once | closes at once |
 //! | the gate to open (CLIENT PAUSE, shutdown) | closes at once: the command never began | closes at once |
@@ -14,6 +15,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
@@ -22,10 +24,12 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::connection::Connection;
+use crate::command::run::blocked::end_wait;
 use crate::command::run::Finished;
 use crate::handler::buffers::Away;
-use crate::handler::session::bits;
+use crate::handler::session::{Waiting, bits};
 use crate::shard::engine::gate;
+use crate::shard::memory::blocked::{End, Waiter};
 use crate::shard::memory::reads::Reads;
 use crate::util::time::now_ms;
 
@@ -72,7 +76,10 @@ impl Connection {
             Parked::Posted(finished) => {
                 self.mark(bits::ELSEWHERE, true);
                 let finished = self.posted(finished).await;
-                self.mark(bits::ELSEWHERE, false);
+                self.mark(bits::ELSEWHERE | bits::BLOCKED, false);
+                if finished.is_some() {
+                    *self.client.waiting.lock() = Waiting::No;
+                }
                 match finished.map(|finished| self.take_back(finished)) {
                     None => false,
                     Some(None) => true,
@@ -113,6 +120,15 @@ impl Connection {
         goes_on
     }
 
+    /// The connection ends: nothing it waits for is for it any more.
+    pub(super) fn waits_no_more(&self) {
+        let waiting = std::mem::replace(&mut *self.client.waiting.lock(), Waiting::Never);
+        if let Waiting::For(waiter, _) = waiting {
+            waiter.end(End::Gone);
+            end_wait(&self.worker.server, &waiter);
+        }
+    }
+
     /// Has what the commands ahead lack read.
     #[cold]
     pub(super) fn read_ahead(&self, reads: &mut Reads) -> Parked {
@@ -127,25 +143,84 @@ impl Connection {
         Parked::Reads(read)
     }
 
-    /// Awaits a command that runs elsewhere. `None`: the connection is to be closed.
+    /// Awaits a command that runs elsewhere, or waits for a key, or first the one and then the other. `None`: the connection is
+    /// to be closed.
     async fn posted(&self, finished: oneshot::Receiver<Finished>) -> Option<Finished> {
         let mut finished = pin!(finished);
+        loop {
+            let waiting = match &*self.client.waiting.lock() {
+                Waiting::For(waiter, until_ms) => Some((waiter.clone(), *until_ms)),
+                _ => None,
+            };
+            if let Some((waiter, until_ms)) = waiting {
+                return self.waits(finished, &waiter, until_ms).await;
+            }
+            let came = async {
+                tokio::select! {
+                    finished = finished.as_mut() => Some(finished.ok()),
+                    () = self.client.news.notified() => None,
+                }
+            };
+            // Else it has heard that the command waits for a key by now.
+            if let Some(finished) = self.elsewhere(pin!(came)).await {
+                return finished;
+            }
+        }
+    }
+
+    /// Awaits a command that waits for a key.
+    async fn waits(
+        &self,
+        mut finished: Pin<&mut oneshot::Receiver<Finished>>,
+        waiter: &Arc<Waiter>,
+        until_ms: u64,
+    ) -> Option<Finished> {
+        let server = &self.worker.server;
+        let left = Duration::from_millis(until_ms.saturating_sub(now_ms()));
+        let mut time = pin!(sleep(if until_ms == 0 { LONGEST } else { left.min(LONGEST) }));
+        let (mut is_over, mut heeds_end) = (false, true);
+        loop {
+            let next = async {
+                tokio::select! {
+                    biased;
+                    finished = finished.as_mut() => Some(finished.ok()),
+                    () = self.client.news.notified() => None,
+                    () = time.as_mut(), if !is_over => {
+                        is_over = true;
+                        waiter.end(End::Timeout);
+                        None
+                    }
+                }
+            };
+            match self.wait(pin!(next), heeds_end).await {
+                Woken::Done(Some(finished)) => return finished,
+                Woken::Done(None) => end_wait(server, waiter),
+                Woken::Killed => return None,
+                Woken::Left if waiter.end(End::Gone) => return None,
+                // It is being served.
+                Woken::Left => heeds_end = false,
+            }
+        }
+    }
+
+    /// Awaits what comes of a command that runs elsewhere.
+    async fn elsewhere<F: Future<Output = Option<Option<Finished>>>>(&self, mut finished: Pin<&mut F>) -> F::Output {
         if self.client.bits.load(Ordering::Relaxed) & bits::GONE == 0 {
             match self.wait(finished.as_mut(), true).await {
-                Woken::Done(finished) => return finished.ok(),
-                Woken::Killed => return None,
+                Woken::Done(finished) => return finished,
+                Woken::Killed => return Some(None),
                 Woken::Left => {}
             }
             let patient = async { tokio::time::timeout(GRACE, finished.as_mut()).await };
             match self.wait(pin!(patient), false).await {
-                Woken::Done(Ok(finished)) => return finished.ok(),
-                Woken::Killed => return None,
+                Woken::Done(Ok(finished)) => return finished,
+                Woken::Killed => return Some(None),
                 _ => self.mark(bits::GONE, true),
             }
         }
         match self.wait(finished, false).await {
-            Woken::Done(finished) => finished.ok(),
-            _ => None,
+            Woken::Done(finished) => finished,
+            _ => Some(None),
         }
     }
 

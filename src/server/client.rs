@@ -14,6 +14,7 @@ use super::{help, unknown_subcommand};
 use crate::handler::session::{Client, ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, Table, flags};
 use crate::meter;
+use crate::shard::memory::blocked::End;
 use crate::util::num::parse_i64;
 use filter::Filter;
 
@@ -271,19 +272,23 @@ fn no_touch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// No command of this server blocks a client yet.
-fn unblock(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+fn unblock(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() > 4 {
         return Err(super::wrong_subcommand(args));
     }
-    if let Some(reason) = args.get(3)
-        && !reason.eq_ignore_ascii_case(b"timeout")
-        && !reason.eq_ignore_ascii_case(b"error")
-    {
-        return Err(Error::err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+    let end = match args.get(3) {
+        None => End::Timeout,
+        Some(reason) if reason.eq_ignore_ascii_case(b"timeout") => End::Timeout,
+        Some(reason) if reason.eq_ignore_ascii_case(b"error") => End::Unblocked,
+        Some(_) => return Err(Error::err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+    };
+    let id = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
+    let client = u64::try_from(id).ok().and_then(|id| ctx.server.clients.lock().get(&id).cloned());
+    let waiter = client.as_ref().and_then(|client| client.waits_for()).filter(|waiter| waiter.waits());
+    out.int(waiter.is_some().into());
+    if let (Some(client), Some(waiter)) = (client, waiter) {
+        ctx.note(Effect::Unblock(client, waiter, end));
     }
-    parse_i64(&args[2]).ok_or(Error::NotInteger)?;
-    out.int(0);
     Ok(())
 }
 

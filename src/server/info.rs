@@ -80,6 +80,9 @@ struct Shards {
     waiting: u64,
     /// Keys that clients watch.
     watched: u64,
+    /// Keys that clients wait for, and those of which they hear the absence, too.
+    blocking: u64,
+    blocking_on_none: u64,
     cold_bytes: u64,
     cold_entries: u64,
     garbage: u64,
@@ -131,6 +134,8 @@ impl Shards {
         self.busy += core.busy.len() as u64;
         self.waiting += core.busy.waiting() as u64;
         self.watched += core.watched.len() as u64;
+        self.blocking += core.blocked.len() as u64;
+        self.blocking_on_none += core.blocked.hearing() as u64;
         sum.passing_reads += stats.passing_reads;
         sum.blind_writes += stats.blind_writes;
         self.dirty_objects += (core.dirty.len() + core.in_flight.len()) as u64;

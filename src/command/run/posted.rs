@@ -6,6 +6,7 @@
 //! | [`Place::Elsewhere`] | the shard's own | yes |
 //! | [`Place::Alone`] | the same, at its turn to have the memory | yes |
 //! | [`Place::Long`] | one for commands in slices | yes, and the shards are given back in between |
+//! | [`Place::Served`] | whoever has changed what it has waited for ([`super::blocked`]) | no |
 //!
 //! Each run tells where the next one is to be, until one ends.
 
@@ -14,16 +15,20 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
+use super::blocked::{self, Waits};
 use super::{Again, Call, Finished, MOST_RUNS, kept_by, under_lease, want_rest, wishes};
 use crate::command::table;
 use crate::handler::buffers::Away;
+use crate::handler::ctx::Served;
+use crate::handler::effects::Wait;
 use crate::handler::effects::carry_out;
 use crate::handler::keys::has_others;
 use crate::handler::limits::Bounds;
 use crate::handler::session::bits;
 use crate::handler::table::Id;
-use crate::handler::{Args, Command, Effects, OwnedArgs, Reply, Server, Session};
+use crate::handler::{Args, Command, Effect, Effects, OwnedArgs, Reply, Server, Session};
 use crate::meter::{self, Allowance, Ended};
+use crate::log::Lsn;
 use crate::shard::actor::{Lease, ShardSet};
 use crate::shard::engine::{Engine, gate};
 use crate::shard::memory::blind::Counting;
@@ -44,17 +49,17 @@ pub(super) enum First {
 }
 
 /// A call with everything it needs to run on another thread.
-struct Request {
-    server: Arc<Server>,
-    session: Box<Session>,
+pub(super) struct Request {
+    pub(super) server: Arc<Server>,
+    pub(super) session: Box<Session>,
     command: (Id, &'static Command),
     row: &'static Command,
-    args: OwnedArgs,
+    pub(super) args: OwnedArgs,
     /// Counts them as long as they wait and run, when the input they came in is given back.
     away: Away,
     hash: u64,
-    now_ms: u64,
-    shards: ShardSet,
+    pub(super) now_ms: u64,
+    pub(super) shards: ShardSet,
     proto: u8,
     /// What it lacked, and has been brought, in so many runs; and what counts that as long as it waits.
     reads: Reads,
@@ -62,6 +67,8 @@ struct Request {
     runs: usize,
     /// It waits for an exact count.
     counting: Option<Counting>,
+    /// It waits, or has waited, for a key.
+    pub(super) waits: Option<Waits>,
     done: oneshot::Sender<Finished>,
 }
 
@@ -73,9 +80,42 @@ pub(super) fn post(
     shards: ShardSet,
     (proto, first): (u8, First),
 ) -> oneshot::Receiver<Finished> {
-    let (done, finished) = oneshot::channel();
-    let args = OwnedArgs::from(call.args);
-    let request = Request {
+    let (request, finished) = Request::new(server, session, row, call, shards, proto);
+    match first {
+        First::Run => request.post(Place::Here),
+        First::RunElsewhere => request.post(Place::Elsewhere),
+        First::Count => request.count(),
+    }
+    finished
+}
+
+/// Has a call wait whose function has found nothing.
+pub(super) fn wait<'e>(
+    server: &Arc<Server>,
+    session: Box<Session>,
+    row: &'static Command,
+    call: Call<'_>,
+    shards: ShardSet,
+    proto: u8,
+    (mut lease, what, need): (Lease<'e>, Box<Wait>, Lsn),
+) -> oneshot::Receiver<Finished> {
+    let (request, finished) = Request::new(server, session, row, call, shards, proto);
+    request.wait(what, need, &mut lease);
+    finished
+}
+
+impl Request {
+    fn new(
+        server: &Arc<Server>,
+        session: Box<Session>,
+        row: &'static Command,
+        call: Call<'_>,
+        shards: ShardSet,
+        proto: u8,
+    ) -> (Request, oneshot::Receiver<Finished>) {
+        let (done, finished) = oneshot::channel();
+        let args = OwnedArgs::from(call.args);
+        let request = Request {
         server: server.clone(),
         away: Away::new(server, &session.client, args.memory_bytes()),
         session,
@@ -90,18 +130,15 @@ pub(super) fn post(
         brought: Away::default(),
         runs: 0,
         counting: None,
+        waits: None,
         done,
-    };
-    match first {
-        First::Run => request.post(Place::Here),
-        First::RunElsewhere => request.post(Place::Elsewhere),
-        First::Count => request.count(),
+        };
+        (request, finished)
     }
-    finished
 }
 
 /// Where a posted command runs.
-enum Place {
+pub(super) enum Place {
     /// With whoever holds the shard, perhaps a network thread.
     Here,
     /// On the shard's thread.
@@ -110,6 +147,8 @@ enum Place {
     Alone(meter::Turn),
     /// On a thread where it may rest.
     Long,
+    /// With whoever has changed a key for which it has waited, which may not have all of its shards.
+    Served,
 }
 
 impl Place {
@@ -153,59 +192,67 @@ impl Request {
         server.engine.count_exactly(Box::new(then));
     }
 
-    fn post(self, place: Place) {
+    pub(super) fn post(self, place: Place) {
         let (server, shards) = (self.server.clone(), self.shards.clone());
         let post = match place {
-            Place::Here => Engine::post,
+            Place::Here | Place::Served => Engine::post,
             Place::Elsewhere | Place::Alone(_) => Engine::post_blocking,
             Place::Long => |engine: &Engine, shards, job| engine.long.post(shards, job),
         };
         post(&server.engine, shards, Box::new(move |lease| self.run(lease, place)));
     }
 
-    fn run<'e>(mut self, lease: Lease<'e>, place: Place) -> Lease<'e> {
+    fn run<'e>(self, lease: Lease<'e>, place: Place) -> Lease<'e> {
+        let server = self.server.clone();
+        let lease = self.run_once(lease, place);
+        blocked::serve(&server, lease)
+    }
+
+    /// Runs it, without a look at those whom that may serve.
+    pub(super) fn run_once<'e>(mut self, lease: Lease<'e>, place: Place) -> Lease<'e> {
         let server = self.server.clone();
         let bounds = Bounds::of(&server.config.settings());
         let running = meter::begin(match &place {
-            Place::Here => Allowance::here(bounds.command),
+            Place::Here | Place::Served => Allowance::here(bounds.command),
             Place::Elsewhere | Place::Long => Allowance::elsewhere(bounds.command, self.ended()),
             Place::Alone(turn) => Allowance::elsewhere(bounds.command, self.ended()).at(turn),
         });
         // The copy of the request counts, too. A refusal ends the command at its first step.
         _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
-        let mut reply = Reply::new(self.proto);
+        let mut reply = self.new_reply();
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         set.reads = std::mem::take(&mut self.reads);
         drop(std::mem::take(&mut self.brought));
         let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
         let buffers = (&mut set, &mut effects);
-        let (here, rests) = (matches!(place, Place::Here), place.rests(&self.session, self.row, call.args));
-        let may = (bounds.reply, !here, rests);
-        let (lease, result) = under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
+        let (here, rests) =
+            (matches!(place, Place::Here | Place::Served), place.rests(&self.session, self.row, call.args));
+        let served = match (&self.waits, &place) {
+            (None, _) => Served::No,
+            (_, Place::Served) => Served::Partly,
+            _ => Served::Whole,
+        };
+        let may = (bounds.reply, !here, rests, served);
+        let (mut lease, result) = under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
         drop(running);
         if let Err(Again::Free) = result {
             return self.wait_for_key(lease, place);
         }
+        let served_here = matches!(place, Place::Served);
         // With a turn to have the memory alone.
         drop(place);
         match result {
             Ok((need, failed)) => {
-                let failed = failed.then(|| table().slot(self.command.0, self.row));
                 if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING != 0 {
                     reply.give_back(0);
                 }
-                reply.trim();
-                drop(self.away);
-                let away = Away::new(&server, &self.session.client, reply.capacity());
-                if server.buffers.are_full() {
-                    crate::server::client::evict(&server);
-                }
-                // A closed channel means that the connection is gone; its write stands all the same.
-                let finished = Finished { session: self.session, reply, need, failed, effects: effects.take(), away };
-                if let Err(Finished { effects, .. }) = self.done.send(finished) {
-                    carry_out(None, effects);
-                }
+                let need = match &self.waits {
+                    Some(waits) => waits.leave(&server, &mut lease, served_here).max(need),
+                    None => need,
+                };
+                self.finish(reply, need, failed, effects.take());
             }
+            Err(Again::Waits(what, need)) => self.wait(what, need, &mut lease),
             Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
             Err(Again::Elsewhere) => {
                 want_rest(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
@@ -225,6 +272,28 @@ impl Request {
 }
 
 impl Request {
+    /// An empty reply to it.
+    pub(super) fn new_reply(&self) -> Reply {
+        Reply::new(self.proto)
+    }
+
+    /// Sends the reply, and the session with it, to the connection.
+    pub(super) fn finish(self, mut reply: Reply, need: Lsn, failed: bool, effects: Vec<Effect>) {
+        let server = self.server;
+        let failed = failed.then(|| table().slot(self.command.0, self.row));
+        reply.trim();
+        drop(self.away);
+        let away = Away::new(&server, &self.session.client, reply.capacity());
+        if server.buffers.are_full() {
+            crate::server::client::evict(&server);
+        }
+        let finished = Finished { session: self.session, reply, need, failed, effects, away };
+        // A closed channel means that the connection is gone; its write stands all the same.
+        if let Err(Finished { effects, .. }) = self.done.send(finished) {
+            carry_out(None, effects);
+        }
+    }
+
     /// Has it run again, where it was to, when the key is let go that keeps it.
     fn wait_for_key<'e>(mut self, mut lease: Lease<'e>, place: Place) -> Lease<'e> {
         let rests = place.rests(&self.session, self.row, self.args.as_args());
@@ -234,7 +303,11 @@ impl Request {
             return lease;
         };
         // What it waits for may take long: a turn to have the memory alone is others' meanwhile.
-        let place = if let Place::Alone(_) = place { Place::Elsewhere } else { place };
+        let place = match place {
+            Place::Alone(_) => Place::Elsewhere,
+            Place::Served => Place::Here,
+            place => place,
+        };
         // Meanwhile others may overwrite without a look: who counts asks again.
         self.counting = None;
         let again = move || {

@@ -109,10 +109,10 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
             "tracking_clients",
             "pubsub_clients",
             "clients_in_timeout_table",
-            "total_blocking_keys",
-            "total_blocking_keys_on_nokey",
         ],
     );
+    text.line("total_blocking_keys", facts.shards.blocking);
+    text.line("total_blocking_keys_on_nokey", facts.shards.blocking_on_none);
 }
 
 /// Part of a whole in percent, as Redis prints it.

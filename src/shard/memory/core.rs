@@ -12,6 +12,7 @@
 //! | `order` | keys that fjall does not show yet, sorted; kept only while somebody looks for few among many |
 //! | `busy` | keys that commands in slices hold: their objects stay, and nobody else writes them |
 //! | `watched` | keys that clients watch, and who is told when one changes |
+//! | `blocked` | keys that clients wait for, and who is served when one changes |
 //! | `door` | sees what is read only in passing |
 //! | `cold` | moka: metadata of clean objects that left the table |
 //!
@@ -28,6 +29,7 @@ use crate::store::{Partition, UserValue};
 use crate::util::scale::Scaled;
 
 use super::blind::Blind;
+use super::blocked::Blocked;
 use super::busy::Busy;
 use super::cold::ColdCache;
 use super::door::Doorkeeper;
@@ -94,6 +96,8 @@ pub struct Core {
     pub busy: Busy,
     /// Keys that clients watch.
     pub watched: Watched,
+    /// Keys that clients wait for.
+    pub blocked: Blocked,
     /// Copy of the name → id map.
     pub names: Arc<Names>,
     /// Keys per namespace; below zero where a count was wrong, until they are counted anew.

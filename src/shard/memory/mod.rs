@@ -6,6 +6,7 @@
 //! | [`table`], [`object`] | hot and dirty objects |
 //! | [`overlay`] | a collection's hot and dirty elements, in order and counted |
 //! | [`blind`] | keys overwritten without a look at what fjall holds of them, and why that is sound |
+//! | [`blocked`] | clients that wait for keys |
 //! | [`busy`] | keys that commands in slices hold |
 //! | [`cold`] | moka: metadata that left the table |
 //! | [`door`] | who comes by once does not get in |
@@ -20,6 +21,7 @@
 
 pub mod ahead;
 pub mod blind;
+pub mod blocked;
 pub mod busy;
 #[cfg(test)]
 mod check;

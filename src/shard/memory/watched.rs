@@ -112,7 +112,6 @@ fn tell(watcher: &Watcher) {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

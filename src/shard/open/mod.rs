@@ -280,6 +280,7 @@ fn open_core(
         membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
         busy: Default::default(),
         watched: Default::default(),
+        blocked: Default::default(),
         door: Doorkeeper::of_table(options.table_budget / shards as usize),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,

@@ -67,6 +67,7 @@ impl Txn<'_, '_> {
             redo => log.append(|_, out| out.extend_from_slice(redo)),
         };
         self.set.redo.clear();
+        self.follow_names();
         for undo in self.set.undo.drain(..) {
             if let Undo::Body { at, body: Some(body), .. } = undo {
                 self.lease[at.at as usize].throw_away(body);
@@ -113,6 +114,23 @@ impl Txn<'_, '_> {
         }
     }
 
+    /// Has those follow who wait for keys of databases that the transaction has emptied or swapped.
+    fn follow_names(&mut self) {
+        let mut last = None;
+        for undo in &self.set.undo {
+            // The first of a core knows the names that were before the transaction.
+            if let Undo::Names { at, before } = undo
+                && last.is_none_or(|last| last < *at)
+            {
+                let core = &mut *self.lease[*at as usize];
+                if !core.blocked.is_empty() {
+                    core.blocked.follow(&before.names, &core.names);
+                }
+                last = Some(*at);
+            }
+        }
+    }
+
     fn stamp(&mut self, at: Found, tells: Tells, lsn: Lsn) {
         const TRACE: u8 = state::MAYBE_STORED | state::IN_FLIGHT;
         let core = &mut *self.lease[at.at as usize];
@@ -121,8 +139,11 @@ impl Txn<'_, '_> {
         }
         let object = core.table.at_mut(at.index);
         object.lsn = lsn;
-        if tells != Tells::Nobody && !core.watched.is_empty() {
+        if tells >= Tells::WhoSawIt && !core.watched.is_empty() {
             core.watched.changed(object.ns, object.key(), tells == Tells::WhoSawIt);
+        }
+        if tells != Tells::Nobody && !core.blocked.is_empty() {
+            core.blocked.changed(object.ns, object.key(), false);
         }
         if let Some(body) = &mut object.body
             && body.version == 0

@@ -73,11 +73,13 @@ pub struct WriteSet {
     counts: SmallVec<[(u16, NsId); 2]>,
 }
 
-/// Who of those who watch a key is told that its object was changed.
+/// Who of those who watch a key, or wait for it, is told that its object was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tells {
     /// Nobody: it is not what WATCH is about.
     Nobody,
+    /// Those who wait for it, and nobody who watches it.
+    WhoWaits,
     /// Those for whom it was there: it had expired, and is removed now.
     WhoSawIt,
     Everybody,
@@ -506,6 +508,11 @@ impl<'a, 'e> Txn<'a, 'e> {
                 core.dirty_counts.retain(|ns| !dead.contains(ns));
             }
         }
+    }
+
+    /// Who waits for a key is to look at it, though what WATCH is about has not changed.
+    pub fn rouse(&mut self, at: Found) {
+        self.touch_as(at, Tells::WhoWaits);
     }
 
     /// Has a watcher told of a key's next change, and whether it is there now: the key's shard, `None` if it is watched already.

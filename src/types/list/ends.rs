@@ -1,12 +1,16 @@
-//! What happens at the ends: LPUSH, RPUSH, LPUSHX, RPUSHX, LPOP, RPOP, LMPOP, LMOVE, RPOPLPUSH.
+//! What happens at the ends: LPUSH, RPUSH, LPUSHX, RPUSHX, LPOP, RPOP, LMPOP, LMOVE, RPOPLPUSH, and those of them that wait
+//! where there is nothing: BLPOP, BRPOP, BLMPOP, BLMOVE, BRPOPLPUSH.
 
 use smallvec::SmallVec;
 
 use super::read::reply_part;
 use super::{End, List};
+use crate::handler::effects::Wait;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::memory::object::Kind;
 use crate::types::mpop::MultiPop;
+use crate::types::timeout::{until_ms, wait_for};
 use crate::util::num::parse_natural;
 
 fn push(ctx: &mut Ctx, args: Args<'_>, end: End, create: bool, out: &mut Reply) -> Result {
@@ -132,8 +136,11 @@ fn rpoplpush(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 impl MultiPop<'_, End> {
     /// Replies with the key and its elements. False, and nothing happens, if none of the lists is there.
-    pub fn run(self, ctx: &mut Ctx, out: &mut Reply) -> Result<bool> {
+    pub fn run(&self, ctx: &mut Ctx, waits: bool, out: &mut Reply) -> Result<bool> {
         for key in self.keys.iter() {
+            if waits && ctx.passes_over(key, Kind::List) {
+                continue;
+            }
             if let Some(list) = List::find(ctx, key)? {
                 out.array(2);
                 out.bulk(key);
@@ -146,10 +153,77 @@ impl MultiPop<'_, End> {
 }
 
 fn lmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    if !MultiPop::parse(args.slice(1), parse_end)?.run(ctx, out)? {
+    if !MultiPop::parse(args.slice(1), parse_end)?.run(ctx, false, out)? {
         out.nil_array();
     }
     Ok(())
+}
+
+fn blmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let pop = MultiPop::parse(args.slice(2), parse_end)?;
+    let until_ms = until_ms(ctx.txn.now_ms, &args[1])?;
+    if !pop.run(ctx, true, out)? && !wait_for(ctx, pop.keys.iter(), Kind::List, until_ms) {
+        out.nil_array();
+    }
+    Ok(())
+}
+
+/// Pops an element of the first list that is there, and waits if there is none.
+fn pop_or_wait(ctx: &mut Ctx, args: Args<'_>, end: End, out: &mut Reply) -> Result {
+    let keys = args.slice(1).take(args.len() - 2);
+    let until_ms = until_ms(ctx.txn.now_ms, &args[args.len() - 1])?;
+    for key in keys.iter() {
+        if ctx.passes_over(key, Kind::List) {
+            continue;
+        }
+        if let Some(mut list) = List::find(ctx, key)? {
+            out.array(2);
+            out.bulk(key);
+            return list.pop(ctx, end, |value| out.bulk(value));
+        }
+    }
+    if !wait_for(ctx, keys.iter(), Kind::List, until_ms) {
+        out.nil_array();
+    }
+    Ok(())
+}
+
+fn blpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    pop_or_wait(ctx, args, End::Left, out)
+}
+
+fn brpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    pop_or_wait(ctx, args, End::Right, out)
+}
+
+/// Moves an element, and waits if there is none.
+fn move_or_wait(
+    ctx: &mut Ctx,
+    from: (&[u8], End),
+    to: (&[u8], End),
+    timeout: &[u8],
+    out: &mut Reply,
+) -> Result {
+    let until_ms = until_ms(ctx.txn.now_ms, timeout)?;
+    if !ctx.passes_over(from.0, Kind::List) && move_element(ctx, from, to, out)? {
+        return Ok(());
+    }
+    if ctx.may_wait() {
+        let keys = vec![from.0.into()];
+        ctx.wait(Wait { keys, kind: Kind::List, hears_all: false, until_ms, whole: true, args: None });
+    } else {
+        out.nil();
+    }
+    Ok(())
+}
+
+fn blmove(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let (take, put) = (parse_end(&args[3])?, parse_end(&args[4])?);
+    move_or_wait(ctx, (&args[1], take), (&args[2], put), &args[5], out)
+}
+
+fn brpoplpush(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    move_or_wait(ctx, (&args[1], End::Right), (&args[2], End::Left), &args[3], out)
 }
 
 const PUSH: u32 = flags::WRITE | flags::DENYOOM | flags::FAST;
@@ -158,6 +232,10 @@ const INSERTS: &[KeySpec] = &[KeySpec::one(1, key::RW | key::INSERT)];
 const DELETES: &[KeySpec] = &[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)];
 const MOVES: &[KeySpec] =
     &[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE), KeySpec::one(2, key::RW | key::INSERT)];
+const POP_OR_WAIT: u32 = flags::WRITE | flags::BLOCKING;
+const MOVE_OR_WAIT: u32 = flags::WRITE | flags::DENYOOM | flags::BLOCKING;
+const DELETES_SOME: &[KeySpec] = &[KeySpec::range(1, -2, 1, key::RW | key::ACCESS | key::DELETE)];
+const PER_KEY: &str = "O(N), where N is the number of keys.";
 const PER_ELEMENT: &str = "O(N), where N is the number of elements given.";
 const PER_POPPED: &str = "O(N), where N is the number of elements returned.";
 
@@ -200,6 +278,29 @@ pub const COMMANDS: &[Command] = &[
         .help("7.0.0", "Removes elements at an end of the first list that is there, and returns its key and them.")
         .syntax(
             "numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
+            "O(N+M), where N is the number of keys and M that of elements returned.",
+        ),
+    Command::new("blpop", blpop, -3, POP_OR_WAIT, Group::List)
+        .keys(DELETES_SOME)
+        .help("2.0.0", "Removes the first element of the first list that is there and returns both; waits if there is none.")
+        .syntax("key [key ...] timeout", PER_KEY),
+    Command::new("brpop", brpop, -3, POP_OR_WAIT, Group::List)
+        .keys(DELETES_SOME)
+        .help("2.0.0", "Removes the last element of the first list that is there and returns both; waits if there is none.")
+        .syntax("key [key ...] timeout", PER_KEY),
+    Command::new("blmove", blmove, 6, MOVE_OR_WAIT, Group::List)
+        .keys(MOVES)
+        .help("6.2.0", "Moves an element from an end of one list to an end of another, or of the same; waits if there is none.")
+        .syntax("source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout", "O(1)"),
+    Command::new("brpoplpush", brpoplpush, 4, MOVE_OR_WAIT, Group::List)
+        .keys(MOVES)
+        .help("2.2.0", "Moves the last element of a list to the front of another, or of the same; waits if there is none.")
+        .syntax("source destination timeout", "O(1)"),
+    Command::new("blmpop", blmpop, -5, POP_OR_WAIT | flags::MOVABLEKEYS, Group::List)
+        .keys(&[KeySpec::counted(2, 1, key::RW | key::ACCESS | key::DELETE)])
+        .help("7.0.0", "Removes elements at an end of the first list that is there; waits if there is none.")
+        .syntax(
+            "timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
             "O(N+M), where N is the number of keys and M that of elements returned.",
         ),
 ];

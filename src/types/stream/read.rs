@@ -2,12 +2,15 @@
 //!
 //! Both read the streams in the order given, each by an id behind which entries are wanted. XREADGROUP with `>` (the
 //! highest id stands for it) delivers what the group has not got and notes it as pending, unless NOACK; with another id
-//! it shows the consumer what is pending for it. With BLOCK and nothing to read both answer at once, as within MULTI.
+//! it shows the consumer what is pending for it. With BLOCK and nothing to read both wait, but within MULTI, where they answer
+//! at once.
 
 use smallvec::SmallVec;
 
 use crate::codec::order::StreamId;
-use crate::handler::{Args, Begin, Command, Ctx, Error, Find, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::effects::Wait;
+use crate::handler::{Args, Begin, Command, Ctx, Error, Find, Group, KeySpec, OwnedArgs, Reply, Result, flags, key};
+use crate::shard::memory::object::Kind;
 use crate::types::timeout::timeout_ms;
 
 use super::group::{Ledger, no_group};
@@ -18,6 +21,8 @@ use super::record::Nack;
 /// What the options say.
 struct Read<'a> {
     most: usize,
+    /// Until when it waits if there is nothing: Unix ms, 0 for ever; `None` if it does not.
+    block_until_ms: Option<u64>,
     group: Option<(&'a [u8], &'a [u8])>,
     no_ack: bool,
     /// Keys, then as many ids.
@@ -26,12 +31,13 @@ struct Read<'a> {
 
 impl<'a> Read<'a> {
     fn parse(args: Args<'a>, grouped: bool, now_ms: u64) -> Result<Read<'a>> {
-        let mut read = Read { most: usize::MAX, group: None, no_ack: false, streams: args.slice(args.len()) };
+        let mut read = Read { most: usize::MAX, block_until_ms: None, group: None, no_ack: false, streams: args.slice(args.len()) };
         let mut options = args.cursor(1);
         while !options.is_empty() {
             let more = options.remaining() - 1;
             if more >= 1 && options.next_is(b"BLOCK") {
-                timeout_ms(now_ms, options.arg()?)?;
+                let timeout = timeout_ms(now_ms, options.arg()?)?;
+                read.block_until_ms = Some(if timeout == 0 { 0 } else { now_ms + timeout });
             } else if more >= 1 && options.next_is(b"COUNT") {
                 // As none at all where it is not above 0.
                 read.most = usize::try_from(options.int()?).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
@@ -66,6 +72,16 @@ impl<'a> Read<'a> {
             return Err(Error::err("ERR Missing GROUP option for XREADGROUP"));
         }
         Ok(read)
+    }
+
+    /// Has the command wait, if it is to and may; whether it does. It is told, too, of streams that are gone if it reads for a
+    /// group.
+    fn wait(&self, ctx: &mut Ctx, args: Option<OwnedArgs>) -> bool {
+        let Some(until_ms) = self.block_until_ms.filter(|_| ctx.may_wait()) else { return false };
+        let keys = self.pairs().map(|(key, _)| key.into()).collect();
+        let hears_all = self.group.is_some();
+        ctx.wait(Wait { keys, kind: Kind::Stream, hears_all, until_ms, whole: false, args });
+        true
     }
 
     /// Keys with their ids.
@@ -119,18 +135,23 @@ impl Header {
         }
     }
 
-    fn finish(self, out: &mut Reply) {
-        match self.mark {
-            Some(mark) => out.set_len(mark, self.streams),
-            None => out.nil_array(),
-        }
+    /// Ends the reply, if there is one; whether there is.
+    fn finish(self, out: &mut Reply) -> bool {
+        let any = self.mark.is_some();
+        self.mark.into_iter().for_each(|mark| out.set_len(mark, self.streams));
+        any
     }
 }
 
 fn xread(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let read = Read::parse(args, false, ctx.txn.now_ms)?;
     let mut wanted: SmallVec<[_; 2]> = SmallVec::new();
+    // What `$` stands for stays the same while the command waits.
+    let mut ids: SmallVec<[StreamId; 4]> = SmallVec::new();
     for (key, after) in read.pairs() {
+        if ctx.is_elsewhere(key) {
+            continue;
+        }
         let stream = Stream::find(ctx, key)?;
         let after = match (after, &stream) {
             (b"$", stream) => stream.map_or(MIN, |stream| stream.last),
@@ -143,6 +164,7 @@ fn xread(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             }
             (after, _) => id::parse(after, 0)?,
         };
+        ids.push(after);
         wanted.extend(stream.map(|stream| (key, stream, after)));
     }
     let mut header = Header::new(out);
@@ -157,8 +179,20 @@ fn xread(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             header.take_back(at, out);
         }
     }
-    header.finish(out);
+    if !header.finish(out) {
+        let last = read.pairs().any(|(_, after)| after == b"$").then(|| pinned(args, &ids));
+        if !read.wait(ctx, last) {
+            out.nil_array();
+        }
+    }
     Ok(())
+}
+
+/// The arguments with these ids at their end.
+fn pinned(args: Args<'_>, ids: &[StreamId]) -> OwnedArgs {
+    let ids: SmallVec<[_; 4]> = ids.iter().map(|id| id::IdText::new(*id)).collect();
+    let before = args.len() - ids.len();
+    args.iter().take(before).chain(ids.iter().map(|id| id.as_bytes())).collect()
 }
 
 fn xreadgroup(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -166,6 +200,9 @@ fn xreadgroup(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let Some((group_name, consumer)) = read.group else { return Err(Error::Syntax) };
     let mut wanted: SmallVec<[_; 2]> = SmallVec::new();
     for (key, after) in read.pairs() {
+        if ctx.is_elsewhere(key) {
+            continue;
+        }
         let found = match Stream::find(ctx, key)? {
             Some(stream) => Ledger::find(ctx, stream.at, group_name)?.map(|group| (stream, group)),
             None => None,
@@ -210,7 +247,9 @@ fn xreadgroup(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             later.2 = done[i].2.clone();
         }
     }
-    header.finish(out);
+    if !header.finish(out) && !read.wait(ctx, None) {
+        out.nil_array();
+    }
     Ok(())
 }
 

@@ -96,7 +96,12 @@ fn destroy(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let stream = Stream::find(ctx, &args[2])?.ok_or(KEY_REQUIRED)?;
     let group = Ledger::find(ctx, stream.at, &args[3])?;
     out.int(group.is_some().into());
-    group.map_or(Ok(()), |group| group.destroy(ctx))
+    if let Some(group) = group {
+        group.destroy(ctx)?;
+        // Who waits for what it gets is told.
+        ctx.txn.rouse(stream.at);
+    }
+    Ok(())
 }
 
 fn createconsumer(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

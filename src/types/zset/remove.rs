@@ -17,6 +17,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::Kind;
 use crate::types::mpop::MultiPop;
+use crate::types::timeout::{until_ms, wait_for};
 use crate::util::num::{parse_i64, parse_natural};
 use crate::util::scale::Scaled;
 
@@ -189,6 +190,51 @@ fn zmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
+/// Pops a member of the first sorted set that is there, and waits if there is none.
+fn pop_or_wait(ctx: &mut Ctx, args: Args<'_>, from: End, out: &mut Reply) -> Result {
+    let keys = args.slice(1).take(args.len() - 2);
+    let until_ms = until_ms(ctx.txn.now_ms, &args[args.len() - 1])?;
+    for key in keys.iter() {
+        if ctx.passes_over(key, Kind::Zset) {
+            continue;
+        }
+        if let Some(at) = ctx.lookup_kind(key, Kind::Zset)? {
+            out.array(3);
+            out.bulk(key);
+            return pop(ctx, at, from, 1, false, out);
+        }
+    }
+    if !wait_for(ctx, keys.iter(), Kind::Zset, until_ms) {
+        out.nil_array();
+    }
+    Ok(())
+}
+
+fn bzpopmin(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    pop_or_wait(ctx, args, End::Min, out)
+}
+
+fn bzpopmax(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    pop_or_wait(ctx, args, End::Max, out)
+}
+
+fn bzmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    let MultiPop { keys, end, count } = MultiPop::parse(args.slice(2), parse_end)?;
+    let until_ms = until_ms(ctx.txn.now_ms, &args[1])?;
+    for key in keys.iter() {
+        if ctx.passes_over(key, Kind::Zset) {
+            continue;
+        }
+        if let Some(at) = ctx.lookup_kind(key, Kind::Zset)? {
+            return pop_from(ctx, key, at, end, count, out);
+        }
+    }
+    if !wait_for(ctx, keys.iter(), Kind::Zset, until_ms) {
+        out.nil_array();
+    }
+    Ok(())
+}
+
 /// Pops from the key at hand and replies as ZMPOP does: the key, then pairs of member and score.
 pub fn pop_from(ctx: &mut Ctx, key: &[u8], at: Found, from: End, count: u64, out: &mut Reply) -> Result {
     let popped = count.min(ctx.size(at));
@@ -235,6 +281,8 @@ fn remove_span<'a>(
 }
 
 const POPPED: &[KeySpec] = &[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)];
+const POPPED_FROM_ONE: &[KeySpec] = &[KeySpec::range(1, -2, 1, key::RW | key::ACCESS | key::DELETE)];
+const POP_OR_WAIT: u32 = flags::WRITE | flags::BLOCKING;
 const REMOVED: &[KeySpec] = &[KeySpec::one(1, key::RW | key::DELETE)];
 const POP_COST: &str = "O(log(N)*M) where N is the size of the sorted set and M the number of members popped.";
 const COST: &str = "O(log(N)+M) where N is the size of the sorted set and M the number of members removed.";
@@ -253,6 +301,18 @@ pub const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::counted(1, 1, key::RW | key::ACCESS | key::DELETE)])
         .help("7.0.0", "Removes and returns members at one end of the first sorted set that is there.")
         .syntax("numkeys key [key ...] <MIN | MAX> [COUNT count]", POP_COST),
+    Command::new("bzpopmin", bzpopmin, -3, POP_OR_WAIT | flags::FAST, Group::SortedSet)
+        .keys(POPPED_FROM_ONE)
+        .help("5.0.0", "Removes and returns the member with the lowest score of the first sorted set that is there; waits if there is none.")
+        .syntax("key [key ...] timeout", "O(log(N)) with N being the number of elements in the sorted set."),
+    Command::new("bzpopmax", bzpopmax, -3, POP_OR_WAIT | flags::FAST, Group::SortedSet)
+        .keys(POPPED_FROM_ONE)
+        .help("5.0.0", "Removes and returns the member with the highest score of the first sorted set that is there; waits if there is none.")
+        .syntax("key [key ...] timeout", "O(log(N)) with N being the number of elements in the sorted set."),
+    Command::new("bzmpop", bzmpop, -5, POP_OR_WAIT | flags::MOVABLEKEYS, Group::SortedSet)
+        .keys(&[KeySpec::counted(2, 1, key::RW | key::ACCESS | key::DELETE)])
+        .help("7.0.0", "Removes and returns members at one end of the first sorted set that is there; waits if there is none.")
+        .syntax("timeout numkeys key [key ...] <MIN | MAX> [COUNT count]", POP_COST),
     Command::new("zremrangebyrank", zremrangebyrank, 4, flags::WRITE, Group::SortedSet)
         .keys(REMOVED)
         .help("2.0.0", "Removes the members in a range of ranks.")

@@ -1,0 +1,226 @@
+//! Commands that wait for a key, and those who serve them.
+//!
+//! A command that has found nothing and may wait lies with the shards of its keys ([`crate::shard::memory::blocked`]). Whoever
+//! commits a change of one of these runs it again, after its own command is whole and under the same lease: who waits comes
+//! before whoever comes later, in the order in which it began to wait.
+//!
+//! | it is served | by | with |
+//! |---|---|---|
+//! | at once | whoever has changed the key | the shards at hand: of other keys it has seen that there is nothing, and whoever changes that waits for it, or serves it itself |
+//! | later | [`Place::Here`] | all its shards: it needs one that is not at hand, or the disk, or a key that somebody goes through |
+//!
+//! As long as it is being served later, nobody behind it in a line is served; when it is done, or waits again, they are looked
+//! at. Its wait is ended by one of: who serves it, its time, CLIENT UNBLOCK, its connection's end ([`end_wait`]).
+
+use std::sync::Arc;
+
+use super::posted::{Place, Request};
+use crate::error::Error;
+use crate::handler::buffers::Away;
+use crate::handler::effects::Wait;
+use crate::handler::session::{Waiting, bits};
+use crate::handler::Server;
+use crate::log::Lsn;
+use crate::shard::actor::{Job, Lease, ShardSet};
+use crate::shard::memory::blocked::{Again, Due, End, Next, Parked, Waiter};
+use crate::shard::memory::object::Kind;
+use crate::shard::memory::table::table_hash;
+use crate::util::scale::Scaled;
+use crate::util::time::now_ms;
+
+/// Waiters served under one lease; then others have a turn.
+const MOST_SERVED: Scaled<usize> = Scaled::new(64).in_unit_tests(2);
+
+/// What a request that waits is known by.
+pub(super) struct Waits {
+    waiter: Arc<Waiter>,
+    /// What its reply waits for.
+    need: Lsn,
+    /// Counts what it takes as long as it waits.
+    _away: Away,
+}
+
+impl Waits {
+    /// Takes it out of the lines in which it stands, as it has been answered; what its reply waits for. Those behind it are
+    /// looked at, unless they have not been waiting for it.
+    pub(super) fn leave(&self, server: &Arc<Server>, lease: &mut Lease<'_>, at_once: bool) -> Lsn {
+        self.waiter.over();
+        leave(server, &self.waiter, lease, !at_once);
+        self.need
+    }
+}
+
+/// Takes a waiter out of the lines in which it stands. Shards that are not at hand are told.
+fn leave(server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>, have_others_looked_at: bool) {
+    let mut far = ShardSet::new();
+    for key in &waiter.keys {
+        let shard = server.engine.router.shard_of(key);
+        match lease.binary_search_by_key(&shard, |core| core.shard) {
+            Ok(at) => remove(&mut lease[at], waiter, key, have_others_looked_at),
+            Err(_) => far.push(shard),
+        }
+    }
+    far.sort_unstable();
+    far.dedup();
+    // One by one: they need not be had together.
+    for shard in far {
+        let (waiter, to_serve) = (waiter.clone(), server.clone());
+        let job: Job = Box::new(move |mut lease| {
+            if let Some(core) = lease.first_mut() {
+                let of_shard = |key: &&Box<[u8]>| to_serve.engine.router.shard_of(key) == core.shard;
+                let keys: Vec<_> = waiter.keys.iter().filter(of_shard).collect();
+                keys.into_iter().for_each(|key| remove(core, &waiter, key, have_others_looked_at));
+            }
+            serve(&to_serve, lease)
+        });
+        server.engine.post([shard].into_iter().collect(), job);
+    }
+}
+
+fn remove(core: &mut crate::shard::memory::core::Core, waiter: &Arc<Waiter>, key: &[u8], have_others_looked_at: bool) {
+    if let Some(ns) = core.names.id(&waiter.db) {
+        core.blocked.remove(ns, key, waiter, have_others_looked_at);
+    }
+}
+
+impl Request {
+    /// Has it wait, for the first time or again.
+    pub(super) fn wait(mut self, what: Box<Wait>, need: Lsn, lease: &mut Lease<'_>) {
+        let server = self.server.clone();
+        if let Some(waits) = &mut self.waits {
+            waits.need = waits.need.max(need);
+            let waiter = waits.waiter.clone();
+            return self.wait_as(&server, &waiter, lease);
+        }
+        let Wait { mut keys, kind, hears_all, until_ms, whole, args } = *what;
+        keys.sort_unstable();
+        keys.dedup();
+        self.args = args.unwrap_or(self.args);
+        let waiter = Arc::new(Waiter::new(kind, hears_all, whole, &self.session.db, keys));
+        let away = Away::new(&server, &self.session.client, waiter.memory_bytes());
+        self.waits = Some(Waits { waiter: waiter.clone(), need, _away: away });
+        let (client, ns) = (self.session.client.clone(), self.session.ns);
+        let mut waiting = client.waiting.lock();
+        if let Waiting::Never = *waiting {
+            return;
+        }
+        *waiting = Waiting::For(waiter.clone(), until_ms);
+        drop(waiting);
+        for key in &waiter.keys {
+            let shard = server.engine.router.shard_of(key);
+            if let Ok(at) = lease.binary_search_by_key(&shard, |core| core.shard) {
+                lease[at].blocked.add(ns, key, &waiter);
+            }
+        }
+        client.set_bit(bits::BLOCKED, true);
+        self.wait_as(&server, &waiter, lease);
+        client.news.notify_one();
+    }
+
+    fn wait_as(self, server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>) {
+        match waiter.again(Box::new(self)) {
+            Again::Waits => {}
+            Again::Run(parked) => request(parked, |request| request.post(Place::Here)),
+            Again::End(parked, end) => {
+                leave(server, waiter, lease, true);
+                request(parked, |request| request.answer(end));
+            }
+        }
+    }
+
+    /// Answers that its wait has ended.
+    fn answer(self, end: End) {
+        let Some(waits) = &self.waits else { return };
+        let mut reply = self.new_reply();
+        match end {
+            End::Timeout => reply.nil_array(),
+            End::Unblocked => {
+                reply.error(&Error::err("UNBLOCKED client unblocked via CLIENT UNBLOCK"));
+            }
+            End::Gone => return,
+        }
+        let need = waits.need;
+        self.finish(reply, need, end == End::Unblocked, Vec::new());
+    }
+}
+
+/// What lies with a waiter is its request.
+fn request(parked: Parked, then: impl FnOnce(Request)) {
+    if let Ok(request) = parked.downcast::<Request>() {
+        then(*request);
+    }
+}
+
+/// Answers a command whose wait has been ended, and takes it out of the lines in which it stands.
+pub fn end_wait(server: &Arc<Server>, waiter: &Arc<Waiter>) {
+    if let Some((parked, end)) = waiter.take_ended() {
+        leave(server, waiter, &mut Lease::default(), false);
+        request(parked, |request| request.answer(end));
+    }
+}
+
+/// Serves those who wait for what has been changed under this lease.
+#[inline]
+pub fn serve<'e>(server: &Arc<Server>, lease: Lease<'e>) -> Lease<'e> {
+    if lease.iter().any(|core| core.blocked.is_due()) { serve_due(server, lease) } else { lease }
+}
+
+#[cold]
+fn serve_due<'e>(server: &Arc<Server>, mut lease: Lease<'e>) -> Lease<'e> {
+    let mut left = MOST_SERVED.get();
+    while let Some((at, due)) = lease.iter_mut().enumerate().find_map(|(at, core)| Some((at, core.blocked.next_due()?))) {
+        if left == 0 {
+            lease[at].blocked.changed(due.ns, &due.key, due.unknown);
+            let shards = lease.iter().filter(|core| core.blocked.is_due()).map(|core| core.shard).collect();
+            let server = server.clone();
+            server.clone().engine.post(shards, Box::new(move |lease| serve(&server, lease)));
+            break;
+        }
+        lease = serve_key(server, lease, at, due, &mut left);
+    }
+    lease
+}
+
+/// Serves those who wait for one key, as long as there is something for them.
+fn serve_key<'e>(server: &Arc<Server>, mut lease: Lease<'e>, at: usize, due: Due, left: &mut usize) -> Lease<'e> {
+    let Due { ns, key, unknown } = due;
+    let hash = table_hash(server.engine.router.hash(&key), ns);
+    let mut from = 0;
+    loop {
+        let core = &mut *lease[at];
+        // What a commit has changed is in the table, or was removed without a trace.
+        let holds = match core.table.find(hash, ns, &key) {
+            Some(index) => Some(core.table.at(index).kind),
+            None if unknown => None,
+            None => Some(Kind::Absent),
+        };
+        let Next::Serve(nth, waiter, parked) = core.blocked.next(ns, &key, holds, from) else { break };
+        if *left == 0 {
+            // It keeps its place, and is looked at with the others.
+            request(parked, |request| _ = waiter.again(Box::new(request)));
+            core.blocked.changed(ns, &key, unknown);
+            break;
+        }
+        *left -= 1;
+        lease = serve_one(lease, &waiter, parked);
+        from = match lease[at].blocked.stands(ns, &key, &waiter, nth) {
+            Some(nth) if waiter.waits() => nth + 1,
+            // Who is served later keeps those behind it.
+            Some(nth) => nth,
+            None => nth,
+        };
+    }
+    lease
+}
+
+fn serve_one<'e>(mut lease: Lease<'e>, waiter: &Arc<Waiter>, parked: Parked) -> Lease<'e> {
+    let Ok(mut request) = parked.downcast::<Request>() else { return lease };
+    request.now_ms = now_ms();
+    let at_hand = |shard: &u16| lease.binary_search_by_key(shard, |core| core.shard).is_ok();
+    if waiter.whole && !request.shards.iter().all(at_hand) {
+        request.post(Place::Here);
+    } else {
+        lease = request.run_once(lease, Place::Served);
+    }
+    lease
+}

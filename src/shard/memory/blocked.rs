@@ -1,0 +1,404 @@
+//! Clients that wait until one of their keys holds something for them (BLPOP, XREAD BLOCK and their kin).
+//!
+//! A shard knows who waits for which of its keys, in the order in which they came. A commit that changes such a key makes it
+//! *due*; whoever has committed serves, under the same lease, those who wait for it, so that nobody comes in between.
+//!
+//! | a waiter | is |
+//! |---|---|
+//! | `Waits` | to be taken by whoever can serve it or ends its wait: only one of them gets it |
+//! | `Runs` | being served, perhaps elsewhere and later: those behind it keep behind it |
+//! | `Over` | answered, or gone |
+//!
+//! What a waiter waits with, its command, is known to those who put it there and take it; here it is a box.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::names::Names;
+use super::object::Kind;
+use crate::codec::NsId;
+
+/// Why a wait ends without anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its time is over, or somebody says that it be (CLIENT UNBLOCK).
+    Timeout,
+    /// CLIENT UNBLOCK with ERROR.
+    Unblocked,
+    /// The client has left.
+    Gone,
+}
+
+/// What a waiter waits with.
+pub type Parked = Box<dyn Any + Send>;
+
+enum State {
+    Waits(Parked),
+    /// A key of it has become due meanwhile; its wait has been ended meanwhile.
+    Runs {
+        missed: bool,
+        end: Option<End>,
+    },
+    /// Its wait was ended; to be answered.
+    Ended(Parked, End),
+    Over,
+}
+
+/// A client that waits.
+pub struct Waiter {
+    state: Mutex<State>,
+    /// What it waits for.
+    pub kind: Kind,
+    /// It is told, too, when a key is gone or of another kind.
+    pub hears_all: bool,
+    /// Its database.
+    pub db: Box<[u8]>,
+    /// The keys, without repetition.
+    pub keys: Vec<Box<[u8]>>,
+    /// It can be served only where all shards of its command are at hand.
+    pub whole: bool,
+}
+
+impl std::fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiter").field("kind", &self.kind).field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+/// What becomes of a waiter that was served in vain.
+pub enum Again {
+    /// It waits as before.
+    Waits,
+    /// One of its keys has become due meanwhile: to be run again.
+    Run(Parked),
+    /// It has been ended meanwhile.
+    End(Parked, End),
+}
+
+impl Waiter {
+    /// One that is being served: [`Waiter::again`] has it wait.
+    pub fn new(kind: Kind, hears_all: bool, whole: bool, db: &[u8], keys: Vec<Box<[u8]>>) -> Waiter {
+        let state = Mutex::new(State::Runs { missed: false, end: None });
+        Waiter { state, kind, hears_all, db: db.into(), keys, whole }
+    }
+
+    /// Takes it to serve it. `None`: somebody else has it.
+    pub fn claim(&self) -> Option<Parked> {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::Runs { missed: false, end: None }) {
+            State::Waits(parked) => Some(parked),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// It was served in vain.
+    pub fn again(&self, parked: Parked) -> Again {
+        let mut state = self.state.lock();
+        match *state {
+            State::Runs { end: Some(end), .. } => {
+                *state = State::Over;
+                Again::End(parked, end)
+            }
+            State::Runs { missed: true, .. } => {
+                *state = State::Runs { missed: false, end: None };
+                Again::Run(parked)
+            }
+            _ => {
+                *state = State::Waits(parked);
+                Again::Waits
+            }
+        }
+    }
+
+    /// Ends its wait; whether it was waiting. One that is being served is ended if that is in vain.
+    pub fn end(&self, why: End) -> bool {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Waits(parked) => {
+                *state = State::Ended(parked, why);
+                true
+            }
+            State::Runs { missed, .. } => {
+                *state = State::Runs { missed, end: Some(why) };
+                false
+            }
+            other => {
+                *state = other;
+                false
+            }
+        }
+    }
+
+    /// Takes it, if its wait was ended, to answer it.
+    pub fn take_ended(&self) -> Option<(Parked, End)> {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Ended(parked, end) => Some((parked, end)),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Whether its wait could be ended now.
+    pub fn waits(&self) -> bool {
+        matches!(*self.state.lock(), State::Waits(_))
+    }
+
+    /// It was answered, or has become nobody's.
+    pub fn over(&self) {
+        *self.state.lock() = State::Over;
+    }
+
+    /// Notes that a key became due while it is being served; whether it is.
+    fn miss(&self) -> bool {
+        match &mut *self.state.lock() {
+            State::Runs { missed, .. } => {
+                *missed = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Memory, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Waiter>() + self.db.len() + self.keys.iter().map(|key| 2 * (key.len() + ENTRY_BYTES)).sum::<usize>()
+    }
+}
+
+/// About what a key takes beside its bytes, with its waiter and in the shard.
+const ENTRY_BYTES: usize = 96;
+
+/// Who waits for a key.
+#[derive(Default)]
+struct Line {
+    waiters: VecDeque<Arc<Waiter>>,
+    /// It is among the keys that are due.
+    due: bool,
+}
+
+/// A key that may hold something for those who wait.
+#[derive(Debug)]
+pub struct Due {
+    /// Namespace.
+    pub ns: NsId,
+    /// Key.
+    pub key: Box<[u8]>,
+    /// Nothing is known of what it holds: its database is another one than before.
+    pub unknown: bool,
+}
+
+/// What is to be done for a key that is due.
+pub enum Next {
+    /// This one is to be served; it is the so-many-th.
+    Serve(usize, Arc<Waiter>, Parked),
+    /// Nobody, or not yet.
+    Nobody,
+}
+
+/// The keys of a shard that clients wait for.
+#[derive(Default)]
+pub struct Blocked {
+    of: HashMap<NsId, HashMap<Box<[u8]>, Line, foldhash::fast::RandomState>, foldhash::fast::RandomState>,
+    due: VecDeque<Due>,
+}
+
+impl Blocked {
+    /// Whether nobody waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    /// Keys that somebody waits for.
+    pub fn len(&self) -> usize {
+        self.of.values().map(HashMap::len).sum()
+    }
+
+    /// Those of them for which somebody waits who hears of their absence, too.
+    pub fn hearing(&self) -> usize {
+        let hears = |line: &&Line| line.waiters.iter().any(|waiter| waiter.hears_all);
+        self.of.values().flat_map(HashMap::values).filter(hears).count()
+    }
+
+    fn line(&mut self, ns: NsId, key: &[u8]) -> Option<&mut Line> {
+        self.of.get_mut(&ns)?.get_mut(key)
+    }
+
+    /// Puts a waiter at the end of a key's line.
+    pub fn add(&mut self, ns: NsId, key: &[u8], waiter: &Arc<Waiter>) {
+        let keys = self.of.entry(ns).or_default();
+        match keys.get_mut(key) {
+            Some(line) => line.waiters.push_back(waiter.clone()),
+            None => {
+                let line = Line { waiters: VecDeque::from([waiter.clone()]), due: false };
+                keys.insert(key.into(), line);
+            }
+        }
+    }
+
+    /// Takes a waiter out of a key's line. The key is due if those behind it may have waited for it.
+    pub fn remove(&mut self, ns: NsId, key: &[u8], waiter: &Arc<Waiter>, is_due: bool) {
+        let Some(keys) = self.of.get_mut(&ns) else { return };
+        let Some(line) = keys.get_mut(key) else { return };
+        line.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+        if !line.waiters.is_empty() {
+            if is_due {
+                self.changed(ns, key, true);
+            }
+            return;
+        }
+        keys.remove(key);
+        if keys.is_empty() {
+            self.of.remove(&ns);
+        }
+    }
+
+    /// A key has changed: it is due if anybody waits for it.
+    #[cold]
+    pub fn changed(&mut self, ns: NsId, key: &[u8], unknown: bool) {
+        if let Some(line) = self.line(ns, key)
+            && !std::mem::replace(&mut line.due, true)
+        {
+            self.due.push_back(Due { ns, key: key.into(), unknown });
+        }
+    }
+
+    /// Whether somebody who comes now to wait for a key's elements has others before him who are about to be served.
+    pub fn comes_later(&self, ns: NsId, key: &[u8], kind: Kind) -> bool {
+        let Some(line) = self.of.get(&ns).and_then(|keys| keys.get(key)) else { return false };
+        line.due && line.waiters.iter().any(|waiter| waiter.kind == kind)
+            || line.waiters.iter().any(|waiter| matches!(*waiter.state.lock(), State::Runs { .. }))
+    }
+
+    /// The next key that is due.
+    pub fn next_due(&mut self) -> Option<Due> {
+        loop {
+            let due = self.due.pop_front()?;
+            if let Some(line) = self.line(due.ns, &due.key) {
+                line.due = false;
+                return Some(due);
+            }
+        }
+    }
+
+    /// Whether a key is due.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Who is to be served for a key that holds this (`None`: unknown), from the so-many-th in its line on.
+    pub fn next(&mut self, ns: NsId, key: &[u8], holds: Option<Kind>, from: usize) -> Next {
+        let Some(line) = self.line(ns, key) else { return Next::Nobody };
+        for (at, waiter) in line.waiters.iter().enumerate().skip(from) {
+            if waiter.miss() {
+                // It comes first, and has the key looked at again when it is done.
+                return Next::Nobody;
+            }
+            if holds.is_none_or(|kind| kind == waiter.kind || waiter.hears_all)
+                && let Some(parked) = waiter.claim()
+            {
+                return Next::Serve(at, waiter.clone(), parked);
+            }
+        }
+        Next::Nobody
+    }
+
+    /// Where somebody stands in a key's line.
+    pub fn stands(&mut self, ns: NsId, key: &[u8], waiter: &Arc<Waiter>, about: usize) -> Option<usize> {
+        let waiters = &self.line(ns, key)?.waiters;
+        let is_it = |other: &Arc<Waiter>| Arc::ptr_eq(other, waiter);
+        if waiters.get(about).is_some_and(is_it) { Some(about) } else { waiters.iter().position(is_it) }
+    }
+
+    /// Databases were emptied or swapped: who waits for a key waits for it under its database's name, and looks anew.
+    #[cold]
+    pub fn follow(&mut self, before: &Names, now: &Names) {
+        let moved: Vec<_> = (before.map().iter())
+            .filter_map(|(name, old)| Some((old, now.id(name).filter(|new| *new != old)?)))
+            .filter_map(|(old, new)| Some((new, self.of.remove(&old)?)))
+            .collect();
+        for (new, mut keys) in moved {
+            for (key, line) in &mut keys {
+                line.due = true;
+                self.due.push_back(Due { ns: new, key: key.clone(), unknown: true });
+            }
+            self.of.insert(new, keys);
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::codec::NamespaceMap;
+
+    fn waiter(kind: Kind) -> Arc<Waiter> {
+        let waiter = Waiter::new(kind, false, false, b"0", vec![b"key".as_slice().into()]);
+        assert!(matches!(waiter.again(Box::new(())), Again::Waits));
+        Arc::new(waiter)
+    }
+
+    #[test]
+    fn one_of_those_who_want_a_waiter_gets_it() {
+        let one = waiter(Kind::List);
+        assert!(one.waits() && one.claim().is_some() && one.claim().is_none() && !one.waits());
+        assert!(!one.end(End::Timeout), "it is being served");
+        assert!(matches!(one.again(Box::new(())), Again::End(_, End::Timeout)));
+        assert!(one.claim().is_none() && one.take_ended().is_none());
+
+        let other = waiter(Kind::List);
+        assert!(other.end(End::Unblocked) && !other.end(End::Timeout) && other.claim().is_none());
+        assert_eq!(other.take_ended().unwrap().1, End::Unblocked);
+        assert!(other.take_ended().is_none());
+    }
+
+    #[test]
+    fn who_is_served_elsewhere_is_waited_for() {
+        let (mut blocked, [a, b]) = (Blocked::default(), std::array::from_fn(|_| waiter(Kind::List)));
+        blocked.add(1, b"key", &a);
+        blocked.add(1, b"key", &b);
+        blocked.changed(1, b"key", false);
+        blocked.changed(1, b"key", false);
+        assert!(blocked.comes_later(1, b"key", Kind::List) && !blocked.comes_later(1, b"key", Kind::Zset));
+        assert!(blocked.next_due().is_some() && blocked.next_due().is_none());
+        let Next::Serve(0, first, parked) = blocked.next(1, b"key", Some(Kind::List), 0) else { panic!("nobody") };
+        assert!(Arc::ptr_eq(&first, &a) && blocked.comes_later(1, b"key", Kind::Zset));
+        assert!(matches!(blocked.next(1, b"key", Some(Kind::List), 0), Next::Nobody));
+        assert!(matches!(a.again(parked), Again::Run(_)), "it has missed something");
+        a.over();
+        blocked.remove(1, b"key", &a, true);
+        assert!(blocked.next_due().is_some(), "those behind it are looked at");
+        assert!(matches!(blocked.next(1, b"key", Some(Kind::Zset), 0), Next::Nobody));
+        assert!(matches!(blocked.next(1, b"key", Some(Kind::List), 0), Next::Serve(0, ..)));
+        b.over();
+        blocked.remove(1, b"key", &b, false);
+        assert!(blocked.is_empty() && !blocked.is_due());
+    }
+
+    #[test]
+    fn who_waits_follows_its_database() {
+        let names = Names::new(NamespaceMap::default(), 2);
+        let [zero, one] = [b"0", b"1"].map(|name| names.id(name).unwrap());
+        let (mut blocked, [a, b]) = (Blocked::default(), std::array::from_fn(|_| waiter(Kind::List)));
+        blocked.add(zero, b"key", &a);
+        blocked.add(one, b"key", &b);
+        let swapped = names.swapped(b"0", b"1").unwrap();
+        blocked.follow(&names, &swapped);
+        assert_eq!(blocked.next_due().map(|due| due.unknown), Some(true));
+        assert!(blocked.next_due().is_some() && blocked.next_due().is_none());
+        assert_eq!(blocked.stands(one, b"key", &a, 0), Some(0));
+        assert_eq!(blocked.stands(zero, b"key", &b, 0), Some(0));
+        assert_eq!(blocked.len(), 2);
+    }
+}
