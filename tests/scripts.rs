@@ -61,6 +61,7 @@ scripts! {
     bitfield
     bitmap
     bitop
+    blocking
     connection
     dump
     expiry

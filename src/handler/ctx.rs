@@ -146,9 +146,10 @@ impl Ctx<'_, '_> {
             Served::Partly => self.is_elsewhere(key),
             // Who does not wait takes what there is.
             Served::No if !self.may_wait() => false,
-            Served::No => self.txn.core_of(key).is_ok_and(|core| {
-                !core.blocked.is_empty() && core.blocked.comes_later(self.session.ns, key, kind)
-            }),
+            Served::No => self
+                .txn
+                .core_of(key)
+                .is_ok_and(|core| !core.blocked.is_empty() && core.blocked.comes_later(self.session.ns, key, kind)),
         }
     }
 

@@ -24,8 +24,8 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::connection::Connection;
-use crate::command::run::blocked::end_wait;
 use crate::command::run::Finished;
+use crate::command::run::blocked::end_wait;
 use crate::handler::buffers::Away;
 use crate::handler::session::{Waiting, bits};
 use crate::shard::engine::gate;

@@ -1,8 +1,8 @@
 //! How long a client is willing to wait.
 
 use crate::error::{Error, Result};
-use crate::handler::effects::Wait;
 use crate::handler::Ctx;
+use crate::handler::effects::Wait;
 use crate::shard::memory::object::Kind;
 use crate::util::long_double::LongDouble;
 use crate::util::num::{parse_double, parse_i64};

@@ -9,6 +9,9 @@
 //! "a value"
 //! ?> TTL key                   asked again until the reply is the expected one
 //! -1
+//! b~> BLPOP list 0         sent; what follows comes once its client waits
+//! b<                       what that connection is sent next
+//! ["list", "a"]
 //! raw> "GET key\r\n"           bytes as they are; every reply awaited is written below
 //! "a value"
 //! ```
@@ -37,7 +40,7 @@ use std::time::{Duration, Instant};
 use super::notation::{self, Pattern, Proto, show};
 use super::resp::{Client, Gone, Value, encode};
 use super::server::{Kind, Server};
-use super::wait::PATIENCE;
+use super::wait::{PATIENCE, until};
 
 /// Directives every server of a script gets.
 const DIRECTIVES: &[&str] = &["--enable-debug-command", "yes"];
@@ -68,10 +71,23 @@ struct Entry {
     line: usize,
     connection: String,
     raw: bool,
-    until: bool,
+    mode: Mode,
     args: Vec<Vec<u8>>,
     expected_lines: Range<usize>,
     expected: [Vec<Pattern>; 2],
+}
+
+/// What is done with a command.
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    /// Sent, and answered.
+    Ask,
+    /// The same, until the answer is as expected.
+    Until,
+    /// Sent. It has its client wait.
+    Send,
+    /// There is none: something is to come.
+    Await,
 }
 
 /// What an entry was answered.
@@ -187,10 +203,16 @@ impl Section {
             let client =
                 connections.entry(entry.connection.clone()).or_insert_with(|| connect(server, proto, &self.title));
             let start = Instant::now();
+            if entry.mode == Mode::Send {
+                let waiting = blocked_clients(server);
+                assert!(client.send_raw(&encode(&entry.args(&names))).is_ok(), "line {}", entry.line + 1);
+                until("a client more waits", || blocked_clients(server) == waiting + 1);
+                continue;
+            }
             loop {
                 let answers = entry.ask(client, proto, &names);
                 let mismatch = entry.judge(&answers, proto, &mut names);
-                if entry.until && mismatch.is_some() && start.elapsed() < PATIENCE {
+                if entry.mode == Mode::Until && mismatch.is_some() && start.elapsed() < PATIENCE {
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
                 }
@@ -225,9 +247,17 @@ impl Entry {
         text.split(|&c| c == b' ').filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
     }
 
+    fn args(&self, names: &HashMap<String, Vec<u8>>) -> Vec<Vec<u8>> {
+        self.args.iter().flat_map(|arg| self.arguments(arg, names)).collect()
+    }
+
     fn ask(&self, client: &mut Client, proto: Proto, names: &HashMap<String, Vec<u8>>) -> Vec<Answer> {
-        let args: Vec<Vec<u8>> = self.args.iter().flat_map(|arg| self.arguments(arg, names)).collect();
-        let bytes = if self.raw { args.concat() } else { encode(&args) };
+        let args = self.args(names);
+        let bytes = match self.mode {
+            Mode::Await => Vec::new(),
+            _ if self.raw => args.concat(),
+            _ => encode(&args),
+        };
         if client.send_raw(&bytes).is_err() {
             return vec![Answer::Closed];
         }
@@ -379,7 +409,7 @@ fn sections(lines: &[String]) -> Result<Vec<Section>, String> {
         let line = &lines[at];
         if let Some(header) = line.strip_prefix("== ") {
             sections.push(section(header, at)?);
-        } else if let Some((connection, until, command)) = command_line(line) {
+        } else if let Some((connection, mode, command)) = command_line(line) {
             let end = (at + 1..lines.len()).find(|i| ends_reply(&lines[*i])).unwrap_or(lines.len());
             let section = sections.last_mut().ok_or_else(|| format!("{}: a command before any section", at + 1))?;
             let args = split(command).ok_or_else(|| format!("{}: quotes", at + 1))?;
@@ -389,7 +419,7 @@ fn sections(lines: &[String]) -> Result<Vec<Section>, String> {
                 line: at,
                 connection,
                 raw,
-                until,
+                mode,
                 args,
                 expected_lines: at + 1..end,
                 expected,
@@ -429,11 +459,27 @@ fn section(header: &str, line: usize) -> Result<Section, String> {
     Ok(Section { title: words.join(" "), provers, resp2_only, args, entries: Vec::new() })
 }
 
-/// Connection, whether to repeat, and the command of a line that is one.
-fn command_line(line: &str) -> Option<(&str, bool, &str)> {
-    let (head, command) = line.split_once("> ")?;
-    let (name, until) = head.strip_suffix('?').map_or((head, false), |name| (name, true));
-    name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()).then_some((name, until, command))
+/// Connection, what is done with it, and the command of a line that is one.
+fn command_line(line: &str) -> Option<(&str, Mode, &str)> {
+    let (head, mode, command) = match line.strip_suffix('<') {
+        Some(name) => (name, Mode::Await, ""),
+        None => {
+            let (head, command) = line.split_once("> ")?;
+            let modes = [('?', Mode::Until), ('~', Mode::Send)];
+            let mode = modes.iter().find_map(|(mark, mode)| Some((head.strip_suffix(*mark)?, *mode)));
+            let (name, mode) = mode.unwrap_or((head, Mode::Ask));
+            (name, mode, command)
+        }
+    };
+    head.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()).then_some((head, mode, command))
+}
+
+/// Clients that wait for a key.
+fn blocked_clients(server: &Server) -> i64 {
+    let info = server.client().call("INFO clients");
+    let text = String::from_utf8_lossy(info.bytes().unwrap_or_default()).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix("blocked_clients:")?.parse().ok());
+    line.unwrap_or_else(|| panic!("INFO tells no blocked_clients"))
 }
 
 /// The replies expected in RESP2 and in RESP3.

@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use super::posted::{Place, Request};
 use crate::error::Error;
+use crate::handler::Server;
 use crate::handler::buffers::Away;
 use crate::handler::effects::Wait;
 use crate::handler::session::{Waiting, bits};
-use crate::handler::Server;
 use crate::log::Lsn;
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::memory::blocked::{Again, Due, End, Next, Parked, Waiter};
@@ -168,7 +168,8 @@ pub fn serve<'e>(server: &Arc<Server>, lease: Lease<'e>) -> Lease<'e> {
 #[cold]
 fn serve_due<'e>(server: &Arc<Server>, mut lease: Lease<'e>) -> Lease<'e> {
     let mut left = MOST_SERVED.get();
-    while let Some((at, due)) = lease.iter_mut().enumerate().find_map(|(at, core)| Some((at, core.blocked.next_due()?))) {
+    while let Some((at, due)) = lease.iter_mut().enumerate().find_map(|(at, core)| Some((at, core.blocked.next_due()?)))
+    {
         if left == 0 {
             lease[at].blocked.changed(due.ns, &due.key, due.unknown);
             let shards = lease.iter().filter(|core| core.blocked.is_due()).map(|core| core.shard).collect();

@@ -27,8 +27,8 @@ use crate::handler::limits::Bounds;
 use crate::handler::session::bits;
 use crate::handler::table::Id;
 use crate::handler::{Args, Command, Effect, Effects, OwnedArgs, Reply, Server, Session};
-use crate::meter::{self, Allowance, Ended};
 use crate::log::Lsn;
+use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Lease, ShardSet};
 use crate::shard::engine::{Engine, gate};
 use crate::shard::memory::blind::Counting;
@@ -116,22 +116,22 @@ impl Request {
         let (done, finished) = oneshot::channel();
         let args = OwnedArgs::from(call.args);
         let request = Request {
-        server: server.clone(),
-        away: Away::new(server, &session.client, args.memory_bytes()),
-        session,
-        command: call.command,
-        row,
-        args,
-        hash: call.hash,
-        now_ms: call.now_ms,
-        shards,
-        proto,
-        reads: Reads::default(),
-        brought: Away::default(),
-        runs: 0,
-        counting: None,
-        waits: None,
-        done,
+            server: server.clone(),
+            away: Away::new(server, &session.client, args.memory_bytes()),
+            session,
+            command: call.command,
+            row,
+            args,
+            hash: call.hash,
+            now_ms: call.now_ms,
+            shards,
+            proto,
+            reads: Reads::default(),
+            brought: Away::default(),
+            runs: 0,
+            counting: None,
+            waits: None,
+            done,
         };
         (request, finished)
     }
@@ -233,7 +233,8 @@ impl Request {
             _ => Served::Whole,
         };
         let may = (bounds.reply, !here, rests, served);
-        let (mut lease, result) = under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
+        let (mut lease, result) =
+            under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
         drop(running);
         if let Err(Again::Free) = result {
             return self.wait_for_key(lease, place);

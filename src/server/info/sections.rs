@@ -103,14 +103,7 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.line("blocked_clients", blocked);
     text.line("watching_clients", facts.server.engine.watching.load(Ordering::Relaxed));
     text.line("total_watched_keys", facts.shards.watched);
-    zeros(
-        text,
-        &[
-            "tracking_clients",
-            "pubsub_clients",
-            "clients_in_timeout_table",
-        ],
-    );
+    zeros(text, &["tracking_clients", "pubsub_clients", "clients_in_timeout_table"]);
     text.line("total_blocking_keys", facts.shards.blocking);
     text.line("total_blocking_keys_on_nokey", facts.shards.blocking_on_none);
 }

@@ -197,13 +197,7 @@ fn brpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// Moves an element, and waits if there is none.
-fn move_or_wait(
-    ctx: &mut Ctx,
-    from: (&[u8], End),
-    to: (&[u8], End),
-    timeout: &[u8],
-    out: &mut Reply,
-) -> Result {
+fn move_or_wait(ctx: &mut Ctx, from: (&[u8], End), to: (&[u8], End), timeout: &[u8], out: &mut Reply) -> Result {
     let until_ms = until_ms(ctx.txn.now_ms, timeout)?;
     if !ctx.passes_over(from.0, Kind::List) && move_element(ctx, from, to, out)? {
         return Ok(());
@@ -282,19 +276,31 @@ pub const COMMANDS: &[Command] = &[
         ),
     Command::new("blpop", blpop, -3, POP_OR_WAIT, Group::List)
         .keys(DELETES_SOME)
-        .help("2.0.0", "Removes the first element of the first list that is there and returns both; waits if there is none.")
+        .help(
+            "2.0.0",
+            "Removes the first element of the first list that is there and returns both; waits if there is none.",
+        )
         .syntax("key [key ...] timeout", PER_KEY),
     Command::new("brpop", brpop, -3, POP_OR_WAIT, Group::List)
         .keys(DELETES_SOME)
-        .help("2.0.0", "Removes the last element of the first list that is there and returns both; waits if there is none.")
+        .help(
+            "2.0.0",
+            "Removes the last element of the first list that is there and returns both; waits if there is none.",
+        )
         .syntax("key [key ...] timeout", PER_KEY),
     Command::new("blmove", blmove, 6, MOVE_OR_WAIT, Group::List)
         .keys(MOVES)
-        .help("6.2.0", "Moves an element from an end of one list to an end of another, or of the same; waits if there is none.")
+        .help(
+            "6.2.0",
+            "Moves an element from an end of one list to an end of another, or of the same; waits if there is none.",
+        )
         .syntax("source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout", "O(1)"),
     Command::new("brpoplpush", brpoplpush, 4, MOVE_OR_WAIT, Group::List)
         .keys(MOVES)
-        .help("2.2.0", "Moves the last element of a list to the front of another, or of the same; waits if there is none.")
+        .help(
+            "2.2.0",
+            "Moves the last element of a list to the front of another, or of the same; waits if there is none.",
+        )
         .syntax("source destination timeout", "O(1)"),
     Command::new("blmpop", blmpop, -5, POP_OR_WAIT | flags::MOVABLEKEYS, Group::List)
         .keys(&[KeySpec::counted(2, 1, key::RW | key::ACCESS | key::DELETE)])

@@ -31,7 +31,13 @@ struct Read<'a> {
 
 impl<'a> Read<'a> {
     fn parse(args: Args<'a>, grouped: bool, now_ms: u64) -> Result<Read<'a>> {
-        let mut read = Read { most: usize::MAX, block_until_ms: None, group: None, no_ack: false, streams: args.slice(args.len()) };
+        let mut read = Read {
+            most: usize::MAX,
+            block_until_ms: None,
+            group: None,
+            no_ack: false,
+            streams: args.slice(args.len()),
+        };
         let mut options = args.cursor(1);
         while !options.is_empty() {
             let more = options.remaining() - 1;
