@@ -78,6 +78,7 @@ scripts! {
     list_read
     many
     protocol
+    pubsub
     scan
     server
     set_algebra

@@ -68,6 +68,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::debug::COMMANDS,
     crate::server::memory::COMMANDS,
     crate::server::monitor::COMMANDS,
+    crate::server::pubsub::COMMANDS,
     crate::server::introspect::COMMANDS,
 ];
 

@@ -215,12 +215,7 @@ fn check(
     args: Args<'_>,
 ) -> Result<(), Error> {
     if !command.accepts(args.len()) {
-        let name = if std::ptr::eq(command, container) {
-            command.name.to_owned()
-        } else {
-            format!("{}|{}", container.name, command.name)
-        };
-        return Err(Error::Arity(name.into()));
+        return Err(Error::Arity(full_name(command, container).into()));
     }
     if let Some(permit) = command.permit {
         permit(&runner.server, session)?;
@@ -229,10 +224,29 @@ fn check(
     {
         return Err(Error::err("NOAUTH Authentication required."));
     }
+    if session.proto == 2 && session.subscriptions.is_some() && !command.has(flags::SUBSCRIBER) && session.hears() {
+        return Err(only_subscribers(command, container));
+    }
     if session.multi.is_some() && command.has(flags::NO_MULTI) {
         return Err(Error::err("ERR Command not allowed inside a transaction"));
     }
     Ok(())
+}
+
+fn full_name(command: &Command, container: &Command) -> String {
+    if std::ptr::eq(command, container) {
+        command.name.to_owned()
+    } else {
+        format!("{}|{}", container.name, command.name)
+    }
+}
+
+/// In RESP2 a message could not be told from a reply.
+#[cold]
+fn only_subscribers(command: &Command, container: &Command) -> Error {
+    let name = full_name(command, container);
+    let allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET";
+    Error::Text(format!("ERR Can't execute '{name}': only {allowed} are allowed in this context").into())
 }
 
 /// Whether the command may run now; an error if it may not run at all.

@@ -3,7 +3,8 @@
 //! | effect | when |
 //! |---|---|
 //! | a change of the session | at once, as the commands behind it in the same EXEC go by it; a rollback restores what was before |
-//! | a command that ran within it, to be counted; a kill | noted; it leaves as the reply does, once the log holds what it tells |
+//! | a subscription | at once, too; the thread of the connection is told when the command has committed |
+//! | a command that ran within it, to be counted; a kill; a message | noted; it leaves as the reply does, once the log holds what it tells |
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
 //! the run that commits has effects. So nothing outside the write set is changed but through [`Ctx::alter`] and
@@ -11,6 +12,7 @@
 
 use std::sync::Arc;
 
+use super::pubsub::{By, Name, Publication};
 use super::server::ThreadStats;
 use super::session::{Client, State};
 use super::table::Slot;
@@ -37,6 +39,12 @@ pub enum Effect {
     Kill(Arc<Client>),
     /// Ends the wait of another connection.
     Unblock(Arc<Client>, Arc<Waiter>, End),
+    /// The connection has subscribed to something: its thread gives it what is published from now on.
+    Subscribed(By, Name),
+    /// It has ended a subscription.
+    Unsubscribed(By, Name),
+    /// A message, to those who hear it.
+    Publish(Publication),
     /// A command ran within this one: it is counted.
     Ran(Ran),
 }
@@ -77,8 +85,11 @@ impl Effects {
     pub(super) fn cut_back(&mut self, len: usize, session: &mut Session) {
         self.wait = None;
         while self.noted.len() > len {
-            if let Some(Effect::Session(before)) = self.noted.pop() {
-                session.restore(*before);
+            match self.noted.pop() {
+                Some(Effect::Session(before)) => session.restore(*before),
+                Some(Effect::Subscribed(by, name)) => session.undo_subscription(by, &name, true),
+                Some(Effect::Unsubscribed(by, name)) => session.undo_subscription(by, &name, false),
+                _ => {}
             }
         }
     }
@@ -130,7 +141,8 @@ impl Ctx<'_, '_> {
 pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         match effect {
-            Effect::Session(_) => {}
+            Effect::Session(_) | Effect::Subscribed(..) | Effect::Unsubscribed(..) => {}
+            Effect::Publish(publication) => publication.leave(),
             Effect::Kill(client) => client.kill(),
             Effect::Unblock(client, waiter, end) => {
                 if waiter.end(end) {

@@ -23,6 +23,7 @@ pub mod ctx;
 pub mod effects;
 pub mod keys;
 pub mod limits;
+pub mod pubsub;
 pub mod row;
 pub mod server;
 pub mod session;

@@ -33,6 +33,10 @@ pub mod flags {
     pub const ALLOW_BUSY: u32 = 1 << 18;
     /// ACL categories `set`, `sortedset` and `list` without being of any of those groups.
     pub const SORTS: u32 = 1 << 19;
+    /// May be called in RESP2 by who has subscribed to something.
+    pub const SUBSCRIBER: u32 = 1 << 20;
+    /// Leaves messages with network threads.
+    pub const PUBLISHES: u32 = 1 << 21;
     /// Needs the lease of all shards.
     pub const ALL_SHARDS: u32 = 1 << 24;
     /// Always runs on a shard's thread: it walks or waits.

@@ -171,6 +171,8 @@ pub struct Server {
     pub clients: parking_lot::Mutex<BTreeMap<u64, Arc<Client>>>,
     /// What their buffers take.
     pub buffers: Buffers,
+    /// Pub/sub.
+    pub hub: Arc<super::pubsub::Hub>,
     /// Id of the next connection.
     pub next_client: AtomicU64,
     /// Counters of all network threads.
@@ -216,6 +218,7 @@ impl Server {
             pause: watch::channel(Pause { number: 1, ..Pause::default() }).0,
             clients: Default::default(),
             buffers: Buffers::default(),
+            hub: Arc::default(),
             next_client: 1.into(),
             threads: Default::default(),
             accepted: 0.into(),

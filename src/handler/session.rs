@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use super::pubsub::{Messages, Subscriptions};
 use super::{Command, OwnedArgs, flags};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
@@ -96,6 +97,10 @@ pub struct Session {
     pub multi: Option<Multi>,
     /// What it watches.
     pub watch: Option<Box<Watch>>,
+    /// What it has subscribed to.
+    pub subscriptions: Option<Box<Subscriptions>>,
+    /// The replies of the last command are messages.
+    pub speaks: bool,
     /// CLIENT REPLY.
     pub reply_mode: ReplyMode,
     /// CLIENT NO-TOUCH.
@@ -165,6 +170,12 @@ pub struct Client {
     pub multi: AtomicI64,
     /// Keys that it watches.
     pub watched: AtomicU64,
+    /// Channels, patterns and channels of SPUBLISH that it has subscribed to.
+    pub subscribed: [AtomicU32; 3],
+    /// Memory of these, bytes.
+    pub subscription_bytes: AtomicU64,
+    /// Messages on their way to its thread.
+    pub messages: Arc<Messages>,
     /// Index of the last command in the table, `u32::MAX` before the first.
     pub command: AtomicU32,
     /// Bytes of its query buffer.
@@ -206,7 +217,8 @@ impl Client {
 
     /// What of that others may want closed: its buffers and what is on its way into them.
     pub fn held_bytes(&self) -> u64 {
-        self.buffer_bytes.load(Ordering::Relaxed) + self.away_bytes.load(Ordering::Relaxed)
+        let held = [&self.buffer_bytes, &self.away_bytes, &self.subscription_bytes];
+        held.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
     /// Closes the connection from any thread; it runs nothing more.
@@ -232,6 +244,11 @@ impl Client {
     /// The connection ends: from now on the descriptor is nobody's to shut down.
     pub fn leave(&self) {
         *self.left.lock() = true;
+    }
+
+    /// Whether it has subscribed to anything.
+    pub fn subscribes(&self) -> bool {
+        self.subscribed.iter().any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
     /// Whether more than `bytes` of output have been waiting for longer than `time`. 0 bytes is no limit.
@@ -285,8 +302,18 @@ pub struct Labels {
 impl Session {
     /// Whether a command counts as one that writes: EXEC does if anything does that it is to run.
     pub fn writes(&self, command: &Command) -> bool {
-        let queued = |multi: &Multi| multi.queue.iter().any(|(command, _)| command.has(flags::WRITE));
-        command.has(flags::WRITE) || command.name == "exec" && self.multi.as_ref().is_some_and(queued)
+        self.does(command, flags::WRITE)
+    }
+
+    /// Whether a command leaves messages with network threads, or is EXEC and one does that it is to run.
+    #[cold]
+    pub fn publishes(&self, command: &Command) -> bool {
+        self.does(command, flags::PUBLISHES)
+    }
+
+    fn does(&self, command: &Command, what: u32) -> bool {
+        let queued = |multi: &Multi| multi.queue.iter().any(|(command, _)| command.has(what));
+        command.has(what) || command.name == "exec" && self.multi.as_ref().is_some_and(queued)
     }
 
     /// Whether a command is only kept for EXEC.
@@ -306,6 +333,8 @@ impl Session {
             authenticated,
             multi: None,
             watch: None,
+            subscriptions: None,
+            speaks: false,
             reply_mode: ReplyMode::On,
             no_touch: false,
             no_evict: false,

@@ -18,25 +18,24 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::ahead::{AHEAD, Ahead, Parsed, keep_quoted};
+use super::ahead::{AHEAD, Parsed};
 use super::parked::Parked;
 use super::socket::Socket;
+use super::state::State;
 use super::worker::Worker;
 use crate::command;
 use crate::command::run::{self, Call, Finished, Outcome, Runner};
 use crate::error::Error;
-use crate::handler::effects::{Effect, carry_out};
+use crate::handler::effects::carry_out;
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::bits::{CLOSING, GONE, UNIX};
 use crate::handler::session::{Client, ReplyMode};
-use crate::handler::table::Id;
 use crate::handler::{After, Args, Command, Reply, Route, Session};
 use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
@@ -47,17 +46,16 @@ use crate::util::time::now_ms;
 
 /// Output above which no more requests are run until the peer has read.
 const OUTPUT_HIGH: usize = 1 << 20;
-/// What a buffer larger than this has reserved and not used takes no memory yet: the system gives it page by page.
-const UNTOUCHED: usize = 1 << 20;
-/// A buffer larger than this is given back once it is empty.
-const KEEP: usize = 16 << 10;
+
+/// How long who publishes waits for threads that are far behind with their messages, before it looks again.
+const BEHIND: Duration = Duration::from_millis(1);
 
 /// A connection of this thread.
 pub struct Connection {
     pub(super) worker: Rc<Worker>,
     pub(super) client: Arc<Client>,
     pub(super) socket: Socket,
-    state: RefCell<State>,
+    pub(super) state: RefCell<State>,
     /// In the worker's queue for the next tick.
     queued: Cell<bool>,
     /// LSN that the replies in `out` wait for.
@@ -70,37 +68,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.worker.server.buffers.tell(&self.told, 0);
     }
-}
-
-struct State {
-    parser: Parser,
-    limits: Limits,
-    input: Vec<u8>,
-    out: Reply,
-    /// What leaves with the replies in `out`.
-    effects: Vec<Effect>,
-    /// Replies in `out`.
-    replies: usize,
-    sending: Vec<u8>,
-    sent: usize,
-    session: Option<Box<Session>>,
-    last: Option<(Id, &'static Command)>,
-    waker: Option<Waker>,
-    closing: bool,
-    /// To be closed whatever is left.
-    broken: bool,
-    /// The peer cannot be told anything any more: replies are dropped.
-    deaf: bool,
-    /// The writer has waited for what the last read brought.
-    delayed: bool,
-    /// What the commands ahead lacked, for their next run.
-    reads: Option<Reads>,
-    /// How often the next of them has waited for it.
-    tries: usize,
-    /// The last read filled the scratch buffer: there is more.
-    more: bool,
-    /// Nothing is read until the output has gone: whoever sends it wakes the task.
-    stalled: bool,
 }
 
 /// Why the input stopped being worked on.
@@ -128,6 +95,7 @@ impl Connection {
             since_ms: now,
             active_ms: now.into(),
             proto: 2.into(),
+            messages: worker.messages.clone(),
             multi: (-1).into(),
             command: u32::MAX.into(),
             ..Client::default()
@@ -139,27 +107,7 @@ impl Connection {
         let authenticated = !server.password_required.load(Ordering::Relaxed);
         let names = server.engine.first_names();
         let session = Box::new(Session::new(client.clone(), names, authenticated));
-        let state = State {
-            parser: Parser::default(),
-            limits: Limits::default(),
-            input: Vec::new(),
-            out: Reply::new(2),
-            effects: Vec::new(),
-            replies: 0,
-            sending: Vec::new(),
-            sent: 0,
-            session: Some(session),
-            last: None,
-            waker: None,
-            closing: false,
-            broken: false,
-            deaf: false,
-            delayed: false,
-            reads: None,
-            tries: 0,
-            more: false,
-            stalled: false,
-        };
+        let state = State::new(session);
         let (queued, need, told) = (Cell::new(false), Cell::new(0), Cell::new(0));
         Rc::new(Connection { worker, client, socket, state: RefCell::new(state), queued, need, told })
     }
@@ -188,6 +136,7 @@ impl Connection {
         carry_out(Some(&self.worker.runner.borrow().stats), effects);
         self.count(|stats| &stats.clients, 1u64.wrapping_neg());
         self.waits_no_more();
+        self.hears_no_more();
         // Before the descriptor is closed and its number given to somebody else.
         self.client.leave();
         self.worker.server.clients.lock().remove(&self.client.id);
@@ -432,7 +381,14 @@ impl Connection {
 
     /// Runs one command. `None`: go on.
     #[inline]
-    fn run_one(&self, state: &mut State, spans: &[Span], input: &[u8], call: &Parsed, now_ms: u64) -> Option<Stop> {
+    fn run_one(
+        self: &Rc<Self>,
+        state: &mut State,
+        spans: &[Span],
+        input: &[u8],
+        call: &Parsed,
+        now_ms: u64,
+    ) -> Option<Stop> {
         if call.count == 0 {
             return None;
         }
@@ -466,6 +422,11 @@ impl Connection {
         {
             return Some(Stop::Park(Parked::Slowed(delay)));
         }
+        if self.worker.server.hub.is_behind()
+            && state.session.as_deref().is_some_and(|session| session.publishes(command.1))
+        {
+            return Some(Stop::Park(Parked::Slowed(BEHIND)));
+        }
         // Read before the gate is asked: of a pause that changes in between the connection is told.
         let pause = if gate == 0 { 0 } else { self.worker.server.pause.borrow().number };
         let hash = match command.1.route {
@@ -476,7 +437,9 @@ impl Connection {
         let mut runner = self.worker.runner.borrow_mut();
         runner.tries = state.tries;
         let outcome = run::start(&mut runner, &mut state.session, call, &mut state.out, &mut need);
-        state.effects.append(&mut runner.effects.take());
+        let effects = runner.effects.take();
+        drop(runner);
+        self.note(state, effects);
         self.need.set(need);
         match outcome {
             Outcome::Done => {
@@ -487,7 +450,7 @@ impl Connection {
                 bump(&self.client.totals[0], 1);
                 Some(Stop::Park(Parked::Posted(finished)))
             }
-            Outcome::Lacks => Some(Stop::Park(self.read_ahead(&mut runner.set.reads))),
+            Outcome::Lacks => Some(Stop::Park(self.read_ahead(&mut self.worker.runner.borrow_mut().set.reads))),
             Outcome::Closed => Some(Stop::Park(Parked::Closed(pause))),
         }
     }
@@ -498,6 +461,7 @@ impl Connection {
         let session = state.session.as_deref_mut()?;
         match session.reply_mode {
             ReplyMode::On | ReplyMode::SkipNext => {}
+            _ if session.speaks => {}
             mode => {
                 state.out.truncate(begin);
                 if mode == ReplyMode::Skip {
@@ -505,6 +469,7 @@ impl Connection {
                 }
             }
         }
+        session.speaks = false;
         state.out.set_proto(session.proto);
         let stop = match std::mem::replace(&mut session.after, After::Nothing) {
             After::Nothing => None,
@@ -557,12 +522,12 @@ impl Connection {
             stats.count_error(finished.reply.as_slice());
         }
         state.session = Some(finished.session);
-        state.effects.extend(finished.effects);
         // From here on the connection's own buffers count it.
         drop(finished.away);
         let begin = state.out.len();
         state.out.append(finished.reply);
         self.need.set(self.need.get().max(finished.need));
+        self.note(state, finished.effects);
         let stop = self.after(state, begin);
         self.reply_soon(state);
         match stop {
@@ -572,15 +537,19 @@ impl Connection {
     }
 
     /// Sends the replies if the log has got there, else leaves them to the tick.
-    fn reply_soon(self: &Rc<Self>, state: &mut State) {
+    pub(super) fn reply_soon(self: &Rc<Self>, state: &mut State) {
         if state.deaf {
             state.drop_output();
         }
-        let hard_bytes = self.worker.setting(|s| s.client_output_buffer_limit.normal.hard_bytes);
+        let limits = self.worker.setting(|s| s.client_output_buffer_limit);
+        let hears = !state.hears.is_empty();
+        let hard_bytes = if hears { limits.pubsub } else { limits.normal }.hard_bytes;
         if hard_bytes != 0 && state.pending_bytes() as u64 > hard_bytes {
             tracing::warn!(client = self.client.id, "closing client that passed client-output-buffer-limit");
             self.count(|stats| &stats.over_output, 1);
             state.broken = true;
+            // Nobody reads it: it takes no memory until the task has its turn.
+            state.drop_output();
         }
         if state.out.is_empty() && state.effects.is_empty() || self.queued.get() || state.broken {
             return;
@@ -629,7 +598,10 @@ impl Connection {
         {
             let mut state = self.state.borrow_mut();
             let replies = std::mem::take(&mut state.replies);
+            let State { out, pushed, .. } = &mut *state;
+            let messages: Vec<u8> = pushed.drain(..).flat_map(|at| out.as_slice()[at].to_vec()).collect();
             state.out.truncate(0);
+            state.out.raw(&messages);
             state.effects.clear();
             let error = Error::Misconf(why.to_owned().into());
             for _ in 0..replies {
@@ -638,142 +610,6 @@ impl Connection {
         }
         self.need.set(0);
         self.send();
-    }
-}
-
-impl State {
-    /// Bytes of requests received and not run, those queued by MULTI included.
-    fn request_bytes(&self) -> usize {
-        let queued =
-            self.session.as_ref().and_then(|session| session.multi.as_ref()).map_or(0, |multi| multi.memory_bytes());
-        self.input.len() + queued
-    }
-
-    /// Bytes of memory that the buffers hold, in use or not.
-    fn memory_bytes(&self) -> usize {
-        let taken = |len: usize, capacity: usize| if capacity > UNTOUCHED { len } else { capacity };
-        taken(self.input.len(), self.input.capacity())
-            + self.parser.memory_bytes()
-            + taken(self.out.len(), self.out.capacity())
-            + taken(self.sending.len(), self.sending.capacity())
-            + self.reads.as_ref().map_or(0, Reads::memory_bytes)
-    }
-
-    /// Makes room for so many bytes more of a request: twice what there was, as vectors do, but no more than the request
-    /// is known to need.
-    fn make_room(&mut self, more: usize) {
-        let needed = self.input.len() + more;
-        if needed > self.input.capacity() {
-            let whole = self.input.len() + self.parser.missing().max(more);
-            let room = if self.parser.missing() > 0 { whole.min(2 * self.input.capacity()) } else { 0 };
-            if room >= needed {
-                self.input.reserve_exact(room - self.input.len());
-            }
-        }
-    }
-
-    /// Keeps what of the input is not done.
-    fn keep_rest(&mut self, mut input: Vec<u8>, done: usize) {
-        input.drain(..done);
-        let much = if input.is_empty() { KEEP } else { 16 * KEEP };
-        if input.capacity() > much && input.len() < input.capacity() / 4 {
-            input.shrink_to(input.len());
-        }
-        self.input = input;
-    }
-
-    fn pending_bytes(&self) -> usize {
-        self.out.len() + self.sending.len() - self.sent
-    }
-
-    /// Parses up to `most` commands. An error is told after the commands before it have run.
-    fn parse_ahead(
-        &mut self,
-        ahead: &mut Ahead,
-        input: &mut [u8],
-        from: usize,
-        most: usize,
-    ) -> Result<(), crate::resp::ProtocolError> {
-        let Ahead { spans, calls, lines, .. } = ahead;
-        spans.clear();
-        calls.clear();
-        lines.clear();
-        let mut at = from;
-        while calls.len() < most && at < input.len() {
-            let first = spans.len();
-            if input[at] != b'*' && !self.parser.in_request() {
-                keep_quoted(&input[at..], at, lines);
-            }
-            match self.parser.parse(input, at, &self.limits, spans)? {
-                None => break,
-                Some(end) => {
-                    let count = spans.len() - first;
-                    let command = (count > 0).then(|| spans[first]).and_then(|(from, to)| {
-                        let name = &input[from as usize..to as usize];
-                        match self.last {
-                            Some((_, last)) if last.name.as_bytes().eq_ignore_ascii_case(name) => self.last,
-                            _ => command::table().find(name),
-                        }
-                    });
-                    self.last = command.or(self.last);
-                    calls.push(Parsed { first: first as u32, count: count as u32, end, command, hash: 0 });
-                    at = end;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Moves `out` to the socket as far as it takes it.
-    fn send_now(&mut self, socket: &Socket) -> io::Result<()> {
-        self.replies = 0;
-        if self.sending.is_empty() {
-            // The usual case: all of it leaves, and `sending` needs no memory.
-            let mut sent = 0;
-            if socket.send(self.out.as_slice(), &mut sent)? {
-                self.out.give_back(KEEP);
-            } else {
-                self.out.swap(&mut self.sending);
-                self.sent = sent;
-            }
-            return Ok(());
-        }
-        // Whoever reads a little at a time would otherwise make the buffer grow with all that was ever sent.
-        if self.sent > self.sending.len() / 2 {
-            self.sending.drain(..self.sent);
-            self.sent = 0;
-        }
-        self.sending.extend_from_slice(self.out.as_slice());
-        self.out.give_back(KEEP);
-        if socket.send(&self.sending, &mut self.sent)? {
-            self.finish_sending();
-        }
-        Ok(())
-    }
-
-    fn poll_send(&mut self, socket: &Socket, cx: &mut Context<'_>) -> io::Result<()> {
-        while self.sent < self.sending.len() {
-            match socket.poll_write(cx, &self.sending[self.sent..]) {
-                Poll::Ready(n) => self.sent += n?,
-                Poll::Pending => return Ok(()),
-            }
-        }
-        self.finish_sending();
-        Ok(())
-    }
-
-    fn drop_output(&mut self) {
-        self.replies = 0;
-        self.out.give_back(KEEP);
-        self.finish_sending();
-    }
-
-    fn finish_sending(&mut self) {
-        self.sent = 0;
-        self.sending.clear();
-        if self.sending.capacity() > KEEP {
-            self.sending = Vec::new();
-        }
     }
 }
 

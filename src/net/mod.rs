@@ -5,8 +5,11 @@
 //! | [`listen`] | listeners, admission (`maxclients`, protected mode), handing sockets to threads |
 //! | [`worker`] | one thread: a current-thread runtime, its connections, the tick that commits and replies |
 //! | [`connection`] | one connection: input, commands, replies |
+//! | [`state`] | its buffers |
 //! | [`parked`] | a connection that waits |
+//! | [`pushes`] | what a connection is sent without having asked |
 //! | [`reads`] | reads of the store between two looks at the sockets |
+//! | [`subscribers`] | who of a thread has subscribed to what, and how messages get there |
 //! | [`socket`] | what is asked of a client's socket |
 //! | [`ahead`] | what a pipeline's commands will touch, fetched early |
 
@@ -14,6 +17,9 @@ pub mod ahead;
 pub mod connection;
 pub mod listen;
 mod parked;
+mod pushes;
 mod reads;
 mod socket;
+mod state;
+mod subscribers;
 pub mod worker;

@@ -16,9 +16,11 @@ use super::ahead::Ahead;
 use super::connection::Connection;
 use super::reads::OwnReads;
 use super::socket::Socket;
+use super::subscribers::Subscribers;
 use crate::command::run::{READS_HERE, Runner};
 use crate::config::Settings;
 use crate::handler::limits::request_limits;
+use crate::handler::pubsub::Messages;
 use crate::handler::server::{Server, ThreadStats};
 use crate::handler::session::bits;
 use crate::log::WaiterId;
@@ -37,6 +39,10 @@ pub struct Worker {
     pub ahead: RefCell<Ahead>,
     /// What its connections lack of the store.
     pub(super) reads: OwnReads,
+    /// Its connections by what they have subscribed to.
+    pub(super) subscribers: RefCell<Subscribers>,
+    /// Messages for these.
+    pub(super) messages: Arc<Messages>,
     /// Connections with replies to send.
     waiting: RefCell<Vec<Rc<Connection>>>,
     /// Some of them came since the last tick.
@@ -84,6 +90,7 @@ impl Worker {
             tokio::task::spawn_local(worker.clone().reads());
             let inbox = worker.reads.inbox.clone();
             tokio::task::spawn_local(async move { inbox.keep_empty().await });
+            tokio::task::spawn_local(worker.clone().deliver());
             tokio::task::spawn_local(worker.clone().spinner());
             tokio::task::spawn_local(worker.clone().idle_sweep());
             worker.accept(sockets).await;
@@ -100,12 +107,15 @@ impl Worker {
         let settings = RefCell::new((server.config.generation(), server.config.settings()));
         let limits = Cell::new((server.config.generation(), request_limits(&server.config.settings())));
         let runner = Runner::new(server.clone(), stats);
+        let messages = server.hub.messages();
         Rc::new(Worker {
             server,
             runner: RefCell::new(runner),
             scratch: RefCell::new(vec![0; READ]),
             ahead: RefCell::default(),
             reads: OwnReads::default(),
+            subscribers: RefCell::default(),
+            messages,
             waiting: RefCell::new(Vec::new()),
             has_news: Cell::new(false),
             tick,
@@ -237,14 +247,16 @@ impl Worker {
             if !settings.busy_poll.is_zero() {
                 self.spin.notify_one();
             }
-            let soft = settings.client_output_buffer_limit.normal;
-            if settings.timeout.is_none() && soft.soft_bytes == 0 {
+            let limits = settings.client_output_buffer_limit;
+            if settings.timeout.is_none() && limits.normal.soft_bytes == 0 && limits.pubsub.soft_bytes == 0 {
                 continue;
             }
             let now_ms = crate::util::time::now_ms();
             for client in self.server.every_client() {
                 let idle_ms = now_ms.saturating_sub(client.active_ms.load(Ordering::Relaxed));
-                let waits = client.bits.load(Ordering::Relaxed) & bits::WAITS != 0;
+                let subscribes = client.subscribes();
+                let waits = client.bits.load(Ordering::Relaxed) & bits::WAITS != 0 || subscribes;
+                let soft = if subscribes { limits.pubsub } else { limits.normal };
                 let idle = settings.timeout.is_some_and(|timeout| idle_ms > timeout.as_millis() as u64);
                 if idle && !waits || client.is_over(soft.soft_bytes, soft.soft_time, now_ms) {
                     client.kill();

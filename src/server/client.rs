@@ -38,6 +38,7 @@ fn letters(client: &Client) -> String {
     for (on, letter) in [
         (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
         (set & (bits::BLOCKED | bits::POSTPONED) != 0, 'b'),
+        (client.subscribes(), 'P'),
         (set & bits::UNIX != 0, 'U'),
         (set & bits::NO_EVICT != 0, 'e'),
         (set & bits::NO_TOUCH != 0, 'T'),
@@ -64,13 +65,16 @@ fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
     text.clear();
     let _ = write!(
         text,
-        " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} watch={} qbuf={query} qbuf-free={} argv-mem=0 \
+        " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={query} qbuf-free={} argv-mem=0 \
          multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=default redir=-1 \
          resp={} lib-name=",
         seconds(client.since_ms),
         seconds(load(&client.active_ms)),
         letters(client),
         client.db.load(Ordering::Relaxed),
+        client.subscribed[0].load(Ordering::Relaxed),
+        client.subscribed[1].load(Ordering::Relaxed),
+        client.subscribed[2].load(Ordering::Relaxed),
         client.multi.load(Ordering::Relaxed),
         load(&client.watched),
         load(&client.query_free),

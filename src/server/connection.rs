@@ -21,7 +21,14 @@ const HELLO_NOAUTH: Error = Error::err(
      option can be used to authenticate the client and select the RESP protocol version at the same time",
 );
 
-fn ping(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+fn ping(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    if args.len() <= 2 && out.proto() == 2 && ctx.session().hears() {
+        // As messages look.
+        out.array(2);
+        out.bulk(b"pong");
+        out.bulk(args.get(1).unwrap_or_default());
+        return Ok(());
+    }
     match args.len() {
         1 => out.status("PONG"),
         2 => out.bulk(&args[1]),
@@ -137,6 +144,7 @@ fn quit(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let authenticated = !ctx.server.password_required.load(Ordering::Relaxed);
     ctx.end_multi();
+    super::pubsub::unsubscribe_all(ctx);
     let session = ctx.alter();
     session.select(b"0");
     session.authenticated = authenticated;
@@ -156,7 +164,7 @@ const HANDSHAKE: u32 =
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
-    Command::new("ping", ping, -1, flags::FAST, Group::Connection)
+    Command::new("ping", ping, -1, flags::FAST | flags::SUBSCRIBER, Group::Connection)
         .help("1.0.0", "Answers PONG, or the message given.")
         .syntax("[message]", "O(1)"),
     Command::new("echo", echo, 2, flags::LOADING | flags::STALE | flags::FAST, Group::Connection)
@@ -168,10 +176,10 @@ pub const COMMANDS: &[Command] = &[
     Command::new("hello", hello, -1, HANDSHAKE, Group::Connection)
         .help("6.0.0", "Chooses the protocol version, and authenticates and names the connection if asked to.")
         .syntax("[protover [AUTH username password] [SETNAME clientname]]", "O(1)"),
-    Command::new("quit", quit, -1, HANDSHAKE | flags::UNQUEUED, Group::Connection)
+    Command::new("quit", quit, -1, HANDSHAKE | flags::UNQUEUED | flags::SUBSCRIBER, Group::Connection)
         .help("1.0.0", "Closes the connection.")
         .syntax("", "O(1)"),
-    Command::new("reset", reset, 1, HANDSHAKE | flags::UNQUEUED, Group::Connection)
+    Command::new("reset", reset, 1, HANDSHAKE | flags::UNQUEUED | flags::SUBSCRIBER, Group::Connection)
         .help("6.2.0", "Brings the connection back to the state in which it began.")
         .syntax("", "O(1)"),
 ];

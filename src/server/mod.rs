@@ -7,6 +7,7 @@
 //! | [`transaction`] | MULTI, EXEC, DISCARD |
 //! | [`info`], [`config`] | INFO, CONFIG |
 //! | [`admin`] | saving, shutdown, time, and what Tarn answers for features it does not have |
+//! | [`pubsub`] | SUBSCRIBE, PUBLISH and their kin |
 //! | [`monitor`] | SLOWLOG, LATENCY |
 //! | [`memory`], [`debug`] | MEMORY, DEBUG |
 //! | [`introspect`] | COMMAND |
@@ -23,6 +24,7 @@ pub mod introspect;
 pub mod keyspace;
 pub mod memory;
 pub mod monitor;
+pub mod pubsub;
 pub mod scan;
 pub mod transaction;
 

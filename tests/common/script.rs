@@ -28,7 +28,7 @@
 //! | `@valkey` | proven by Valkey 9.1: what Redis 8.2 does not know |
 //! | `@both` | proven by both |
 //! | `@tarn` | nobody else to ask: newer than 8.2 by its documentation, or Tarn's own |
-//! | `@resp2` | run in RESP2 alone, for sections that change the protocol themselves |
+//! | `@resp2`, `@resp3` | run in this protocol alone, for sections that change it themselves or are about it |
 //! | `--directive value` | a server of its own, started so |
 
 use std::collections::HashMap;
@@ -62,7 +62,7 @@ pub(crate) struct Script {
 struct Section {
     title: String,
     provers: Vec<Kind>,
-    resp2_only: bool,
+    only: Option<Proto>,
     args: Vec<String>,
     entries: Vec<Entry>,
 }
@@ -170,7 +170,7 @@ impl Script {
             }
             let mut own = None;
             for proto in [Proto::Resp2, Proto::Resp3] {
-                if section.resp2_only && proto == Proto::Resp3 {
+                if section.only.is_some_and(|only| only != proto) {
                     continue;
                 }
                 let place = if section.args.is_empty() { &mut shared } else { &mut own };
@@ -441,7 +441,7 @@ fn ends_reply(line: &str) -> bool {
 fn section(header: &str, line: usize) -> Result<Section, String> {
     let (title, args) = header.split_once(" --").map_or((header, String::new()), |(t, a)| (t, format!("--{a}")));
     let mut words: Vec<&str> = title.split(' ').collect();
-    let mut resp2_only = false;
+    let mut only = None;
     let mut provers = vec![Kind::Redis82];
     while let Some(marker) = words.last().and_then(|word| word.strip_prefix('@')) {
         match marker {
@@ -449,14 +449,15 @@ fn section(header: &str, line: usize) -> Result<Section, String> {
             "valkey" => provers = vec![Kind::Valkey],
             "both" => provers = vec![Kind::Redis82, Kind::Valkey],
             "tarn" => provers = vec![],
-            "resp2" => resp2_only = true,
+            "resp2" => only = Some(Proto::Resp2),
+            "resp3" => only = Some(Proto::Resp3),
             _ => return Err(format!("{}: marker @{marker}", line + 1)),
         }
         words.pop();
     }
     let args = split(&args).ok_or_else(|| format!("{}: quotes", line + 1))?;
     let args = args.into_iter().map(|a| String::from_utf8_lossy(&a).into_owned()).collect();
-    Ok(Section { title: words.join(" "), provers, resp2_only, args, entries: Vec::new() })
+    Ok(Section { title: words.join(" "), provers, only, args, entries: Vec::new() })
 }
 
 /// Connection, what is done with it, and the command of a line that is one.

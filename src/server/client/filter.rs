@@ -22,7 +22,8 @@ pub(super) enum Use {
 enum Test {
     /// In ascending order.
     Ids(Vec<u64>),
-    Normal(bool),
+    /// `None`: one that there is not; else whether it is of subscribers.
+    Class(Option<bool>),
     User,
     Addr(Vec<u8>),
     Laddr(Vec<u8>),
@@ -103,7 +104,7 @@ impl Test {
         let passed_s = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
         match self {
             Test::Ids(ids) => ids.binary_search(&client.id).is_ok(),
-            Test::Normal(normal) => *normal,
+            Test::Class(class) => *class == Some(client.subscribes()),
             Test::User => true,
             Test::Addr(addr) => client.addr.as_bytes() == addr,
             Test::Laddr(addr) => client.laddr.as_bytes() == addr,
@@ -174,8 +175,9 @@ fn test(not: bool, name: &[u8], value: &[u8], server: &Server) -> Result<Test> {
     let value_owned = value.to_vec();
     Ok(match name {
         b"type" => match value.to_ascii_lowercase().as_slice() {
-            b"normal" => Test::Normal(true),
-            b"master" | b"primary" | b"slave" | b"replica" | b"pubsub" => Test::Normal(false),
+            b"normal" => Test::Class(Some(false)),
+            b"pubsub" => Test::Class(Some(true)),
+            b"master" | b"primary" | b"slave" | b"replica" => Test::Class(None),
             _ => return Err(Error::Text(format!("ERR Unknown client type '{}'", shown()).into())),
         },
         b"user" if value == b"default" => Test::User,

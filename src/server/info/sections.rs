@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Facts, Text};
 use crate::config::settings::BindAddr;
+use crate::handler::pubsub::By;
 use crate::handler::session::{Client, bits};
 use crate::server::REDIS_VERSION;
 use crate::shard::engine::gate;
@@ -103,7 +104,8 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.line("blocked_clients", blocked);
     text.line("watching_clients", facts.server.engine.watching.load(Ordering::Relaxed));
     text.line("total_watched_keys", facts.shards.watched);
-    zeros(text, &["tracking_clients", "pubsub_clients", "clients_in_timeout_table"]);
+    zeros(text, &["tracking_clients", "clients_in_timeout_table"]);
+    text.line("pubsub_clients", clients.iter().filter(|client| client.subscribes()).count());
     text.line("total_blocking_keys", facts.shards.blocking);
     text.line("total_blocking_keys_on_nokey", facts.shards.blocking_on_none);
 }
@@ -283,12 +285,14 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.line("evicted_clients", facts.server.buffers.evicted.load(Ordering::Relaxed));
     text.line("keyspace_hits", shards.keyspace_hits);
     text.line("keyspace_misses", shards.keyspace_misses);
+    for (name, by) in
+        [("pubsub_channels", By::Channel), ("pubsub_patterns", By::Pattern), ("pubsubshard_channels", By::Shard)]
+    {
+        text.line(name, facts.server.hub.count(by));
+    }
     zeros(
         text,
         &[
-            "pubsub_channels",
-            "pubsub_patterns",
-            "pubsubshard_channels",
             "latest_fork_usec",
             "total_forks",
             "migrate_cached_sockets",

@@ -1,0 +1,82 @@
+//! What a connection is sent without having asked: messages of what it has subscribed to.
+//!
+//! They stand in its output among the replies, in the order in which they came, and leave with them. They are not of the log:
+//! where that refuses what the replies tell, the messages leave all the same.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use super::connection::Connection;
+use super::state::State;
+use crate::handler::effects::Effect;
+
+impl Connection {
+    /// A command has committed: what it has noted. Subscriptions are the thread's at once, as the reply stands in the output.
+    #[inline]
+    pub(super) fn note(self: &Rc<Self>, state: &mut State, effects: Vec<Effect>) {
+        if !effects.is_empty() {
+            self.note_some(state, effects);
+        }
+    }
+
+    #[cold]
+    fn note_some(self: &Rc<Self>, state: &mut State, effects: Vec<Effect>) {
+        let mut subscribers = self.worker.subscribers.borrow_mut();
+        for effect in effects {
+            match effect {
+                Effect::Subscribed(by, name) => {
+                    subscribers.add(by, name.clone(), self.clone());
+                    state.hears.insert((by, name));
+                }
+                Effect::Unsubscribed(by, name) => {
+                    subscribers.remove(by, &name, self.client.id);
+                    state.hears.remove(&(by, name));
+                }
+                other => state.effects.push(other),
+            }
+        }
+    }
+
+    /// The connection ends: it hears nothing any more.
+    pub(super) fn hears_no_more(&self) {
+        let mut state = self.state.borrow_mut();
+        // What a thread that delivers still has for it goes nowhere.
+        state.deaf = true;
+        let mut subscribers = self.worker.subscribers.borrow_mut();
+        for (by, name) in std::mem::take(&mut state.hears) {
+            subscribers.remove(by, &name, self.client.id);
+        }
+    }
+
+    /// The protocol in which it is written to.
+    pub(super) fn proto(&self) -> u8 {
+        self.client.proto.load(Ordering::Relaxed) as u8
+    }
+
+    /// Writes a message into the output; whether it is the first since [`Connection::send_pushed`].
+    pub(super) fn push(&self, message: &[u8]) -> bool {
+        let mut state = self.state.borrow_mut();
+        if state.deaf || state.broken || state.closing {
+            return false;
+        }
+        let (begin, is_first) = (state.out.len(), state.pushed.is_empty());
+        state.out.raw(message);
+        let end = state.out.len();
+        match state.pushed.last_mut() {
+            Some(last) if last.end == begin => last.end = end,
+            _ => state.pushed.push(begin..end),
+        }
+        is_first
+    }
+
+    /// Sends what was written, as soon as the replies before it may leave.
+    pub(super) fn send_pushed(self: &Rc<Self>) {
+        let mut state = self.state.borrow_mut();
+        self.reply_soon(&mut state);
+        if (state.broken || !state.sending.is_empty())
+            && let Some(waker) = &state.waker
+        {
+            waker.wake_by_ref();
+        }
+    }
+}

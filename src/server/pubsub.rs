@@ -1,0 +1,216 @@
+//! SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE and their opposites, PUBLISH, SPUBLISH, PUBSUB.
+
+use super::{help, unknown_subcommand};
+use crate::handler::pubsub::{By, Name};
+use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::actor::ShardSet;
+
+/// The kinds that are counted together in what a subscriber is told.
+fn counted_with(by: By) -> &'static [By] {
+    if by == By::Shard { &[By::Shard] } else { &[By::Channel, By::Pattern] }
+}
+
+fn tell(ctx: &Ctx, by: By, word: &str, name: Option<&[u8]>, out: &mut Reply) {
+    out.push(3);
+    out.bulk(word.as_bytes());
+    match name {
+        Some(name) => out.bulk(name),
+        None => out.nil(),
+    }
+    out.int(ctx.session().subscriptions(counted_with(by)) as i64);
+}
+
+fn subscribe_by(ctx: &mut Ctx, args: Args<'_>, by: By, word: &str, out: &mut Reply) -> Result {
+    ctx.speaks();
+    for name in args.iter().skip(1) {
+        ctx.subscribe(by, name);
+        tell(ctx, by, word, Some(name), out);
+    }
+    Ok(())
+}
+
+fn unsubscribe_by(ctx: &mut Ctx, args: Args<'_>, by: By, word: &str, out: &mut Reply) -> Result {
+    ctx.speaks();
+    let all: Vec<Name>;
+    let names: Vec<&[u8]> = if args.len() > 1 {
+        args.iter().skip(1).collect()
+    } else {
+        all = ctx.subscribed(by);
+        all.iter().map(|name| &**name).collect()
+    };
+    if names.is_empty() {
+        tell(ctx, by, word, None, out);
+    }
+    for name in names {
+        ctx.unsubscribe(by, name);
+        tell(ctx, by, word, Some(name), out);
+    }
+    Ok(())
+}
+
+fn subscribe(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    subscribe_by(ctx, args, By::Channel, "subscribe", out)
+}
+
+fn unsubscribe(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    unsubscribe_by(ctx, args, By::Channel, "unsubscribe", out)
+}
+
+fn psubscribe(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    subscribe_by(ctx, args, By::Pattern, "psubscribe", out)
+}
+
+fn punsubscribe(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    unsubscribe_by(ctx, args, By::Pattern, "punsubscribe", out)
+}
+
+fn ssubscribe(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    subscribe_by(ctx, args, By::Shard, "ssubscribe", out)
+}
+
+fn sunsubscribe(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    unsubscribe_by(ctx, args, By::Shard, "sunsubscribe", out)
+}
+
+/// Ends all subscriptions, and tells nobody.
+pub fn unsubscribe_all(ctx: &mut Ctx) {
+    for by in By::ALL {
+        ctx.subscribed(by).iter().for_each(|name| ctx.unsubscribe(by, name));
+    }
+}
+
+fn publish(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    out.int(ctx.publish(false, &args[1], &args[2]) as i64);
+    Ok(())
+}
+
+fn spublish(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    out.int(ctx.publish(true, &args[1], &args[2]) as i64);
+    Ok(())
+}
+
+fn list_channels(ctx: &Ctx, args: Args<'_>, by: By, out: &mut Reply) -> Result {
+    if args.len() > 3 {
+        return Err(super::wrong_subcommand(args));
+    }
+    let names = ctx.server.hub.channels(by, args.get(2));
+    out.array(names.len());
+    names.iter().for_each(|name| out.bulk(name));
+    Ok(())
+}
+
+fn count_subscribers(ctx: &Ctx, args: Args<'_>, by: By, out: &mut Reply) -> Result {
+    out.array(2 * (args.len() - 2));
+    for name in args.iter().skip(2) {
+        out.bulk(name);
+        out.int(ctx.server.hub.subscribers(by, name) as i64);
+    }
+    Ok(())
+}
+
+fn channels(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    list_channels(ctx, args, By::Channel, out)
+}
+
+fn shardchannels(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    list_channels(ctx, args, By::Shard, out)
+}
+
+fn numsub(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    count_subscribers(ctx, args, By::Channel, out)
+}
+
+fn shardnumsub(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    count_subscribers(ctx, args, By::Shard, out)
+}
+
+fn numpat(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    out.int(ctx.server.hub.count(By::Pattern) as i64);
+    Ok(())
+}
+
+fn pubsub_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    help(
+        out,
+        "PUBSUB",
+        &[
+            "CHANNELS [<pattern>]",
+            "    Lists the channels that have subscribers.",
+            "NUMPAT",
+            "    Counts the patterns that have subscribers.",
+            "NUMSUB [<channel> ...]",
+            "    Counts the subscribers of channels, those of patterns apart.",
+            "SHARDCHANNELS [<pattern>]",
+            "    Lists the channels of SPUBLISH that have subscribers.",
+            "SHARDNUMSUB [<shardchannel> ...]",
+            "    Counts the subscribers of channels of SPUBLISH.",
+        ],
+    );
+    Ok(())
+}
+
+const SUBSCRIBES: u32 = flags::PUBSUB | flags::NOSCRIPT | flags::LOADING | flags::STALE | flags::SUBSCRIBER;
+const PUBLISHES: u32 = flags::PUBSUB | flags::LOADING | flags::STALE | flags::FAST | flags::PUBLISHES;
+const ASKS: u32 = flags::PUBSUB | flags::LOADING | flags::STALE;
+const CHANNELS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::NOT_KEY)];
+const CHANNEL: &[KeySpec] = &[KeySpec::one(1, key::NOT_KEY)];
+const PER_SUBSCRIPTION: &str = "O(N) where N is the number of channels or patterns.";
+
+const SUBCOMMANDS: &[Command] = &[
+    Command::new("channels", channels, -2, ASKS, Group::PubSub)
+        .help("2.8.0", "Lists the channels that have subscribers.")
+        .syntax("[pattern]", "O(N) where N is the number of channels that have subscribers"),
+    Command::new("help", pubsub_help, 2, flags::LOADING | flags::STALE, Group::PubSub)
+        .help("6.2.0", "Lists the subcommands.")
+        .syntax("", "O(1)"),
+    Command::new("numpat", numpat, 2, ASKS, Group::PubSub)
+        .help("2.8.0", "Counts the patterns that have subscribers.")
+        .syntax("", "O(1)"),
+    Command::new("numsub", numsub, -2, ASKS, Group::PubSub)
+        .help("2.8.0", "Counts the subscribers of channels.")
+        .syntax("[channel [channel ...]]", "O(N) where N is the number of channels given"),
+    Command::new("shardchannels", shardchannels, -2, ASKS, Group::PubSub)
+        .help("7.0.0", "Lists the channels of SPUBLISH that have subscribers.")
+        .syntax("[pattern]", "O(N) where N is the number of channels that have subscribers"),
+    Command::new("shardnumsub", shardnumsub, -2, ASKS, Group::PubSub)
+        .help("7.0.0", "Counts the subscribers of channels of SPUBLISH.")
+        .syntax("[shardchannel [shardchannel ...]]", "O(N) where N is the number of channels given"),
+];
+
+/// The rows of this file.
+pub const COMMANDS: &[Command] = &[
+    Command::new("subscribe", subscribe, -2, SUBSCRIBES, Group::PubSub)
+        .help("2.0.0", "Has the connection hear what is published to channels.")
+        .syntax("channel [channel ...]", PER_SUBSCRIPTION),
+    Command::new("unsubscribe", unsubscribe, -1, SUBSCRIBES, Group::PubSub)
+        .help("2.0.0", "Has the connection no longer hear channels, or any.")
+        .syntax("[channel [channel ...]]", PER_SUBSCRIPTION),
+    Command::new("psubscribe", psubscribe, -2, SUBSCRIBES, Group::PubSub)
+        .help("2.0.0", "Has the connection hear what is published to channels that match patterns.")
+        .syntax("pattern [pattern ...]", PER_SUBSCRIPTION),
+    Command::new("punsubscribe", punsubscribe, -1, SUBSCRIBES, Group::PubSub)
+        .help("2.0.0", "Has the connection no longer hear what matches patterns, or any.")
+        .syntax("[pattern [pattern ...]]", PER_SUBSCRIPTION),
+    Command::new("ssubscribe", ssubscribe, -2, SUBSCRIBES, Group::PubSub)
+        .keys(CHANNELS)
+        .route_by(|_, _, _| Some(ShardSet::new()))
+        .help("7.0.0", "Has the connection hear what is published to channels by SPUBLISH.")
+        .syntax("shardchannel [shardchannel ...]", PER_SUBSCRIPTION),
+    Command::new("sunsubscribe", sunsubscribe, -1, SUBSCRIBES, Group::PubSub)
+        .keys(CHANNELS)
+        .route_by(|_, _, _| Some(ShardSet::new()))
+        .help("7.0.0", "Has the connection no longer hear channels of SPUBLISH, or any.")
+        .syntax("[shardchannel [shardchannel ...]]", PER_SUBSCRIPTION),
+    Command::new("publish", publish, 3, PUBLISHES, Group::PubSub)
+        .help("2.0.0", "Sends a message to a channel.")
+        .syntax("channel message", "O(N+M) where N is the number of subscribers and M that of patterns."),
+    Command::new("spublish", spublish, 3, PUBLISHES, Group::PubSub)
+        .keys(CHANNEL)
+        .route_by(|_, _, _| Some(ShardSet::new()))
+        .help("7.0.0", "Sends a message to a channel of SSUBSCRIBE.")
+        .syntax("shardchannel message", "O(N) where N is the number of subscribers."),
+    Command::new("pubsub", unknown_subcommand, -2, flags::UNQUEUED, Group::PubSub)
+        .help("2.8.0", "Tells about channels and their subscribers.")
+        .syntax("", "Depends on the subcommand")
+        .subcommands(SUBCOMMANDS),
+];
