@@ -1,0 +1,370 @@
+//! Commands that wait for keys, with many clients at once: each element gets to one of them, in the order in which they began to
+//! wait, whatever ends waits meanwhile; and nothing is left of those who have gone.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::resp::{Client, Gone, Value, encode};
+use common::rng::{Rng, seed_from};
+use common::server::{Kind, Server};
+use common::wait::until;
+
+const SERVERS: [Kind; 2] = [Kind::Tarn, Kind::ScaledTarn];
+/// Lists that do not fit into memory, and shards enough for the keys of a command to be in several.
+const SMALL: [&str; 6] = ["--maxmemory", "16mb", "--block-cache-size", "1mb", "--shards", "8"];
+
+fn start(kind: Kind, args: &[&str]) -> Server {
+    Server::start(kind, args).unwrap_or_else(|| panic!("cargo builds tarn before its tests"))
+}
+
+fn info(client: &mut Client, name: &str) -> u64 {
+    let info = client.call("INFO clients").text();
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
+}
+
+/// Has a client send a command that waits.
+fn wait_for(server: &Server, watch: &mut Client, command: &str) -> Client {
+    let waiting = info(watch, "blocked_clients");
+    let mut client = server.client();
+    let words: Vec<&str> = command.split(' ').collect();
+    client.send_raw(&encode(&words)).unwrap();
+    until("it waits", || info(watch, "blocked_clients") == waiting + 1);
+    client
+}
+
+const KEYS: u64 = 6;
+
+/// The elements of a producer begin with its number and theirs.
+fn element(producer: u64, number: u64, padding: usize) -> String {
+    format!("{producer}:{number}:{}", "x".repeat(padding))
+}
+
+/// Key or list, and the producer's number and the element's.
+type Popped = (String, u64, u64);
+
+fn popped(key: &str, element: &Value) -> Popped {
+    let text = element.text();
+    let mut parts = text.split(':').map(|part| part.parse::<u64>());
+    (key.to_owned(), parts.next().unwrap().unwrap(), parts.next().unwrap().unwrap())
+}
+
+/// Pushes elements in all ways there are.
+fn produce(client: &mut Client, rng: &mut Rng, producer: u64, count: u64, padding: usize) -> Result<(), Gone> {
+    let mut next = 0;
+    while next < count {
+        let mut some = || {
+            next += 1;
+            element(producer, next - 1, padding)
+        };
+        let key = format!("q{}", rng.below(KEYS));
+        match rng.below(4) {
+            0 => {
+                let all = [some(), some(), some()];
+                client.try_call(&["RPUSH", &key, &all[0], &all[1], &all[2]])?;
+            }
+            1 => {
+                client.try_call(&["MULTI"])?;
+                client.try_call(&["RPUSH", &key, &some()])?;
+                client.try_call(&["RPUSH", &format!("q{}", rng.below(KEYS)), &some()])?;
+                client.try_call(&["EXEC"])?;
+            }
+            _ => drop(client.try_call(&["RPUSH", &key, &some()])?),
+        }
+    }
+    Ok(())
+}
+
+/// Pops in one of the ways there are; what came.
+fn consume(client: &mut Client, rng: &mut Rng) -> Result<Vec<Popped>, Gone> {
+    let mut keys: Vec<String> = (0..1 + rng.below(3)).map(|_| format!("q{}", rng.below(KEYS))).collect();
+    if rng.one_in(3) {
+        keys.push("relay".into());
+    }
+    let timeout = ["0.001", "0.01", "0.1"][rng.below(3) as usize];
+    let mut args: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let count = args.len().to_string();
+    let many = rng.one_in(4);
+    if many {
+        args.splice(0..0, ["BLMPOP", timeout, &count]);
+        args.extend(["LEFT", "COUNT", "3"]);
+    } else {
+        args.insert(0, "BLPOP");
+        args.push(timeout);
+    }
+    let reply = client.try_call(&args)?;
+    if reply.is_nil() || reply.is_error() {
+        assert!(!reply.is_error() || reply.text().contains("UNBLOCKED"), "{}", reply.text());
+        return Ok(Vec::new());
+    }
+    let key = reply.items()[0].text();
+    Ok(match &reply.items()[1] {
+        Value::Array(items) => items.iter().map(|item| popped(&key, item)).collect(),
+        item => vec![popped(&key, item)],
+    })
+}
+
+/// Producers, consumers, some who carry elements on to another list, and somebody who ends waits.
+fn work(server: &Server, seed: u64, each: u64, padding: usize) -> Vec<Vec<Popped>> {
+    let (producing, done) = (AtomicUsize::new(3), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for producer in 0..3 {
+            let (mut client, mut rng, producing) = (server.client(), Rng(seed + producer), &producing);
+            scope.spawn(move || {
+                produce(&mut client, &mut rng, producer, each, padding).unwrap();
+                producing.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        for n in 0..2 {
+            let (mut client, done) = (server.client(), &done);
+            scope.spawn(move || {
+                let from = format!("q{n}");
+                while !done.load(Ordering::SeqCst) {
+                    client.try_call(&["BLMOVE", &from, "relay", "LEFT", "RIGHT", "0.02"]).unwrap();
+                }
+            });
+        }
+        let (mut harasser, done_too) = (server.client(), &done);
+        scope.spawn(move || {
+            let mut rng = Rng(seed ^ 1);
+            while !done_too.load(Ordering::SeqCst) {
+                let id = rng.below(16).to_string();
+                let how = if rng.one_in(2) { "ERROR" } else { "TIMEOUT" };
+                harasser.try_call(&["CLIENT", "UNBLOCK", &id, how]).unwrap();
+            }
+        });
+        let consumers: Vec<_> = (0..5)
+            .map(|n| {
+                let (mut client, mut rng, done) = (server.client(), Rng(seed + 100 + n), &done);
+                scope.spawn(move || {
+                    let mut all = Vec::new();
+                    while !done.load(Ordering::SeqCst) {
+                        all.extend(consume(&mut client, &mut rng).unwrap());
+                    }
+                    all
+                })
+            })
+            .collect();
+        let mut watch = server.client();
+        until("all is popped", || {
+            let names: Vec<String> = (0..KEYS).map(|n| format!("q{n}")).chain(["relay".into()]).collect();
+            producing.load(Ordering::SeqCst) == 0 && watch.call(&format!("EXISTS {}", names.join(" "))).int() == Some(0)
+        });
+        done.store(true, Ordering::SeqCst);
+        consumers.into_iter().map(|consumer| consumer.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn every_element_gets_to_one_who_waits_and_in_order() {
+    let seed = seed_from("TARN_BLOCKING_SEED");
+    for (kind, each, padding) in [(Kind::Tarn, 600, 0), (Kind::ScaledTarn, 200, 0), (Kind::Tarn, 150, 20_000)] {
+        let server = start(kind, &SMALL);
+        if padding > 0 {
+            // These come first, and not all of them fit into memory.
+            produce(&mut server.client(), &mut Rng(seed), 9, 1500, padding).unwrap();
+            server.client().call("SAVE");
+        }
+        let all = work(&server, seed, each, padding);
+        let mut seen = BTreeSet::new();
+        for consumer in &all {
+            let mut last = BTreeMap::new();
+            for (key, producer, number) in consumer {
+                assert!(seen.insert((*producer, *number)), "seed {seed}: {producer}:{number} came twice");
+                // What was carried on has lost its order.
+                if key != "relay"
+                    && let Some(before) = last.insert((key, producer), *number)
+                {
+                    assert!(before < *number, "seed {seed}: {key} had {producer}:{before} before {number}");
+                }
+            }
+        }
+        let of_the_others = seen.iter().filter(|(producer, _)| *producer == 9).count();
+        assert!(of_the_others == 0 || (1500..=1502).contains(&of_the_others), "{of_the_others}");
+        for producer in 0..3 {
+            let count = seen.range((producer, 0)..(producer + 1, 0)).count() as u64;
+            assert!((each..=each + 2).contains(&count), "seed {seed}: {count} of {each} of producer {producer}");
+        }
+        let mut watch = server.client();
+        assert_eq!((info(&mut watch, "blocked_clients"), info(&mut watch, "total_blocking_keys")), (0, 0));
+    }
+}
+
+/// Some need shards that the one who pushes does not have, and are served later than those behind them could be.
+#[test]
+fn who_began_to_wait_first_gets_the_first() {
+    const WAITING: usize = 40;
+    for kind in SERVERS {
+        let server = start(kind, &["--shards", "8"]);
+        let mut watch = server.client();
+        let commands = (0..WAITING).map(|n| match n % 4 {
+            0 => "BLPOP line 0".to_owned(),
+            1 => format!("BLMOVE line to{n} LEFT LEFT 0"),
+            2 => format!("BLPOP none{n} other{n} line 0"),
+            _ => "BLMPOP 0 2 none line LEFT".to_owned(),
+        });
+        let clients: Vec<Client> = commands.map(|command| wait_for(&server, &mut watch, &command)).collect();
+        let mut pusher = server.client();
+        let mut pushed = 0;
+        for batch in [1, 2, 3, 10, 1, 20, 3] {
+            let elements: Vec<String> = (pushed..pushed + batch).map(|n| n.to_string()).collect();
+            pusher.call(&format!("RPUSH line {}", elements.join(" ")));
+            pushed += batch;
+        }
+        assert_eq!(pushed, WAITING);
+        for (n, mut client) in clients.into_iter().enumerate() {
+            let reply = client.read().unwrap();
+            let got = match n % 4 {
+                0 | 2 => reply.items()[1].text(),
+                1 => reply.text(),
+                _ => reply.items()[1].items()[0].text(),
+            };
+            assert_eq!(got, n.to_string());
+        }
+        assert_eq!((info(&mut watch, "blocked_clients"), info(&mut watch, "total_blocking_keys")), (0, 0));
+    }
+}
+
+#[test]
+fn nothing_is_left_of_who_has_gone() {
+    let server = start(Kind::Tarn, &["--shards", "8"]);
+    let mut watch = server.client();
+    let mut clients = Vec::new();
+    for n in 0..150 {
+        let mut client = server.client();
+        let id = client.call("CLIENT ID").int().unwrap();
+        let keys: Vec<String> = (0..5).map(|key| format!("k{}", (n + key) % 60)).collect();
+        let command = match n % 3 {
+            0 => format!("BLPOP {} 0", keys.join(" ")),
+            1 => format!("XREAD BLOCK 0 STREAMS {} $ $ $ $ $", keys.join(" ")),
+            _ => format!("BZPOPMIN {} 0", keys.join(" ")),
+        };
+        let words: Vec<&str> = command.split(' ').collect();
+        client.send_raw(&encode(&words)).unwrap();
+        clients.push((id, client));
+    }
+    until("all wait", || info(&mut watch, "blocked_clients") == 150);
+    assert_eq!(info(&mut watch, "total_blocking_keys"), 60);
+    for (n, (id, client)) in clients.into_iter().enumerate() {
+        match n % 3 {
+            0 => drop(client),
+            1 => drop(watch.call(&format!("CLIENT KILL ID {id}"))),
+            _ => assert_eq!(watch.call(&format!("CLIENT UNBLOCK {id}")).int(), Some(1)),
+        }
+    }
+    until("nobody waits", || info(&mut watch, "blocked_clients") == 0);
+    until("no key is waited for", || info(&mut watch, "total_blocking_keys") == 0);
+    for key in 0..60 {
+        assert_eq!(watch.call(&format!("RPUSH k{key} x")).int(), Some(1));
+        assert_eq!(watch.call(&format!("LLEN k{key}")).int(), Some(1));
+    }
+}
+
+/// What has been answered stays so: a popped element does not come back, a pushed one is not lost.
+#[test]
+fn a_kill_neither_loses_nor_doubles_what_was_answered() {
+    let mut server = start(Kind::Tarn, &["--shards", "8"]);
+    let seed = seed_from("TARN_BLOCKING_SEED");
+    for round in 0..4 {
+        let (pushed, taken) = std::thread::scope(|scope| {
+            let producers: Vec<_> = (0..2)
+                .map(|producer| {
+                    let mut client = server.client();
+                    scope.spawn(move || {
+                        let mut pushed = Vec::new();
+                        for number in 0.. {
+                            let key = format!("q{}", number % KEYS);
+                            if client.try_call(&["RPUSH", &key, &element(round * 2 + producer, number, 0)]).is_err() {
+                                break;
+                            }
+                            pushed.push((round * 2 + producer, number));
+                        }
+                        pushed
+                    })
+                })
+                .collect();
+            let consumers: Vec<_> = (0..3)
+                .map(|n| {
+                    let (mut client, mut rng) = (server.client(), Rng(seed + round * 3 + n));
+                    scope.spawn(move || {
+                        let mut taken = Vec::new();
+                        while let Ok(some) = consume(&mut client, &mut rng) {
+                            taken.extend(some);
+                        }
+                        taken
+                    })
+                })
+                .collect();
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            server.kill9();
+            let pushed: Vec<(u64, u64)> = producers.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            let taken: Vec<Popped> = consumers.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            (pushed, taken)
+        });
+        server.restart_after_kill();
+        let mut client = server.client();
+        let mut seen: BTreeSet<(u64, u64)> = BTreeSet::new();
+        for (_, producer, number) in taken {
+            assert!(seen.insert((producer, number)), "seed {seed}: {producer}:{number} was popped twice");
+        }
+        let (mut unanswered, mut left) = (0, 0);
+        for key in 0..KEYS {
+            for element in client.call(&format!("LRANGE q{key} 0 -1")).items() {
+                let (_, producer, number) = popped("", element);
+                assert!(seen.insert((producer, number)), "seed {seed}: {producer}:{number} has come back");
+                left += 1;
+            }
+            client.call(&format!("DEL q{key}"));
+        }
+        for one in &pushed {
+            unanswered += usize::from(!seen.contains(one));
+        }
+        // Each consumer may have been served when the connection broke: three elements of BLMPOP, at most.
+        assert!(unanswered <= 9, "seed {seed}: {unanswered} of {} are lost, {left} were left", pushed.len());
+        assert!(pushed.len() > 100, "little was done");
+    }
+}
+
+/// Each entry goes to one of the consumers that wait.
+#[test]
+fn a_group_delivers_each_entry_once() {
+    for kind in SERVERS {
+        let server = start(kind, &["--shards", "8"]);
+        let mut client = server.client();
+        client.call("XGROUP CREATE stream group $ MKSTREAM");
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..4)
+                .map(|n| {
+                    let (mut client, done) = (server.client(), &done);
+                    scope.spawn(move || {
+                        let mut ids = Vec::new();
+                        while !done.load(Ordering::SeqCst) {
+                            let read = format!("XREADGROUP GROUP group reader{n} COUNT 2 BLOCK 20 STREAMS stream >");
+                            for stream in client.call(&read).items() {
+                                ids.extend(stream.items()[1].items().iter().map(|entry| entry.items()[0].text()));
+                            }
+                        }
+                        ids
+                    })
+                })
+                .collect();
+            let added: BTreeSet<String> =
+                (0..500).map(|n| client.call(&format!("XADD stream * n {n}")).text()).collect();
+            until("all is delivered", || {
+                client.call("XINFO GROUPS stream").items()[0]
+                    .items()
+                    .windows(2)
+                    .any(|pair| pair[0].text() == "lag" && pair[1].int() == Some(0))
+            });
+            done.store(true, Ordering::SeqCst);
+            let all: Vec<String> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+            assert_eq!(all.len(), added.len());
+            assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), added);
+        });
+    }
+}
