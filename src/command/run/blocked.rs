@@ -23,6 +23,7 @@ use crate::handler::session::{Waiting, bits};
 use crate::log::Lsn;
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::memory::blocked::{Again, Due, End, Next, Parked, Waiter};
+use crate::shard::memory::core::Core;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::table::table_hash;
 use crate::util::scale::Scaled;
@@ -67,9 +68,11 @@ fn leave(server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>, have
         let (waiter, to_serve) = (waiter.clone(), server.clone());
         let job: Job = Box::new(move |mut lease| {
             if let Some(core) = lease.first_mut() {
-                let of_shard = |key: &&Box<[u8]>| to_serve.engine.router.shard_of(key) == core.shard;
-                let keys: Vec<_> = waiter.keys.iter().filter(of_shard).collect();
-                keys.into_iter().for_each(|key| remove(core, &waiter, key, have_others_looked_at));
+                for key in &waiter.keys {
+                    if to_serve.engine.router.shard_of(key) == core.shard {
+                        remove(core, &waiter, key, have_others_looked_at);
+                    }
+                }
             }
             serve(&to_serve, lease)
         });
@@ -77,7 +80,7 @@ fn leave(server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>, have
     }
 }
 
-fn remove(core: &mut crate::shard::memory::core::Core, waiter: &Arc<Waiter>, key: &[u8], have_others_looked_at: bool) {
+fn remove(core: &mut Core, waiter: &Arc<Waiter>, key: &[u8], have_others_looked_at: bool) {
     if let Some(ns) = core.names.id(&waiter.db) {
         core.blocked.remove(ns, key, waiter, have_others_looked_at);
     }
@@ -85,14 +88,14 @@ fn remove(core: &mut crate::shard::memory::core::Core, waiter: &Arc<Waiter>, key
 
 impl Request {
     /// Has it wait, for the first time or again.
-    pub(super) fn wait(mut self, what: Box<Wait>, need: Lsn, lease: &mut Lease<'_>) {
+    pub(super) fn wait(mut self, what: Wait, need: Lsn, lease: &mut Lease<'_>) {
         let server = self.server.clone();
         if let Some(waits) = &mut self.waits {
             waits.need = waits.need.max(need);
             let waiter = waits.waiter.clone();
             return self.wait_as(&server, &waiter, lease);
         }
-        let Wait { mut keys, kind, hears_all, until_ms, whole, args } = *what;
+        let Wait { mut keys, kind, hears_all, until_ms, whole, args } = what;
         keys.sort_unstable();
         keys.dedup();
         self.args = args.unwrap_or(self.args);

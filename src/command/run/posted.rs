@@ -100,7 +100,7 @@ pub(super) fn wait<'e>(
     (mut lease, what, need): (Lease<'e>, Box<Wait>, Lsn),
 ) -> oneshot::Receiver<Finished> {
     let (request, finished) = Request::new(server, session, row, call, shards, proto);
-    request.wait(what, need, &mut lease);
+    request.wait(*what, need, &mut lease);
     finished
 }
 
@@ -253,7 +253,7 @@ impl Request {
                 };
                 self.finish(reply, need, failed, effects.take());
             }
-            Err(Again::Waits(what, need)) => self.wait(what, need, &mut lease),
+            Err(Again::Waits(what, need)) => self.wait(*what, need, &mut lease),
             Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
             Err(Again::Elsewhere) => {
                 want_rest(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
