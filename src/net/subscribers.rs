@@ -1,7 +1,7 @@
 //! The subscribers of a network thread, and how messages get to them.
 //!
 //! A message is written into the output of each connection that hears it, once encoded for each protocol, and leaves with
-//! what else that has to send. Between a few hundred of them the thread does its other work: who publishes to many holds
+//! what else that has to send. Between some hundred of them the thread does its other work: who publishes to many holds
 //! nobody up.
 
 use std::collections::HashMap;
@@ -14,8 +14,11 @@ use crate::resp::Reply;
 use crate::util::glob;
 use crate::util::scale::Scaled;
 
-/// Outputs that are written into between two looks at the sockets.
+/// Outputs that are sent between two looks at the sockets.
 const SLICE: Scaled<usize> = Scaled::new(128).in_unit_tests(4);
+/// Outputs that are written into before they are sent, and bytes: of several messages one connection gets what it can at once.
+const MOST_WRITTEN: Scaled<usize> = Scaled::new(4096).in_unit_tests(16);
+const MOST_BYTES: Scaled<usize> = Scaled::new(1 << 20).in_unit_tests(4096);
 
 type Connections = HashMap<u64, Rc<Connection>, foldhash::fast::RandomState>;
 
@@ -79,10 +82,39 @@ fn encode(message: &Message, pattern: Option<&[u8]>, proto: u8) -> Vec<u8> {
     out.take()
 }
 
+/// What has been written since the outputs were last sent.
+#[derive(Default)]
+struct Written {
+    connections: Vec<Rc<Connection>>,
+    outputs: usize,
+    bytes: usize,
+}
+
+impl Written {
+    fn is_much(&self) -> bool {
+        self.outputs >= MOST_WRITTEN.get() || self.bytes >= MOST_BYTES.get()
+    }
+
+    /// Sends it, and lets others have turns.
+    async fn send(&mut self) {
+        let mut connections = std::mem::take(&mut self.connections);
+        (self.outputs, self.bytes) = (0, 0);
+        for some in connections.chunks(SLICE.get()) {
+            some.iter().for_each(Connection::send_pushed);
+            if some.len() == SLICE.get() {
+                tokio::task::yield_now().await;
+            }
+        }
+        connections.clear();
+        self.connections = connections;
+        self.connections.shrink_to(MOST_WRITTEN.get());
+    }
+}
+
 impl Worker {
     /// Brings messages to the subscribers, as they come.
     pub(super) async fn deliver(self: Rc<Self>) {
-        let (mut written, mut left) = (Vec::new(), SLICE.get());
+        let mut written = Written::default();
         loop {
             self.messages.come().await;
             while let Some(message) = self.messages.take() {
@@ -94,18 +126,16 @@ impl Worker {
                         let bytes = encoded[usize::from(proto == 3)]
                             .get_or_insert_with(|| encode(&message, pattern.as_deref(), proto));
                         if connection.push(bytes) {
-                            written.push(connection);
+                            written.connections.push(connection);
                         }
-                        left -= 1;
-                        if left == 0 {
-                            written.drain(..).for_each(|connection| connection.send_pushed());
-                            left = SLICE.get();
-                            tokio::task::yield_now().await;
+                        (written.outputs, written.bytes) = (written.outputs + 1, written.bytes + bytes.len());
+                        if written.is_much() {
+                            written.send().await;
                         }
                     }
                 }
             }
-            written.drain(..).for_each(|connection| connection.send_pushed());
+            written.send().await;
         }
     }
 }
