@@ -39,8 +39,9 @@ handles!(
     Co
 );
 
-/// A Lua value.
+/// A Lua value. The tag is a whole word, so that values are copied as two words and not in pieces.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(u64)]
 pub enum Value {
     /// `nil`
     Nil,
