@@ -18,6 +18,7 @@
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
 //! | [`rdb`] | values in Redis's RDB format, DUMP payloads; no I/O |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
+//! | [`lua`] | Lua 5.1 as Redis has it; knows nothing of the server |
 //! | [`meter`] | what the command that a thread runs may still do: steps, bytes |
 //! | [`error`] | what clients are told when a command fails |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
@@ -30,6 +31,7 @@ pub mod config;
 pub mod error;
 pub mod handler;
 pub mod log;
+pub mod lua;
 pub mod meter;
 pub mod net;
 pub mod rdb;

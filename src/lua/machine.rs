@@ -1,0 +1,531 @@
+//! What the host sees of the interpreter.
+//!
+//! | state | entered by | left by |
+//! |---|---|---|
+//! | idle | `new`, `reset` | `start` |
+//! | ready | `start`, `answer`, `fail`, `run` that was out of fuel | `run` |
+//! | waiting for the host | `run`: [`Outcome::Call`] | `answer`, `fail` |
+//! | ended | `run`: [`Outcome::Done`], [`Outcome::Failed`] | `reset` |
+//!
+//! `reset` and dropping are possible in every state.
+
+use super::call::MAIN;
+use super::code::{Chunk, Const};
+use super::exec;
+use super::fault::Fault;
+use super::gc::{Collection, Protos};
+use super::heap::{Heap, LOADED_BYTES, Loaded};
+use super::lib;
+use super::names;
+use super::thread::{FrameKind, Status};
+use super::value::{Co, Tab, Value};
+use super::vm::{EVENTS, Event, Exit, Input, Vm};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// What a script may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a machine, its library included.
+    pub max_bytes: usize,
+    /// The longest string.
+    pub max_string: usize,
+    /// The longest source text, of scripts and of what they load.
+    pub max_source: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { max_bytes: 64 << 20, max_string: 32 << 20, max_source: 1 << 20 }
+    }
+}
+
+impl Chunk {
+    /// Compiles source text. `name` is what errors call it: `@name` bare, other names as source text. The error is Lua's
+    /// text, with its position.
+    pub fn compile(source: &[u8], name: &str, limits: &Limits) -> Result<Arc<Chunk>, Box<[u8]>> {
+        if source.len() > limits.max_source {
+            return Err(b"source text too long"[..].into());
+        }
+        super::compile::compile(source, name.as_bytes()).map(Arc::new)
+    }
+}
+
+/// What the host puts into the library, under a dotted name.
+#[derive(Clone, Debug)]
+pub enum HostItem {
+    /// A function: calls to it come out of [`Machine::run`] with this number.
+    Function(u16),
+    /// A number.
+    Number(f64),
+    /// A string.
+    Text(Box<[u8]>),
+}
+
+/// Why [`Machine::run`] came back.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The script has ended; [`Machine::values`] are its results.
+    Done,
+    /// The steps are used up: `run` goes on.
+    OutOfFuel,
+    /// The script has called this function of the host; [`Machine::values`] are the arguments.
+    Call(u16),
+    /// The script has failed.
+    Failed(Failure),
+}
+
+/// An error nobody caught.
+#[derive(Debug)]
+pub struct Failure {
+    /// What was raised; `None` if the machine's bytes were used up.
+    pub value: Option<Value>,
+    /// The chunk's name, with its mark, and the line of the Lua function that it arose in.
+    pub position: Option<(Arc<[u8]>, u32)>,
+}
+
+/// An interpreter. It runs one script at a time.
+#[derive(Debug)]
+pub struct Machine {
+    vm: Vm,
+    protos: Protos,
+    /// The scripts that were loaded: chunk and main function, by the chunk's id.
+    loaded: HashMap<u64, u32>,
+    collection: Option<Collection>,
+    /// What the host keeps alive.
+    kept: Vec<Option<Value>>,
+    /// Globals that were set for one script.
+    set: Vec<Value>,
+    pending: Option<Fault>,
+    /// Steps charged in all runs since the last start.
+    used: u64,
+    limits: Limits,
+    items: Arc<[(String, HostItem)]>,
+    base_bytes: usize,
+}
+
+/// So many scripts stay loaded.
+const MAX_LOADED: usize = 512;
+/// Garbage beyond which a machine that is reset begins anew.
+const MAX_IDLE_BYTES: usize = 1 << 20;
+
+impl Machine {
+    /// A machine with the library and the host's own items.
+    pub fn new(limits: Limits, items: Arc<[(String, HostItem)]>) -> Machine {
+        let mut heap = Heap::new(usize::MAX);
+        let (globals, string_meta, events) = match library(&mut heap, &items) {
+            Ok(made) => made,
+            Err(_) => unreachable!("nothing limits the bytes of the library"),
+        };
+        heap.meter.max_bytes = limits.max_bytes.max(heap.meter.bytes);
+        heap.meter.collect_at = heap.meter.bytes + (256 << 10);
+        heap.meter.peak = heap.meter.bytes;
+        let base_bytes = heap.meter.bytes;
+        let th = std::mem::take(heap.threads.get_mut(MAIN.0));
+        let vm = Vm {
+            heap,
+            th,
+            current: MAIN,
+            globals,
+            string_meta,
+            events,
+            results: (0, 0),
+            input: Input::Results,
+            origin: None,
+            random: lib::math::Random::new(),
+            max_string: limits.max_string,
+            max_source: limits.max_source,
+            started: std::time::Instant::now(),
+        };
+        Machine {
+            vm,
+            protos: Protos::default(),
+            loaded: HashMap::new(),
+            collection: None,
+            kept: Vec::new(),
+            set: Vec::new(),
+            pending: None,
+            used: 0,
+            limits,
+            items,
+            base_bytes,
+        }
+    }
+
+    /// Prepares a script to be run from its beginning. False if there is no room for it.
+    pub fn start(&mut self, chunk: &Arc<Chunk>) -> bool {
+        let proto = match self.loaded.get(&chunk.id) {
+            Some(proto) => *proto,
+            None => {
+                if self.loaded.len() >= MAX_LOADED {
+                    self.loaded.clear();
+                }
+                let Ok(proto) = self.load(chunk, false) else { return false };
+                self.loaded.insert(chunk.id, proto);
+                proto
+            }
+        };
+        match self.vm.heap.new_closure(proto, Box::default()) {
+            Ok(fun) => self.start_function(Value::Function(fun), &[]),
+            Err(_) => false,
+        }
+    }
+
+    /// Prepares a function to be called with arguments. False if there is no room for it.
+    pub fn start_function(&mut self, function: Value, args: &[Value]) -> bool {
+        let th = &mut self.vm.th;
+        th.top = 1;
+        th.status = Status::Running;
+        self.used = 0;
+        let made = lib::coroutine::bottom_frame(&mut self.vm.th, &mut self.vm.heap.meter);
+        let made = made.and_then(|()| self.vm.push(function)).and_then(|()| self.vm.push_all(args));
+        self.vm.input = Input::Call(1, args.len());
+        made.is_ok()
+    }
+
+    /// Goes on for so many steps; one is about an instruction.
+    pub fn run(&mut self, fuel: u64) -> Outcome {
+        self.vm.heap.meter.fuel = i64::try_from(fuel).unwrap_or(i64::MAX);
+        let outcome = self.advance();
+        self.vm.heap.meter.resume();
+        let left = self.vm.heap.meter.fuel;
+        self.used += (i64::try_from(fuel).unwrap_or(i64::MAX) - left).max(0) as u64;
+        outcome
+    }
+
+    fn advance(&mut self) -> Outcome {
+        loop {
+            if let Some(collection) = &mut self.collection {
+                if !collection.run(&mut self.vm, &mut self.protos) {
+                    return Outcome::OutOfFuel;
+                }
+                self.collection = None;
+                let meter = &mut self.vm.heap.meter;
+                let room = meter.max_bytes.saturating_sub(meter.bytes);
+                meter.collect_at = meter.bytes + meter.bytes.min(room / 2).max(64 << 10);
+                meter.resume();
+            }
+            let exit = match self.pending.take() {
+                Some(fault) => super::call::unwind(&mut self.vm, &self.protos.slots, fault).err(),
+                None => None,
+            };
+            let exit = exit.unwrap_or_else(|| exec::run(&mut self.vm, &self.protos.slots));
+            match exit {
+                Exit::Fuel => return Outcome::OutOfFuel,
+                Exit::Collect => self.collect(),
+                Exit::Done => return Outcome::Done,
+                Exit::Host(id) => return Outcome::Call(id),
+                Exit::Load(chunk) => self.load_for_script(&chunk),
+                Exit::Failed(fault) => return Outcome::Failed(self.failure(fault)),
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        let mut roots: Vec<Value> = self.kept.iter().flatten().copied().collect();
+        roots.extend_from_slice(&self.set);
+        if let Some(Fault::Value(value)) = &self.pending {
+            roots.push(*value);
+        }
+        let loaded: Vec<u32> = self.loaded.values().copied().collect();
+        self.collection = Some(Collection::start(&mut self.vm, &mut self.protos, &roots, &loaded));
+    }
+
+    fn failure(&mut self, fault: Fault) -> Failure {
+        let value = match fault {
+            Fault::Value(value) => Some(value),
+            _ => None,
+        };
+        let position = self.vm.origin.take().map(|(proto, pc)| {
+            let proto = &self.protos.slots[proto as usize].proto;
+            (Arc::clone(&proto.source), proto.line((pc as usize).saturating_sub(1)))
+        });
+        Failure { value, position }
+    }
+
+    // Chunks.
+
+    /// The main function of a chunk in this machine.
+    fn load(&mut self, chunk: &Chunk, own: bool) -> Result<u32, Fault> {
+        let mut places: Vec<u32> = Vec::with_capacity(chunk.protos.len());
+        for proto in &chunk.protos {
+            let children: Box<[u32]> = proto.children.iter().map(|child| places[*child as usize]).collect();
+            let mut charged = LOADED_BYTES + proto.consts.len() * size_of::<Value>() + children.len() * 4;
+            if own {
+                charged += proto.bytes();
+            }
+            self.vm.heap.meter.take(charged)?;
+            let consts = proto.consts.iter().map(|constant| {
+                Ok(match constant {
+                    Const::Nil => Value::Nil,
+                    Const::Bool(b) => Value::Bool(*b),
+                    Const::Number(n) => Value::Number(*n),
+                    Const::Str(text) => self.vm.heap.string(text)?,
+                })
+            });
+            let consts = consts.collect::<Result<_, Fault>>()?;
+            places.push(self.protos.add(Loaded { proto: Arc::clone(proto), consts, children, charged }));
+        }
+        places.last().copied().ok_or(Fault::Memory)
+    }
+
+    fn load_for_script(&mut self, chunk: &Chunk) {
+        let made = self.load(chunk, true).and_then(|proto| self.vm.heap.new_closure(proto, Box::default()));
+        match made.and_then(|fun| self.vm.push(Value::Function(fun))) {
+            Ok(()) => {
+                self.vm.results = (self.vm.th.top - 1, 1);
+                self.vm.input = Input::Results;
+            }
+            Err(fault) => self.pending = Some(fault),
+        }
+    }
+
+    // The host's side of a call.
+
+    /// The arguments of the host's function, or the script's results.
+    pub fn values(&self) -> &[Value] {
+        let (from, n) = self.vm.results;
+        &self.vm.th.stack[from..from + n]
+    }
+
+    /// The host's function returns these values.
+    pub fn answer(&mut self, values: &[Value]) {
+        let from = self.vm.th.top;
+        match self.vm.push_all(values) {
+            Ok(()) => {
+                self.vm.results = (from, values.len());
+                self.vm.input = Input::Results;
+            }
+            Err(fault) => self.pending = Some(fault),
+        }
+    }
+
+    /// The host's function raises this value.
+    pub fn fail(&mut self, value: Value) {
+        self.leave_host();
+        self.pending = Some(Fault::Value(value));
+    }
+
+    /// The host's function raises a text, with the position of its caller before it if it is wanted.
+    pub fn fail_text(&mut self, text: &[u8], position: bool) {
+        self.leave_host();
+        let mut whole = if position { names::position(&self.vm, &self.protos.slots, 1) } else { Vec::new() };
+        whole.extend_from_slice(text);
+        self.pending = Some(self.vm.heap.owned(whole).map_or_else(|fault| fault, Fault::Value));
+    }
+
+    /// The frame of the host's function goes away, as that of a function that has failed.
+    fn leave_host(&mut self) {
+        self.vm.th.conts.pop();
+        if let Some(frame) = self.vm.th.frames.pop()
+            && frame.ret != super::thread::Return::Place
+        {
+            self.vm.th.levels -= 1;
+        }
+    }
+
+    /// The chunk's name, with its mark, and the line from which the host's function was called, if a Lua function did.
+    pub fn caller(&self) -> Option<(Arc<[u8]>, u32)> {
+        let frame = self.vm.th.frames.iter().rev().nth(1)?;
+        if frame.kind != FrameKind::Lua {
+            return None;
+        }
+        let proto = &self.protos.slots[frame.proto as usize].proto;
+        Some((Arc::clone(&proto.source), proto.line((frame.pc as usize).saturating_sub(1))))
+    }
+
+    /// Ends whatever runs. What the scripts have left behind goes, at once or with the next collection.
+    pub fn reset(&mut self) {
+        if self.vm.heap.meter.bytes > self.base_bytes + MAX_IDLE_BYTES && self.kept.iter().all(Option::is_none) {
+            let random = self.vm.random;
+            *self = Machine::new(self.limits, Arc::clone(&self.items));
+            self.vm.random = random;
+            return;
+        }
+        if self.vm.current != MAIN {
+            let main = std::mem::take(self.vm.heap.threads.get_mut(MAIN.0));
+            let current = self.vm.current;
+            *self.vm.heap.threads.get_mut(current.0) = std::mem::replace(&mut self.vm.th, main);
+            self.vm.current = MAIN;
+        }
+        self.vm.close_upvalues(0);
+        let th = &mut self.vm.th;
+        let charged: usize = th.conts.iter().map(super::cont::Cont::bytes).sum();
+        th.frames.clear();
+        th.conts.clear();
+        (th.top, th.levels, th.base_levels, th.parent) = (1, 0, 0, Co(0));
+        self.vm.heap.meter.give(charged);
+        self.vm.results = (0, 0);
+        self.pending = None;
+        for name in std::mem::take(&mut self.set) {
+            if let Some(slot) = self.vm.heap.table_mut(self.vm.globals).slot(name) {
+                *slot = Value::Nil;
+            }
+        }
+    }
+
+    /// Bytes in use.
+    pub fn bytes(&self) -> usize {
+        self.vm.heap.meter.bytes
+    }
+
+    /// The most bytes that were ever in use.
+    pub fn peak_bytes(&self) -> usize {
+        self.vm.heap.meter.peak
+    }
+
+    /// Steps charged since the last start.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// The state of `math.random`, which goes on from script to script.
+    pub fn random(&self) -> u64 {
+        self.vm.random.state()
+    }
+
+    /// Lets `math.random` go on from a state.
+    pub fn set_random(&mut self, state: u64) {
+        self.vm.random = lib::math::Random::from_state(state);
+    }
+
+    // Values. They hold until the machine runs again, unless the script can reach them or they are kept.
+
+    /// A string. `None` if there is no room for it, here and below.
+    pub fn string(&mut self, bytes: &[u8]) -> Option<Value> {
+        self.vm.heap.string(bytes).ok()
+    }
+
+    /// The bytes of a string.
+    pub fn bytes_of(&self, value: Value) -> Option<&[u8]> {
+        match value {
+            Value::Str(s) => Some(self.vm.heap.bytes(s)),
+            _ => None,
+        }
+    }
+
+    /// A string's bytes, or a number as Lua prints it, appended to `out`; false for other values.
+    pub fn write_text(&self, value: Value, out: &mut Vec<u8>) -> bool {
+        match value {
+            Value::Str(s) => out.extend_from_slice(self.vm.heap.bytes(s)),
+            Value::Number(n) => super::number::print(n, out),
+            _ => return false,
+        }
+        true
+    }
+
+    /// A table with room for so many elements and pairs.
+    pub fn table(&mut self, elements: usize, pairs: usize) -> Option<Tab> {
+        self.vm.heap.new_table(elements, pairs).ok()
+    }
+
+    /// Assigns without metamethods.
+    pub fn set(&mut self, tab: Tab, key: Value, value: Value) -> Option<()> {
+        self.vm.heap.raw_set(tab, key, value).ok()
+    }
+
+    /// Assigns an element without metamethods.
+    pub fn set_index(&mut self, tab: Tab, n: usize, value: Value) -> Option<()> {
+        self.vm.heap.raw_set_int(tab, n as i64, value).ok()
+    }
+
+    /// Reads without metamethods.
+    pub fn get(&self, tab: Tab, key: Value) -> Value {
+        self.vm.heap.table(tab).get(key)
+    }
+
+    /// Reads a field without metamethods.
+    pub fn get_field(&mut self, tab: Tab, name: &str) -> Value {
+        match self.vm.heap.string(name.as_bytes()) {
+            Ok(key) => self.vm.heap.table(tab).get(key),
+            Err(_) => Value::Nil,
+        }
+    }
+
+    /// Reads an element without metamethods.
+    pub fn get_index(&self, tab: Tab, n: usize) -> Value {
+        self.vm.heap.table(tab).get_int(n as i64)
+    }
+
+    /// A table's border, as `#` finds it.
+    pub fn len(&self, tab: Tab) -> usize {
+        self.vm.heap.table(tab).len()
+    }
+
+    /// The pair after a key in the order of `next`.
+    pub fn next(&mut self, tab: Tab, key: Value) -> Option<(Value, Value)> {
+        let heap = &mut self.vm.heap;
+        heap.tables.get(tab.0).next(key, &mut heap.meter).ok().flatten()
+    }
+
+    /// Sets a global for the script that is started next; `reset` takes it away.
+    pub fn set_global(&mut self, name: &str, value: Value) -> Option<()> {
+        let name = self.string(name.as_bytes())?;
+        self.vm.heap.raw_set(self.vm.globals, name, value).ok()?;
+        self.set.push(name);
+        Some(())
+    }
+
+    /// Keeps a value alive over runs and resets; the number takes it away again.
+    pub fn keep(&mut self, value: Value) -> usize {
+        match self.kept.iter().position(Option::is_none) {
+            Some(at) => {
+                self.kept[at] = Some(value);
+                at
+            }
+            None => {
+                self.kept.push(Some(value));
+                self.kept.len() - 1
+            }
+        }
+    }
+
+    /// A value that is kept.
+    pub fn kept(&self, at: usize) -> Value {
+        self.kept.get(at).copied().flatten().unwrap_or(Value::Nil)
+    }
+
+    /// No longer keeps a value.
+    pub fn forget(&mut self, at: usize) {
+        if let Some(slot) = self.kept.get_mut(at) {
+            *slot = None;
+        }
+    }
+}
+
+type Library = (Tab, Tab, [super::value::Str; EVENTS.len()]);
+
+/// Makes the library. Its strings and tables are never collected, and its tables cannot be written.
+fn library(heap: &mut Heap, items: &[(String, HostItem)]) -> Result<Library, Fault> {
+    let mut events = [super::value::Str { id: 0, hash: 0 }; EVENTS.len()];
+    for (slot, name) in events.iter_mut().zip(EVENTS) {
+        *slot = heap.strings.intern(name.as_bytes(), &mut heap.meter)?;
+    }
+    let globals = heap.new_table(0, 64)?;
+    lib::open(heap, globals)?;
+    for (name, item) in items {
+        let value = match item {
+            HostItem::Function(id) => Value::Host(*id),
+            HostItem::Number(n) => Value::Number(*n),
+            HostItem::Text(text) => heap.string(text)?,
+        };
+        lib::register(heap, globals, name, value)?;
+    }
+    let index = Value::Str(events[Event::Index as usize]);
+    let string_meta = heap.new_table(0, 1)?;
+    let string = heap.string(b"string")?;
+    let string = heap.table(globals).get(string);
+    heap.raw_set(string_meta, index, string)?;
+    let global_meta = heap.new_table(0, 1)?;
+    heap.raw_set(global_meta, index, Value::Native(lib::place_of("(undefined)")))?;
+    heap.table_mut(globals).set_meta(Some(global_meta));
+    heap.tables.fix();
+    heap.strings.fix();
+    for at in 0..heap.tables.fixed() {
+        heap.table_mut(Tab(at)).readonly = true;
+    }
+    let main = lib::coroutine::bottom(&mut heap.meter)?;
+    heap.threads.add(main);
+    heap.threads.fix();
+    Ok((globals, string_meta, events))
+}

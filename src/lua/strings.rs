@@ -1,0 +1,172 @@
+//! All strings of a machine, each once. The hash is Lua 5.1's, seeded by the length and sampling long strings, because the
+//! order of `pairs` follows from it.
+
+use super::fault::{Fault, Meter};
+use super::value::Str;
+
+/// What a string costs beside its bytes.
+const OVERHEAD: usize = 48;
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Default)]
+struct Slot {
+    data: Box<[u8]>,
+    hash: u32,
+    /// The next string of the same bucket.
+    next: u32,
+}
+
+/// The interned strings.
+#[derive(Debug)]
+pub(super) struct Strings {
+    slots: Vec<Slot>,
+    marks: Vec<u8>,
+    free: Vec<u32>,
+    buckets: Vec<u32>,
+    count: usize,
+    /// Strings below this place are the library's and stay.
+    fixed: usize,
+}
+
+/// States of a place in an arena.
+pub(super) const FREE: u8 = 0;
+pub(super) const WHITE: u8 = 1;
+pub(super) const BLACK: u8 = 2;
+
+pub(super) fn hash(bytes: &[u8]) -> u32 {
+    let mut h = bytes.len() as u32;
+    let step = (bytes.len() >> 5) + 1;
+    let mut at = bytes.len();
+    while at >= step {
+        h ^= (h << 5).wrapping_add(h >> 2).wrapping_add(u32::from(bytes[at - 1]));
+        at -= step;
+    }
+    h
+}
+
+impl Strings {
+    pub(super) fn new() -> Strings {
+        let buckets = vec![NONE; 1024];
+        Strings { slots: Vec::new(), marks: Vec::new(), free: Vec::new(), buckets, count: 0, fixed: 0 }
+    }
+
+    pub(super) fn get(&self, s: Str) -> &[u8] {
+        &self.slots[s.id as usize].data
+    }
+
+    pub(super) fn intern(&mut self, bytes: &[u8], meter: &mut Meter) -> Result<Str, Fault> {
+        let hash = hash(bytes);
+        match self.find(bytes, hash, meter) {
+            Some(found) => Ok(found),
+            None => self.add(bytes.into(), hash, meter),
+        }
+    }
+
+    /// Interns bytes that were already gathered, without copying them again.
+    pub(super) fn intern_owned(&mut self, bytes: Vec<u8>, meter: &mut Meter) -> Result<Str, Fault> {
+        let hash = hash(&bytes);
+        match self.find(&bytes, hash, meter) {
+            Some(found) => Ok(found),
+            None => self.add(bytes.into_boxed_slice(), hash, meter),
+        }
+    }
+
+    fn find(&self, bytes: &[u8], hash: u32, meter: &mut Meter) -> Option<Str> {
+        let mut at = self.buckets[hash as usize & (self.buckets.len() - 1)];
+        while at != NONE {
+            let slot = &self.slots[at as usize];
+            if slot.hash == hash && slot.data.len() == bytes.len() {
+                meter.copy(bytes.len());
+                if *slot.data == *bytes {
+                    return Some(Str { id: at, hash });
+                }
+                // Strings that were made to collide are paid for.
+                meter.work(1);
+            }
+            at = slot.next;
+        }
+        None
+    }
+
+    fn add(&mut self, data: Box<[u8]>, hash: u32, meter: &mut Meter) -> Result<Str, Fault> {
+        meter.take(data.len() + OVERHEAD)?;
+        if self.count >= self.buckets.len() {
+            self.widen(meter);
+        }
+        self.count += 1;
+        let bucket = hash as usize & (self.buckets.len() - 1);
+        let slot = Slot { data, hash, next: self.buckets[bucket] };
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.slots[id as usize] = slot;
+                self.marks[id as usize] = WHITE;
+                id
+            }
+            None => {
+                self.slots.push(slot);
+                self.marks.push(WHITE);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.buckets[bucket] = id;
+        Ok(Str { id, hash })
+    }
+
+    fn widen(&mut self, meter: &mut Meter) {
+        let len = self.buckets.len() * 2;
+        meter.work(len / 8);
+        self.buckets = vec![NONE; len];
+        for (id, slot) in self.slots.iter_mut().enumerate() {
+            if self.marks[id] != FREE {
+                let bucket = slot.hash as usize & (len - 1);
+                slot.next = self.buckets[bucket];
+                self.buckets[bucket] = id as u32;
+            }
+        }
+    }
+
+    /// All strings so far are never collected.
+    pub(super) fn fix(&mut self) {
+        self.fixed = self.slots.len();
+    }
+
+    pub(super) fn mark(&mut self, s: Str) {
+        self.marks[s.id as usize] = BLACK;
+    }
+
+    pub(super) fn is_marked(&self, s: Str) -> bool {
+        (s.id as usize) < self.fixed || self.marks[s.id as usize] == BLACK
+    }
+
+    /// Frees what is not marked among up to `steps` places from `at` on; the place to go on from, if there is one.
+    pub(super) fn sweep(&mut self, at: usize, steps: usize, meter: &mut Meter) -> Option<usize> {
+        let from = at.max(self.fixed);
+        let to = (from + steps).min(self.slots.len());
+        for id in from..to {
+            match self.marks[id] {
+                BLACK => self.marks[id] = WHITE,
+                WHITE => self.release(id, meter),
+                _ => {}
+            }
+        }
+        (to < self.slots.len()).then_some(to)
+    }
+
+    fn release(&mut self, id: usize, meter: &mut Meter) {
+        let slot = std::mem::take(&mut self.slots[id]);
+        let bucket = slot.hash as usize & (self.buckets.len() - 1);
+        let mut at = self.buckets[bucket];
+        if at == id as u32 {
+            self.buckets[bucket] = slot.next;
+        } else {
+            while self.slots[at as usize].next != id as u32 {
+                at = self.slots[at as usize].next;
+            }
+            self.slots[at as usize].next = slot.next;
+        }
+        meter.give(slot.data.len() + OVERHEAD);
+        self.count -= 1;
+        self.marks[id] = FREE;
+        self.free.push(id as u32);
+    }
+}
