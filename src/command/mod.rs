@@ -69,6 +69,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::memory::COMMANDS,
     crate::server::monitor::COMMANDS,
     crate::server::pubsub::COMMANDS,
+    crate::server::script::COMMANDS,
     crate::server::introspect::COMMANDS,
 ];
 

@@ -26,6 +26,8 @@ pub struct Ctx<'a, 'e> {
     pub server: &'a Server,
     /// Whether it has waited.
     pub served: Served,
+    /// It is a script's.
+    pub scripted: bool,
 }
 
 /// Whether a command has waited for a key before it runs.
@@ -66,7 +68,7 @@ impl<'a, 'e> Ctx<'a, 'e> {
     #[inline]
     pub fn new(txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
         debug_assert_eq!(effects.len(), 0, "effects are taken between commands");
-        Ctx { txn, session, effects, server, served: Served::No }
+        Ctx { txn, session, effects, server, served: Served::No, scripted: false }
     }
 
     /// Gives the cores back.
@@ -132,9 +134,9 @@ impl Ctx<'_, '_> {
         self.session.watch.as_ref().map_or(Ok(false), |watch| watch.is_broken(&mut self.txn))
     }
 
-    /// Whether the command may wait: within EXEC nothing does.
+    /// Whether the command may wait: within EXEC and scripts nothing does.
     pub fn may_wait(&self) -> bool {
-        self.session.multi.is_none()
+        self.session.multi.is_none() && !self.scripted
     }
 
     /// Whether a command that waits for a key has nothing to look for in it: it was looked at before and has not changed since,
@@ -275,9 +277,14 @@ impl Ctx<'_, '_> {
         let result = (command.run)(self, args, out);
         match result.and_then(|()| meter::fits()) {
             Ok(()) => meter::step_through(out.len() - begin),
-            Err(error @ (Error::Cold | Error::Crowded | Error::Uncounted | Error::Undeclared | Error::Ended)) => {
-                Err(error)
-            }
+            Err(
+                error @ (Error::Cold
+                | Error::Crowded
+                | Error::Uncounted
+                | Error::Undeclared
+                | Error::Long
+                | Error::Ended),
+            ) => Err(error),
             Err(error) => {
                 self.rollback_to(mark);
                 out.truncate(begin);

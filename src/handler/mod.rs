@@ -25,6 +25,7 @@ pub mod keys;
 pub mod limits;
 pub mod pubsub;
 pub mod row;
+pub mod scripts;
 pub mod server;
 pub mod session;
 pub mod table;

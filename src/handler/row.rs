@@ -37,6 +37,7 @@ pub mod flags {
     pub const SUBSCRIBER: u32 = 1 << 20;
     /// Leaves messages with network threads.
     pub const PUBLISHES: u32 = 1 << 21;
+    pub const NO_MANDATORY_KEYS: u32 = 1 << 22;
     /// Needs the lease of all shards.
     pub const ALL_SHARDS: u32 = 1 << 24;
     /// Always runs on a shard's thread: it walks or waits.

@@ -171,6 +171,8 @@ pub struct Server {
     pub clients: parking_lot::Mutex<BTreeMap<u64, Arc<Client>>>,
     /// What their buffers take.
     pub buffers: Buffers,
+    /// Scripts that are known, and those that run.
+    pub scripts: super::scripts::Scripts,
     /// Pub/sub.
     pub hub: Arc<super::pubsub::Hub>,
     /// Id of the next connection.
@@ -218,6 +220,7 @@ impl Server {
             pause: watch::channel(Pause { number: 1, ..Pause::default() }).0,
             clients: Default::default(),
             buffers: Buffers::default(),
+            scripts: Default::default(),
             hub: Arc::default(),
             next_client: 1.into(),
             threads: Default::default(),

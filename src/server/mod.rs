@@ -7,6 +7,7 @@
 //! | [`transaction`] | MULTI, EXEC, DISCARD |
 //! | [`info`], [`config`] | INFO, CONFIG |
 //! | [`admin`] | saving, shutdown, time, and what Tarn answers for features it does not have |
+//! | [`script`] | EVAL and SCRIPT |
 //! | [`pubsub`] | SUBSCRIBE, PUBLISH and their kin |
 //! | [`monitor`] | SLOWLOG, LATENCY |
 //! | [`memory`], [`debug`] | MEMORY, DEBUG |
@@ -26,6 +27,7 @@ pub mod memory;
 pub mod monitor;
 pub mod pubsub;
 pub mod scan;
+pub mod script;
 pub mod transaction;
 
 pub use crate::handler::container::{help, unknown_subcommand, wrong_subcommand};

@@ -24,6 +24,7 @@ mod grisu;
 pub mod inbox;
 pub mod logging;
 pub mod long_double;
+pub mod sha1;
 pub mod num;
 pub mod pace;
 pub mod path;

@@ -1,0 +1,195 @@
+//! The scripts that the server knows, and those that run for long.
+//!
+//! A script is known by the SHA-1 of its text. What SCRIPT LOAD brought stays until SCRIPT FLUSH; of what EVAL brought the
+//! oldest leaves when there are more than [`MOST_EVALS`]. Every thread keeps at hand what it has run, as long as nothing was
+//! taken away ([`Scripts::generation`]): to run a script again takes no lock.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::lua::Chunk;
+use crate::util::scale::Scaled;
+
+/// The SHA-1 of a script's text, 40 hexadecimal digits in lower case.
+pub type Sha = [u8; 40];
+
+/// A compiled script.
+#[derive(Debug)]
+pub struct Script {
+    /// What it is known by.
+    pub sha: Sha,
+    /// What is run.
+    pub chunk: Arc<Chunk>,
+    /// Its first line says that it writes nothing.
+    pub no_writes: bool,
+    /// Its first line says what it does.
+    pub has_flags: bool,
+    /// About its memory, bytes.
+    pub bytes: usize,
+}
+
+/// Scripts of EVAL that stay known.
+const MOST_EVALS: Scaled<usize> = Scaled::new(500).in_unit_tests(3);
+
+#[derive(Default)]
+struct Known {
+    /// By their SHA-1; whether EVAL brought them.
+    scripts: HashMap<Sha, (Arc<Script>, bool)>,
+    /// Those of EVAL, the oldest first.
+    evals: VecDeque<Sha>,
+}
+
+/// A script that runs for long.
+#[derive(Debug, Default)]
+pub struct Running {
+    /// It is to end: SCRIPT KILL.
+    pub killed: AtomicBool,
+    /// It has written something.
+    pub has_written: AtomicBool,
+}
+
+/// All scripts.
+#[derive(Default)]
+pub struct Scripts {
+    known: Mutex<Known>,
+    /// Changes whenever a script is taken away.
+    generation: AtomicU64,
+    bytes: AtomicUsize,
+    evicted: AtomicU64,
+    running: Mutex<Vec<Arc<Running>>>,
+}
+
+thread_local! {
+    /// Scripts that this thread has run, of the server at this address, as of this generation.
+    static AT_HAND: RefCell<(usize, u64, HashMap<Sha, Arc<Script>>)> = RefCell::default();
+}
+
+impl Scripts {
+    /// A script that is known.
+    pub fn find(&self, sha: &Sha) -> Option<Arc<Script>> {
+        let now = (std::ptr::from_ref(self).addr(), self.generation.load(Ordering::Acquire));
+        AT_HAND.with_borrow_mut(|(of, generation, scripts)| {
+            if (*of, *generation) != now {
+                (*of, *generation) = now;
+                scripts.clear();
+            }
+            if let Some(script) = scripts.get(sha) {
+                return Some(script.clone());
+            }
+            let script = self.known.lock().scripts.get(sha)?.0.clone();
+            scripts.insert(*sha, script.clone());
+            Some(script)
+        })
+    }
+
+    /// Whether a script is known.
+    pub fn knows(&self, sha: &Sha) -> bool {
+        self.known.lock().scripts.contains_key(sha)
+    }
+
+    /// Makes a script known, by EVAL or by SCRIPT LOAD.
+    pub fn add(&self, script: &Arc<Script>, by_eval: bool) {
+        let mut known = self.known.lock();
+        match known.scripts.get_mut(&script.sha) {
+            Some((_, of_eval)) => {
+                if *of_eval && !by_eval {
+                    *of_eval = false;
+                    known.evals.retain(|sha| *sha != script.sha);
+                }
+                return;
+            }
+            None => _ = known.scripts.insert(script.sha, (script.clone(), by_eval)),
+        }
+        self.bytes.fetch_add(script.bytes, Ordering::Relaxed);
+        if by_eval {
+            known.evals.push_back(script.sha);
+            if known.evals.len() > MOST_EVALS.get()
+                && let Some(oldest) = known.evals.pop_front()
+                && let Some((script, _)) = known.scripts.remove(&oldest)
+            {
+                self.bytes.fetch_sub(script.bytes, Ordering::Relaxed);
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+                self.generation.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Forgets all.
+    pub fn flush(&self) {
+        let mut known = self.known.lock();
+        *known = Known::default();
+        self.bytes.store(0, Ordering::Relaxed);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Scripts known, their memory in bytes, and how many of EVAL's have left.
+    pub fn counts(&self) -> (usize, usize, u64) {
+        let count = self.known.lock().scripts.len();
+        (count, self.bytes.load(Ordering::Relaxed), self.evicted.load(Ordering::Relaxed))
+    }
+
+    /// A script turns out to run for long.
+    pub fn began(&self, running: &Arc<Running>) {
+        self.running.lock().push(running.clone());
+    }
+
+    /// It has ended, or is run again from its beginning.
+    pub fn ended(&self, running: &Arc<Running>) {
+        self.running.lock().retain(|other| !Arc::ptr_eq(other, running));
+    }
+
+    /// Ends the scripts that run and have written nothing: how many there were, and how many of any.
+    pub fn kill(&self) -> (usize, usize) {
+        let running = self.running.lock();
+        let idle = running.iter().filter(|script| !script.has_written.load(Ordering::Relaxed));
+        let killed = idle.inspect(|script| script.killed.store(true, Ordering::Relaxed)).count();
+        (killed, running.len())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::lua::Limits;
+
+    fn script(n: u8) -> Arc<Script> {
+        let chunk = Chunk::compile(b"return 1", "@user_script", &Limits::default()).unwrap();
+        Arc::new(Script { sha: [n; 40], chunk, no_writes: false, has_flags: false, bytes: 10 })
+    }
+
+    #[test]
+    fn of_evals_the_oldest_leaves_and_what_was_loaded_stays() {
+        let scripts = Scripts::default();
+        scripts.add(&script(0), false);
+        let many = MOST_EVALS.get() as u8;
+        (1..=many).for_each(|n| scripts.add(&script(n), true));
+        // From now on it is not EVAL's any more.
+        scripts.add(&script(1), false);
+        assert!(scripts.find(&[2; 40]).is_some());
+        (many + 1..=many + 2).for_each(|n| scripts.add(&script(n), true));
+        assert_eq!([0, 1, 2, 3].map(|n| scripts.find(&[n; 40]).is_some()), [true, true, false, true]);
+        assert_eq!(scripts.counts(), (4 + usize::from(many) - 2, 10 * (2 + usize::from(many)), 1));
+        scripts.flush();
+        assert!(scripts.find(&[0; 40]).is_none() && scripts.counts().1 == 0);
+    }
+
+    #[test]
+    fn a_script_that_has_written_is_not_killed() {
+        let scripts = Scripts::default();
+        assert_eq!(scripts.kill(), (0, 0));
+        let [idle, writer] = [false, true].map(|has_written| {
+            let running = Arc::new(Running { has_written: has_written.into(), ..Running::default() });
+            scripts.began(&running);
+            running
+        });
+        assert_eq!(scripts.kill(), (1, 2));
+        assert!(idle.killed.load(Ordering::Relaxed) && !writer.killed.load(Ordering::Relaxed));
+        scripts.ended(&idle);
+        assert_eq!(scripts.kill(), (0, 1));
+    }
+}

@@ -1,0 +1,192 @@
+//! What a script finds in the table `redis`, which is also called `server`.
+
+use std::sync::{Arc, OnceLock};
+
+use super::run::Run;
+use crate::error::{Error, Result};
+use crate::handler::Ctx;
+use crate::lua::{HostItem, Value};
+use crate::server::REDIS_VERSION;
+use crate::util::sha1::sha1_hex;
+
+/// A function of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Host {
+    Call,
+    Pcall,
+    ErrorReply,
+    StatusReply,
+    Sha1hex,
+    Log,
+    SetResp,
+    SetRepl,
+    ReplicateCommands,
+    Breakpoint,
+    Debug,
+    AclCheckCmd,
+}
+
+const FUNCTIONS: [(&str, Host); 12] = [
+    ("call", Host::Call),
+    ("pcall", Host::Pcall),
+    ("error_reply", Host::ErrorReply),
+    ("status_reply", Host::StatusReply),
+    ("sha1hex", Host::Sha1hex),
+    ("log", Host::Log),
+    ("setresp", Host::SetResp),
+    ("set_repl", Host::SetRepl),
+    ("replicate_commands", Host::ReplicateCommands),
+    ("breakpoint", Host::Breakpoint),
+    ("debug", Host::Debug),
+    ("acl_check_cmd", Host::AclCheckCmd),
+];
+
+const NUMBERS: [(&str, f64); 9] = [
+    ("LOG_DEBUG", 0.0),
+    ("LOG_VERBOSE", 1.0),
+    ("LOG_NOTICE", 2.0),
+    ("LOG_WARNING", 3.0),
+    ("REPL_NONE", 0.0),
+    ("REPL_AOF", 1.0),
+    ("REPL_SLAVE", 2.0),
+    ("REPL_REPLICA", 2.0),
+    ("REPL_ALL", 3.0),
+];
+
+/// Everything in the table.
+pub(super) fn items() -> Arc<[(String, HostItem)]> {
+    static ITEMS: OnceLock<Arc<[(String, HostItem)]>> = OnceLock::new();
+    let make = || {
+        let functions = FUNCTIONS.iter().map(|(name, id)| (*name, HostItem::Function(*id as u16)));
+        let numbers = NUMBERS.iter().map(|(name, number)| (*name, HostItem::Number(*number)));
+        let parts = REDIS_VERSION.split('.').filter_map(|part| part.parse::<u32>().ok());
+        let version = [
+            ("REDIS_VERSION", HostItem::Text(REDIS_VERSION.as_bytes().into())),
+            ("REDIS_VERSION_NUM", HostItem::Number(f64::from(parts.fold(0, |number, part| number << 8 | part)))),
+        ];
+        functions.chain(numbers).chain(version).map(|(name, item)| (format!("redis.{name}"), item)).collect()
+    };
+    ITEMS.get_or_init(make).clone()
+}
+
+/// Does what the script has called, and answers it.
+pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
+    let Some((_, function)) = FUNCTIONS.iter().find(|(_, id)| *id as u16 == function) else {
+        return Err(Error::err("ERR the script has called a function that there is not"));
+    };
+    let args = run.machine.values().to_vec();
+    match function {
+        Host::Call => return run.command(ctx, false),
+        Host::Pcall => return run.command(ctx, true),
+        Host::ErrorReply => return reply_table(run, &args, "err"),
+        Host::StatusReply => return reply_table(run, &args, "ok"),
+        Host::Sha1hex => {
+            let mut text = Vec::new();
+            let [value] = args[..] else { return run.fail(b"ERR wrong number of arguments", false) };
+            run.machine.write_text(value, &mut text);
+            crate::meter::step(1 + text.len() / crate::meter::STEP_BYTES)?;
+            let hex = run.machine.string(&sha1_hex(&text)).ok_or(Error::TooMuch)?;
+            run.machine.answer(&[hex]);
+        }
+        Host::Log => return log(run, &args),
+        Host::SetResp => {
+            let [value] = args[..] else { return run.fail(b"ERR redis.setresp() requires one argument.", false) };
+            match value {
+                Value::Number(2.0) => run.resp = 2,
+                Value::Number(3.0) => run.resp = 3,
+                _ => return run.fail(b"ERR RESP version must be 2 or 3.", false),
+            }
+            run.machine.answer(&[]);
+        }
+        Host::SetRepl => {
+            let [value] = args[..] else { return run.fail(b"ERR redis.set_repl() requires one argument.", false) };
+            if !matches!(value, Value::Number(0.0..=3.0)) {
+                return run.fail(
+                    b"ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.",
+                    false,
+                );
+            }
+            run.machine.answer(&[]);
+        }
+        Host::ReplicateCommands => run.machine.answer(&[Value::Bool(true)]),
+        Host::Breakpoint => run.machine.answer(&[Value::Bool(false)]),
+        Host::Debug => run.machine.answer(&[]),
+        Host::AclCheckCmd => {
+            let Some(name) = args.first() else {
+                return run.fail(b"ERR Please specify at least one argument for this redis lib call", false);
+            };
+            let known = run.machine.bytes_of(*name).is_some_and(|name| ctx.server.table.find(name).is_some());
+            if !known {
+                return run.fail(b"ERR Invalid command passed to redis.acl_check_cmd()", false);
+            }
+            run.machine.answer(&[Value::Bool(true)]);
+        }
+    }
+    Ok(())
+}
+
+/// `{err = text}` or `{ok = text}`.
+fn reply_table(run: &mut Run<'_>, args: &[Value], name: &str) -> Result {
+    let text = match args {
+        [value @ Value::Str(_)] => run.machine.bytes_of(*value).map(<[u8]>::to_vec),
+        _ => None,
+    };
+    let (name, text) = match text {
+        None => ("err", b"ERR wrong number or type of arguments".to_vec()),
+        Some(text) if name == "err" => (name, coded(text)),
+        Some(text) => (name, text),
+    };
+    let machine = &mut run.machine;
+    let table = (|| {
+        let tab = machine.table(0, 1)?;
+        let (name, text) = (machine.string(name.as_bytes())?, machine.string(&text)?);
+        machine.set(tab, name, text)?;
+        Some(Value::Table(tab))
+    })();
+    let table = table.ok_or(Error::TooMuch)?;
+    run.machine.answer(&[table]);
+    Ok(())
+}
+
+/// An error text with a code word: the first of its words if there are several, else `ERR`.
+fn coded(text: Vec<u8>) -> Vec<u8> {
+    match text.strip_prefix(b"-") {
+        Some(rest) => rest.to_vec(),
+        None if text.contains(&b' ') => text,
+        None => [b"ERR ", &text[..]].concat(),
+    }
+}
+
+fn log(run: &mut Run<'_>, args: &[Value]) -> Result {
+    let [level, texts @ ..] = args else {
+        return run.fail(b"ERR redis.log() requires two arguments or more.", false);
+    };
+    if texts.is_empty() {
+        return run.fail(b"ERR redis.log() requires two arguments or more.", false);
+    }
+    let Value::Number(level) = *level else {
+        return run.fail(b"ERR First argument must be a number (log level).", false);
+    };
+    if !(0.0..4.0).contains(&level) {
+        return run.fail(b"ERR Invalid log level.", false);
+    }
+    let mut text = Vec::new();
+    for (n, value) in texts.iter().enumerate() {
+        if n > 0 {
+            text.push(b' ');
+        }
+        run.machine.write_text(*value, &mut text);
+    }
+    let text = String::from_utf8_lossy(&text[..text.len().min(MOST_LOGGED)]);
+    match level as u8 {
+        0 => tracing::debug!(%text, "a script says"),
+        1 | 2 => tracing::info!(%text, "a script says"),
+        _ => tracing::warn!(%text, "a script says"),
+    }
+    run.machine.answer(&[]);
+    Ok(())
+}
+
+/// Bytes of a script's text that are logged.
+const MOST_LOGGED: usize = 1024;

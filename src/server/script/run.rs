@@ -1,0 +1,348 @@
+//! A script's run: a machine, the commands that it calls, and what it may take.
+//!
+//! | it is out of steps | then |
+//! |---|---|
+//! | on a network thread | it is run again from its beginning elsewhere, as any command that takes long |
+//! | on a thread for commands in slices | it goes on, without its shards: its keys are held ([`crate::shard::txn::rest`]) |
+//! | once it has written, or looked at a key that it did not declare, or within EXEC | it goes on with its shards; after [`MOST_HELD`] steps, or [`MOST_SILENT`] between two commands, it is ended and taken back |
+//!
+//! All that it writes is one record of the log, made when it has ended. One that is run again begins with the numbers that
+//! `math.random` had then.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::convert::{error_table, one_line, to_lua, to_reply};
+use super::host;
+use crate::error::{Error, Result};
+use crate::handler::effects::Ran;
+use crate::handler::keys::{has_others, keys_of};
+use crate::handler::scripts::{Running, Script};
+use crate::handler::{Args, Command, Ctx, Effect, OwnedArgs, Reply, Route, flags};
+use crate::lua::{Failure, Limits, Machine, Outcome, Value};
+use crate::meter;
+use crate::shard::engine::gate;
+use crate::shard::txn::rest::Rests;
+use crate::util::num::format_double;
+
+/// Steps that a script is given at a time: some tens of microseconds.
+const SLICE: u64 = 4 << 10;
+/// Steps of a script that cost as much as a command's step.
+const STEPS_A_STEP: u64 = 4;
+/// Steps of a script that keeps its shards: about a second.
+const MOST_HELD: u64 = 100 << 20;
+/// The same between two commands: about 50 ms.
+const MOST_SILENT: u64 = 5 << 20;
+
+/// A script that is running.
+pub(super) struct Run<'a> {
+    pub(super) machine: Machine,
+    script: &'a Script,
+    read_only: bool,
+    /// What `redis.setresp` has asked for.
+    pub(super) resp: u8,
+    declared: Args<'a>,
+    /// It runs for long by now.
+    running: Option<Arc<Running>>,
+    /// Steps since it keeps its shards, and since its last command.
+    held: u64,
+    silent: u64,
+    /// Steps that the meter has not been told of.
+    untold: u64,
+    /// Bytes that the meter has been told of.
+    told: usize,
+}
+
+thread_local! {
+    /// The machine of this thread, while no script runs.
+    static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
+}
+
+/// A machine that is given back to its thread.
+fn machine() -> Machine {
+    let limits = Limits::default();
+    MACHINE.take().unwrap_or_else(|| Machine::new(limits, host::items()))
+}
+
+/// Runs a script and replies with its result.
+pub(super) fn run(
+    ctx: &mut Ctx,
+    script: &Script,
+    (keys, argv): (Args<'_>, Args<'_>),
+    read_only: bool,
+    out: &mut Reply,
+) -> Result {
+    let machine = machine();
+    let random = machine.random();
+    let mut run = Run {
+        told: machine.bytes(),
+        machine,
+        script,
+        read_only,
+        resp: 2,
+        declared: keys,
+        running: None,
+        held: 0,
+        silent: 0,
+        untold: 0,
+    };
+    let db = ctx.session().db.clone();
+    let was_scripted = std::mem::replace(&mut ctx.scripted, true);
+    let result = run.begin(keys, argv).and_then(|()| run.to_end(ctx, out));
+    ctx.scripted = was_scripted;
+    if let Some(running) = &run.running {
+        ctx.server.scripts.ended(running);
+    }
+    if result.is_ok() && ctx.session().db != db {
+        ctx.alter().select(&db);
+    }
+    run.machine.reset();
+    if result.is_err() {
+        // It is run again, or has left nothing behind.
+        run.machine.set_random(random);
+    }
+    MACHINE.set(Some(run.machine));
+    result
+}
+
+/// There is no room for what a script is given.
+const NO_ROOM: Error = Error::TooMuch;
+
+impl Run<'_> {
+    fn begin(&mut self, keys: Args<'_>, argv: Args<'_>) -> Result {
+        for (name, args) in [("KEYS", keys), ("ARGV", argv)] {
+            let tab = self.machine.table(args.len(), 0).ok_or(NO_ROOM)?;
+            for (n, arg) in args.iter().enumerate() {
+                let text = self.machine.string(arg).ok_or(NO_ROOM)?;
+                self.machine.set_index(tab, n + 1, text).ok_or(NO_ROOM)?;
+            }
+            self.machine.set_global(name, Value::Table(tab)).ok_or(NO_ROOM)?;
+        }
+        if self.machine.start(&self.script.chunk) { Ok(()) } else { Err(NO_ROOM) }
+    }
+
+    fn to_end(&mut self, ctx: &mut Ctx, out: &mut Reply) -> Result {
+        let mut outcome = self.slice(SLICE);
+        loop {
+            self.charge(ctx)?;
+            outcome = match outcome {
+                Outcome::Done => {
+                    let value = self.machine.values().first().copied().unwrap_or(Value::Nil);
+                    to_reply(&mut self.machine, value, self.resp == 3, out);
+                    return Ok(());
+                }
+                Outcome::Failed(failure) => return Err(self.failed(&failure)),
+                Outcome::Call(function) => {
+                    self.silent = 0;
+                    host::call(self, ctx, function)?;
+                    self.slice(SLICE)
+                }
+                Outcome::OutOfFuel => self.go_on(ctx)?,
+            };
+        }
+    }
+
+    fn slice(&mut self, fuel: u64) -> Outcome {
+        let before = self.machine.used();
+        let outcome = self.machine.run(fuel);
+        let used = self.machine.used() - before;
+        (self.held, self.silent, self.untold) = (self.held + used, self.silent + used, self.untold + used);
+        outcome
+    }
+
+    /// Tells the meter what the last slice took.
+    fn charge(&mut self, ctx: &mut Ctx) -> Result {
+        let bytes = self.machine.bytes();
+        if bytes > self.told {
+            meter::hold(bytes - self.told)?;
+            self.told = bytes;
+        }
+        meter::step((self.untold / STEPS_A_STEP) as usize)?;
+        self.untold %= STEPS_A_STEP;
+        let keeps_shards = !ctx.txn.may_rest() && ctx.txn.may_block();
+        if !keeps_shards {
+            self.held = 0;
+        } else if self.held > MOST_HELD || self.silent > MOST_SILENT {
+            return Err(self.error("ERR script takes too long for one that keeps its keys' shards, and was taken back"));
+        }
+        Ok(())
+    }
+
+    /// Goes on with a script that has used up a slice.
+    fn go_on(&mut self, ctx: &mut Ctx) -> Result<Outcome> {
+        let running = match &self.running {
+            Some(running) => running.clone(),
+            None => {
+                let running = Arc::new(Running::default());
+                ctx.server.scripts.began(&running);
+                self.running.insert(running).clone()
+            }
+        };
+        running.has_written.store(ctx.txn.has_writes(), Ordering::Relaxed);
+        if running.killed.load(Ordering::Relaxed) && !ctx.txn.has_writes() {
+            return Err(self.error("ERR Script killed by user with SCRIPT KILL."));
+        }
+        let ns = ctx.ns();
+        ctx.txn.rest(ns, || Ok(self.slice(SLICE)))
+    }
+
+    /// An error of the script as a whole, told as where it stands.
+    fn error(&self, text: &str) -> Error {
+        Error::Quoted(self.placed(text.as_bytes().to_vec(), None).into())
+    }
+
+    /// A text with the script and the place that it is about.
+    fn placed(&self, mut text: Vec<u8>, place: Option<(&[u8], f64)>) -> Vec<u8> {
+        text.extend_from_slice(b" script: ");
+        text.extend_from_slice(&self.script.sha);
+        if let Some((source, line)) = place {
+            text.extend_from_slice(b", on ");
+            text.extend_from_slice(source);
+            text.push(b':');
+            text.extend_from_slice(format_double(line).as_bytes());
+        }
+        text.push(b'.');
+        one_line(text)
+    }
+
+    /// What is replied for an error that nobody has caught.
+    fn failed(&mut self, failure: &Failure) -> Error {
+        let position = failure.position.as_ref().map(|(source, line)| (source.to_vec(), f64::from(*line)));
+        let place = position.as_ref().map(|(source, line)| (&source[..], *line));
+        let text = match failure.value {
+            None => b"ERR not enough memory".to_vec(),
+            Some(Value::Table(tab)) => {
+                let field = |machine: &mut Machine, name| {
+                    let value = machine.get_field(tab, name);
+                    machine.bytes_of(value).map(<[u8]>::to_vec)
+                };
+                let text = field(&mut self.machine, "err").unwrap_or_else(|| b"ERR unknown error".to_vec());
+                if let (Some(source), Value::Number(line)) =
+                    (field(&mut self.machine, "source"), self.machine.get_field(tab, "line"))
+                {
+                    return Error::Quoted(self.placed(text, Some((&source, line))).into());
+                }
+                text
+            }
+            Some(value) => {
+                let mut text = b"ERR ".to_vec();
+                if !self.machine.write_text(value, &mut text) {
+                    text.extend_from_slice(value.type_name().as_bytes());
+                }
+                text
+            }
+        };
+        Error::Quoted(self.placed(text, place).into())
+    }
+
+    /// Runs a command for the script. `protected`: its error is the call's result.
+    pub(super) fn command(&mut self, ctx: &mut Ctx, protected: bool) -> Result {
+        let mut args = OwnedArgs::default();
+        let mut text = Vec::new();
+        for value in self.machine.values() {
+            text.clear();
+            match value {
+                Value::Number(number) => text.extend_from_slice(&number_text(*number)),
+                value if self.machine.write_text(*value, &mut text) => {}
+                _ => {
+                    const WRONG: &[u8] = b"ERR Lua redis lib command arguments must be strings or integers";
+                    return self.fail(WRONG, protected);
+                }
+            }
+            args.push(&text);
+        }
+        let args = args.as_args();
+        if args.is_empty() {
+            return self.fail(b"ERR Please specify at least one argument for this redis lib call", protected);
+        }
+        let Some((_, container)) = ctx.server.table.find(&args[0]) else {
+            return self.fail(b"ERR Unknown Redis command called from script", protected);
+        };
+        let row = container.resolve(args.get(1));
+        if let Err(error) = self.allows(ctx, row, args) {
+            return self.fail(error.text().as_bytes(), protected);
+        }
+        if matches!(ctx.txn.rests, Rests::Holding(_) | Rests::Elsewhere) && !self.has_declared(row, args) {
+            // Nobody holds what it looks at now: from here on nobody comes in between.
+            ctx.txn.rests = Rests::Never;
+        }
+        let mut reply = Reply::new(self.resp);
+        ctx.run(row, args, &mut reply)?;
+        let error = reply.as_slice().strip_prefix(b"-").map(|error| error.strip_suffix(b"\r\n").unwrap_or(error).to_vec());
+        let counted = error.is_some().then(|| reply.as_slice().into());
+        ctx.note(Effect::Ran(Ran { slot: ctx.server.table.slot_of(row), error: counted }));
+        match error {
+            Some(error) => self.fail(&error, protected),
+            None => {
+                let value = to_lua(&mut self.machine, reply.as_slice()).ok_or(NO_ROOM)?;
+                self.machine.answer(&[value]);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a command may be called now.
+    fn allows(&self, ctx: &Ctx, row: &Command, args: Args<'_>) -> Result {
+        if !row.accepts(args.len()) {
+            return Err(Error::err("ERR Wrong number of args calling Redis command from script"));
+        }
+        if row.has(flags::NOSCRIPT) {
+            return Err(Error::err("ERR This Redis command is not allowed from script"));
+        }
+        if let Some(permit) = row.permit {
+            permit(ctx.server, ctx.session())?;
+        }
+        if row.has(flags::WRITE) {
+            if self.read_only {
+                return Err(Error::err("ERR Write commands are not allowed from read-only scripts."));
+            }
+            if ctx.server.engine.gate.load(Ordering::Relaxed) & gate::REFUSED != 0
+                && let Some(why) = ctx.server.engine.refusal()
+            {
+                return Err(Error::Misconf(why.to_string().into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that a command looks at is among the keys that the script has declared.
+    fn has_declared(&self, row: &Command, args: Args<'_>) -> bool {
+        match row.route {
+            Route::None => true,
+            Route::All | Route::By(_) => false,
+            Route::One(_) | Route::Keys => {
+                let keys = keys_of(row, args).unwrap_or_default();
+                let is_declared = |key: &[u8]| self.declared.iter().any(|declared| declared == key);
+                !has_others(row, args) && keys.iter().all(|(at, _)| is_declared(&args[*at]))
+            }
+        }
+    }
+
+    /// The script's call fails with this text.
+    pub(super) fn fail(&mut self, text: &[u8], protected: bool) -> Result {
+        let place = self.machine.caller();
+        let table = error_table(&mut self.machine, text).ok_or(NO_ROOM)?;
+        if protected {
+            self.machine.answer(&[table]);
+            return Ok(());
+        }
+        if let (Value::Table(tab), Some((source, line))) = (table, place) {
+            let fields = [("source", self.machine.string(&source)), ("line", Some(Value::Number(f64::from(line))))];
+            for (name, value) in fields {
+                let name = self.machine.string(name.as_bytes()).ok_or(NO_ROOM)?;
+                self.machine.set(tab, name, value.ok_or(NO_ROOM)?).ok_or(NO_ROOM)?;
+            }
+        }
+        self.machine.fail(table);
+        Ok(())
+    }
+}
+
+/// A number as a command's argument: as an integer if it is one, else the shortest text that reads back.
+fn number_text(number: f64) -> Vec<u8> {
+    if number == number.trunc() && number.abs() < 9_223_372_036_854_775_808.0 {
+        return itoa::Buffer::new().format(number as i64).as_bytes().to_vec();
+    }
+    format_double(number).as_bytes().to_vec()
+}
