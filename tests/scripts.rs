@@ -80,6 +80,7 @@ scripts! {
     protocol
     pubsub
     scan
+    script
     server
     set_algebra
     set_encodings
