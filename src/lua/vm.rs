@@ -132,6 +132,8 @@ pub(super) struct Vm {
     /// Where the error arose that the script has failed with: function and instruction.
     pub(super) origin: Option<(u32, u32)>,
     pub(super) random: super::lib::math::Random,
+    /// Settings of `cjson`, and of what `cjson.new` made.
+    pub(super) configs: Vec<super::lib::cjson::Config>,
     /// The longest string, and the longest source text, in bytes.
     pub(super) max_string: usize,
     pub(super) max_source: usize,
