@@ -281,6 +281,15 @@ impl Vm {
     }
 }
 
+/// A double as C converts it to `unsigned long` on common machines.
+pub(super) fn to_unsigned(n: f64) -> u64 {
+    if n >= 9_223_372_036_854_775_808.0 {
+        if n < 18_446_744_073_709_551_616.0 { n as u64 } else { 0 }
+    } else {
+        to_int(n) as u64
+    }
+}
+
 /// A number as an integer, cut off, as C converts it where it can.
 pub(super) fn to_int(n: f64) -> i64 {
     // 2^63 is the first double that does not fit.

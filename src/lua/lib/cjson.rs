@@ -282,7 +282,7 @@ impl Encoder {
             Value::Table(table) => {
                 let depth = self.levels.len() as i32 + 1;
                 if depth > self.config.encode_max_depth.min(MAX_DEPTH) {
-                    return Err(Fault::lib(format!("Cannot serialise, excessive depth ({depth})")));
+                    return Err(Fault::lib(format!("Cannot serialise, excessive nesting ({depth})")));
                 }
                 self.levels.push(Level::Count { table, key: Value::Nil, items: 0.0, max: 0.0 });
             }
@@ -294,7 +294,7 @@ impl Encoder {
     fn number(&mut self, n: f64) -> Result<(), Fault> {
         if !n.is_finite() {
             match self.config.encode_invalid {
-                0 => return Err(refused(Value::Number(n), "must not be NaN or Infinity")),
+                0 => return Err(refused(Value::Number(n), "must not be NaN or Inf")),
                 2 => {
                     self.out.extend_from_slice(b"null");
                     return Ok(());

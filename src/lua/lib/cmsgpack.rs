@@ -12,6 +12,8 @@ pub(in super::super) const FUNCTIONS: &[(&str, NativeFn)] = &[
     ("cmsgpack.unpack_limit", unpack_limit),
 ];
 
+/// 2^63, the first double beyond 64-bit integers.
+const LIMIT: f64 = 9_223_372_036_854_775_808.0;
 /// Tables that are nested deeper are written as nil.
 const MAX_NESTING: usize = 16;
 /// Tables in tables that are read; Redis stops where C's stack of values ends.
@@ -127,7 +129,7 @@ fn scalar(vm: &mut Vm, value: Value, out: &mut Vec<u8>) -> Result<(), Fault> {
             header(length, (0xa0, 31), [0xd9, 0xda, 0xdb], out);
             out.extend_from_slice(vm.heap.bytes(s));
         }
-        Value::Number(n) if n.floor() == n && n.abs() < 9_223_372_036_854_775_808.0 => integer(n as i64, out),
+        Value::Number(n) if n.floor() == n && (-LIMIT..LIMIT).contains(&n) => integer(n as i64, out),
         Value::Number(n) => {
             let short = n as f32;
             if f64::from(short) == n {
@@ -200,7 +202,9 @@ fn read_all(vm: &mut Vm, args: Args, limit: i32, offset: i32) -> Result<Flow, Fa
     let mut n = 0;
     while reader.at < data.len() && n < limit {
         if n + args.n >= MAX_RESULTS - 1 {
-            return Err(Fault::lib("stack overflow (in function mp_unpack_full)"));
+            return Err(Fault::lib(
+                "stack overflow (too many return values at once; use unpack_one or unpack_limit instead.)",
+            ));
         }
         let value = reader.value(vm)?;
         vm.push(value)?;

@@ -124,7 +124,10 @@ impl Decoder {
             (Expect::Value | Expect::ValueOrEnd, Token::Mark(mark @ (b'{' | b'['))) => {
                 let depth = self.open.len() as i32 + 1;
                 if depth > self.config.decode_max_depth.min(MAX_DEPTH) {
-                    return Err(Fault::lib(format!("Found too many nested data structures ({depth})")));
+                    return Err(Fault::lib(format!(
+                        "Found too many nested data structures ({depth}) at character {}",
+                        start + 1
+                    )));
                 }
                 let table = vm.heap.new_table(0, 0)?;
                 let is_array = mark == b'[';

@@ -9,7 +9,7 @@
 
 use super::super::fault::Fault;
 use super::super::value::Value;
-use super::super::vm::{Args, Flow, NativeFn, Vm};
+use super::super::vm::{Args, Flow, NativeFn, Vm, to_int, to_unsigned};
 use super::base::MAX_RESULTS;
 
 pub(in super::super) const FUNCTIONS: &[(&str, NativeFn)] =
@@ -75,12 +75,12 @@ impl Format {
                 b'!' => {
                     let align = self.number()?.unwrap_or(MAX_ALIGN);
                     if !align.is_power_of_two() {
-                        return Err(Fault::lib("alignment is not a power of 2"));
+                        return Err(Fault::lib(format!("alignment {align} is not a power of 2")));
                     }
                     self.align = align;
                     continue;
                 }
-                other => return Err(Fault::lib([b"invalid format option '", &[other][..], b"'"].concat())),
+                other => return Err(Fault::arg(1, [b"invalid format option '", &[other][..], b"'"].concat())),
             };
             let padding = if size == 0 || matches!(option, b'c' | b's') {
                 0
@@ -109,6 +109,9 @@ fn put_integer(value: u64, size: usize, little: bool, out: &mut Vec<u8>) {
 
 fn pack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let mut format = Format::new(vm, args)?;
+    // As in Redis a nil follows the arguments, and error texts call a missing one that.
+    vm.push(Value::Nil)?;
+    let args = Args { n: args.n + 1, ..args };
     let (mut out, mut n) = (Vec::new(), 1);
     while let Some((option, size, padding)) = format.next(vm, out.len())? {
         vm.check_length(out.len() + size + padding)?;
@@ -131,7 +134,7 @@ fn pack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
                 let text = vm.heap.bytes(s);
                 let size = if size == 0 { text.len() } else { size };
                 if text.len() < size {
-                    return Err(Fault::arg(n, "string too short"));
+                    return Err(Fault::arg(n + 1, "string too short"));
                 }
                 vm.check_length(out.len() + size)?;
                 out.extend_from_slice(&text[..size]);
@@ -141,7 +144,7 @@ fn pack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
             }
             _ => {
                 let value = vm.check_number(args, n)?;
-                let bits = if value < 0.0 { value as i64 as u64 } else { value as u64 };
+                let bits = if value < 0.0 { to_int(value) as u64 } else { to_unsigned(value) };
                 put_integer(bits, size, format.little, &mut out);
                 n += 1;
             }
@@ -166,7 +169,10 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let length = vm.heap.bytes(data).len();
     let position = vm.opt_int(args, 2, 1)? - 1;
     let Ok(mut at) = usize::try_from(position) else {
-        return Err(Fault::arg(3, "offset must be 1 or greater"));
+        return Err(match position {
+            -1 => Fault::arg(3, "offset must be 1 or greater"),
+            _ => Fault::arg(2, "data string too short"),
+        });
     };
     let mut n = 0;
     while let Some((option, size, padding)) = format.next(vm, at)? {
@@ -232,10 +238,10 @@ fn size(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let mut position = 0usize;
     while let Some((option, size, padding)) = format.next(vm, position)? {
         if option == b's' {
-            return Err(Fault::arg(1, "variable-size format in 'size'"));
+            return Err(Fault::arg(1, "option 's' has no fixed size"));
         }
         if option == b'c' && size == 0 {
-            return Err(Fault::arg(1, "variable-length format in 'size'"));
+            return Err(Fault::arg(1, "option 'c0' has no fixed size"));
         }
         debug_assert!(Format::is_integer(option) || size > 0);
         position = position.saturating_add(padding + size);
