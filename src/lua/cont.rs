@@ -36,6 +36,10 @@ pub(super) enum Cont {
     Sort(Box<Sort>),
     /// `string.find`, `match`, `gmatch`, `gsub`
     Match(Box<Gsub>),
+    /// `cjson.encode`
+    Encode(Box<lib::cjson::Encoder>),
+    /// `cjson.decode`
+    Decode(Box<lib::json_decode::Decoder>),
 }
 
 impl Cont {
@@ -49,6 +53,8 @@ impl Cont {
             Cont::Insert(insert) => insert.values().into_iter().for_each(visit),
             Cont::Sort(sort) => sort.values().into_iter().for_each(visit),
             Cont::Match(state) => state.values().into_iter().for_each(visit),
+            Cont::Encode(state) => state.values().into_iter().for_each(visit),
+            Cont::Decode(state) => state.values().into_iter().for_each(visit),
             _ => {}
         }
     }
@@ -57,7 +63,11 @@ impl Cont {
 impl Cont {
     /// Bytes that were charged for it.
     pub(super) fn bytes(&self) -> usize {
-        if let Cont::Match(state) = self { state.bytes() } else { 0 }
+        match self {
+            Cont::Match(state) => state.bytes(),
+            Cont::Encode(state) => state.charged,
+            _ => 0,
+        }
     }
 }
 
@@ -90,6 +100,8 @@ pub(super) fn step(vm: &mut Vm, cont: Cont, args: Args, input: Input) -> Result<
         Cont::ForEach(each) => each.step(vm, args, results),
         Cont::Insert(insert) => insert.step(vm),
         Cont::Sort(sort) => sort.step(vm, args, results, input),
+        Cont::Encode(state) => state.run(vm),
+        Cont::Decode(state) => state.run(vm),
         Cont::Match(state) => state.step(vm, args, results, input),
     }
 }

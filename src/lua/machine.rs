@@ -133,6 +133,7 @@ impl Machine {
             input: Input::Results,
             origin: None,
             random: lib::math::Random::new(),
+            configs: Vec::new(),
             max_string: limits.max_string,
             max_source: limits.max_source,
             started: std::time::Instant::now(),
@@ -336,11 +337,16 @@ impl Machine {
 
     /// Ends whatever runs. What the scripts have left behind goes, at once or with the next collection.
     pub fn reset(&mut self) {
-        if self.vm.heap.meter.bytes > self.base_bytes + MAX_IDLE_BYTES && self.kept.iter().all(Option::is_none) {
+        let garbage = self.vm.heap.meter.bytes > self.base_bytes + MAX_IDLE_BYTES;
+        if (garbage || self.collection.is_some()) && self.kept.iter().all(Option::is_none) {
             let random = self.vm.random;
             *self = Machine::new(self.limits, Arc::clone(&self.items));
             self.vm.random = random;
             return;
+        }
+        if let Some(collection) = &mut self.collection.take() {
+            self.vm.heap.meter.fuel = i64::MAX;
+            collection.run(&mut self.vm, &mut self.protos);
         }
         if self.vm.current != MAIN {
             let main = std::mem::take(self.vm.heap.threads.get_mut(MAIN.0));
@@ -355,6 +361,8 @@ impl Machine {
         th.conts.clear();
         (th.top, th.levels, th.base_levels, th.parent) = (1, 0, 0, Co(0));
         self.vm.heap.meter.give(charged);
+        self.vm.heap.meter.give(self.vm.configs.len().saturating_sub(1) * size_of::<lib::cjson::Config>());
+        self.vm.configs.clear();
         self.vm.results = (0, 0);
         self.pending = None;
         for name in std::mem::take(&mut self.set) {

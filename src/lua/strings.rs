@@ -1,5 +1,5 @@
-//! All strings of a machine, each once. The hash is Lua 5.1's, seeded by the length and sampling long strings, because the
-//! order of `pairs` follows from it.
+//! All strings of a machine, each once. The hash is that of Redis's Lua 5.1, seeded by the length and, unlike plain
+//! Lua's, over all bytes, because the order of `pairs` follows from it.
 
 use super::fault::{Fault, Meter};
 use super::value::Str;
@@ -34,14 +34,8 @@ pub(super) const WHITE: u8 = 1;
 pub(super) const BLACK: u8 = 2;
 
 pub(super) fn hash(bytes: &[u8]) -> u32 {
-    let mut h = bytes.len() as u32;
-    let step = (bytes.len() >> 5) + 1;
-    let mut at = bytes.len();
-    while at >= step {
-        h ^= (h << 5).wrapping_add(h >> 2).wrapping_add(u32::from(bytes[at - 1]));
-        at -= step;
-    }
-    h
+    let seed = bytes.len() as u32;
+    bytes.iter().rev().fold(seed, |h, byte| h ^ (h << 5).wrapping_add(h >> 2).wrapping_add(u32::from(*byte)))
 }
 
 impl Strings {

@@ -132,6 +132,8 @@ pub(super) struct Vm {
     /// Where the error arose that the script has failed with: function and instruction.
     pub(super) origin: Option<(u32, u32)>,
     pub(super) random: super::lib::math::Random,
+    /// Settings of `cjson`, and of what `cjson.new` made.
+    pub(super) configs: Vec<super::lib::cjson::Config>,
     /// The longest string, and the longest source text, in bytes.
     pub(super) max_string: usize,
     pub(super) max_source: usize,
@@ -276,6 +278,15 @@ impl Vm {
             *self.heap.upvalues.get_mut(upvalue) = super::heap::Upvalue::Closed(value);
             self.th.open.pop();
         }
+    }
+}
+
+/// A double as C converts it to `unsigned long` on common machines.
+pub(super) fn to_unsigned(n: f64) -> u64 {
+    if n >= 9_223_372_036_854_775_808.0 {
+        if n < 18_446_744_073_709_551_616.0 { n as u64 } else { 0 }
+    } else {
+        to_int(n) as u64
     }
 }
 

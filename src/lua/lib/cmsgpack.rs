@@ -1,2 +1,331 @@
-use super::super::vm::NativeFn;
-pub(in super::super) const FUNCTIONS: &[(&str, NativeFn)] = &[];
+//! `cmsgpack`: MessagePack as Redis's library writes and reads it.
+
+use super::super::fault::Fault;
+use super::super::value::{Tab, Value};
+use super::super::vm::{Args, Flow, NativeFn, Vm};
+use super::base::MAX_RESULTS;
+
+pub(in super::super) const FUNCTIONS: &[(&str, NativeFn)] = &[
+    ("cmsgpack.pack", pack),
+    ("cmsgpack.unpack", unpack),
+    ("cmsgpack.unpack_one", unpack_one),
+    ("cmsgpack.unpack_limit", unpack_limit),
+];
+
+/// 2^63, the first double beyond 64-bit integers.
+const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+/// Tables that are nested deeper are written as nil.
+const MAX_NESTING: usize = 16;
+/// Tables in tables that are read; Redis stops where C's stack of values ends.
+const MAX_DEPTH: usize = 2600;
+
+/// A table that is being written.
+enum Level {
+    Array {
+        table: Tab,
+        at: i64,
+        length: i64,
+    },
+    /// The value of a key that was just written waits.
+    Map {
+        table: Tab,
+        key: Value,
+        value: Option<Value>,
+    },
+}
+
+fn pack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
+    if args.n == 0 {
+        return Err(Fault::arg(0, "MessagePack pack needs input."));
+    }
+    let mut out = Vec::new();
+    for n in 0..args.n {
+        write(vm, vm.arg(args, n), &mut out)?;
+    }
+    vm.owned(out).map(Flow::One)
+}
+
+fn write(vm: &mut Vm, value: Value, out: &mut Vec<u8>) -> Result<(), Fault> {
+    let mut levels: Vec<Level> = Vec::new();
+    let mut next = Some(value);
+    loop {
+        if let Some(value) = next.take() {
+            vm.heap.meter.work(2);
+            match value {
+                Value::Table(table) if levels.len() < MAX_NESTING => levels.push(open(vm, table, out)?),
+                other => scalar(vm, other, out)?,
+            }
+            vm.check_length(out.len())?;
+        }
+        match levels.last_mut() {
+            None => return Ok(()),
+            Some(Level::Array { table, at, length }) => {
+                if at < length {
+                    *at += 1;
+                    next = Some(vm.heap.table(*table).get_int(*at));
+                } else {
+                    levels.pop();
+                }
+            }
+            Some(Level::Map { table, key, value }) => {
+                if let Some(value) = value.take() {
+                    next = Some(value);
+                } else if let Ok(Some(pair)) = vm.heap.tables.get(table.0).next(*key, &mut vm.heap.meter) {
+                    *key = pair.0;
+                    *value = Some(pair.1);
+                    next = Some(pair.0);
+                } else {
+                    levels.pop();
+                }
+            }
+        }
+    }
+}
+
+fn open(vm: &mut Vm, table: Tab, out: &mut Vec<u8>) -> Result<Level, Fault> {
+    let (mut count, mut max, mut is_array) = (0usize, 0.0f64, true);
+    let mut key = Value::Nil;
+    while let Ok(Some((name, _))) = vm.heap.tables.get(table.0).next(key, &mut vm.heap.meter) {
+        vm.heap.meter.work(1);
+        match name {
+            Value::Number(n) if n > 0.0 && n == f64::from(n as i32) => max = max.max(n),
+            _ => is_array = false,
+        }
+        count += 1;
+        key = name;
+    }
+    if is_array && max == count as f64 {
+        let length = vm.heap.table(table).len();
+        header(length, (0x90, 15), [0, 0xdc, 0xdd], out);
+        Ok(Level::Array { table, at: 0, length: length as i64 })
+    } else {
+        header(count, (0x80, 15), [0, 0xde, 0xdf], out);
+        Ok(Level::Map { table, key: Value::Nil, value: None })
+    }
+}
+
+/// The kind of something and its size: in one byte, or after a byte for 1, 2 or 4 bytes.
+fn header(size: usize, (fixed, most): (u8, usize), [one, two, four]: [u8; 3], out: &mut Vec<u8>) {
+    if size <= most {
+        out.push(fixed | size as u8);
+    } else if one != 0 && size <= 0xff {
+        out.extend_from_slice(&[one, size as u8]);
+    } else if size <= 0xffff {
+        out.push(two);
+        out.extend_from_slice(&(size as u16).to_be_bytes());
+    } else {
+        out.push(four);
+        out.extend_from_slice(&(size as u32).to_be_bytes());
+    }
+}
+
+fn scalar(vm: &mut Vm, value: Value, out: &mut Vec<u8>) -> Result<(), Fault> {
+    match value {
+        Value::Bool(b) => out.push(if b { 0xc3 } else { 0xc2 }),
+        Value::Str(s) => {
+            let length = vm.heap.bytes(s).len();
+            vm.check_length(out.len() + length)?;
+            vm.heap.meter.copy(length);
+            header(length, (0xa0, 31), [0xd9, 0xda, 0xdb], out);
+            out.extend_from_slice(vm.heap.bytes(s));
+        }
+        Value::Number(n) if n.floor() == n && (-LIMIT..LIMIT).contains(&n) => integer(n as i64, out),
+        Value::Number(n) => {
+            let short = n as f32;
+            if f64::from(short) == n {
+                out.push(0xca);
+                out.extend_from_slice(&short.to_be_bytes());
+            } else {
+                out.push(0xcb);
+                out.extend_from_slice(&n.to_be_bytes());
+            }
+        }
+        _ => out.push(0xc0),
+    }
+    Ok(())
+}
+
+fn integer(n: i64, out: &mut Vec<u8>) {
+    let bytes = n.to_be_bytes();
+    let (mark, size) = match n {
+        0..=127 | -32..=-1 => (None, 1),
+        0..=0xff => (Some(0xcc), 1),
+        0..=0xffff => (Some(0xcd), 2),
+        0..=0xffff_ffff => (Some(0xce), 4),
+        0.. => (Some(0xcf), 8),
+        -128.. => (Some(0xd0), 1),
+        -32768.. => (Some(0xd1), 2),
+        -2_147_483_648.. => (Some(0xd2), 4),
+        _ => (Some(0xd3), 8),
+    };
+    out.extend(mark);
+    out.extend_from_slice(&bytes[8 - size..]);
+}
+
+// Reading.
+
+fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
+    read_all(vm, args, 0, 0)
+}
+
+fn unpack_one(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
+    let offset = vm.opt_i32(args, 1, 0)?;
+    read_all(vm, args, 1, offset)
+}
+
+fn unpack_limit(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
+    let limit = vm.check_i32(args, 1)?;
+    let offset = vm.opt_i32(args, 2, 0)?;
+    read_all(vm, args, limit, offset)
+}
+
+/// Reads up to `limit` values, or all of them if neither limit nor offset is given.
+fn read_all(vm: &mut Vm, args: Args, limit: i32, offset: i32) -> Result<Flow, Fault> {
+    let data = vm.check_string(args, 0)?;
+    let data = vm.heap.bytes(data).to_vec();
+    let all = limit == 0 && offset == 0;
+    if offset < 0 || limit < 0 {
+        let length = data.len();
+        let text = format!("Invalid request to unpack with offset of {offset} and limit of {length}.");
+        return Err(Fault::lib(text));
+    }
+    if offset as usize > data.len() {
+        let length = data.len();
+        return Err(Fault::lib(format!("Start offset {offset} greater than input length {length}.")));
+    }
+    let mut reader = Reader { data: &data, at: offset as usize };
+    let limit = if all { usize::MAX } else { limit as usize };
+    let from = vm.th.top;
+    if !all {
+        vm.push(Value::Nil)?;
+    }
+    let mut n = 0;
+    while reader.at < data.len() && n < limit {
+        if n + args.n >= MAX_RESULTS - 1 {
+            return Err(Fault::lib(
+                "stack overflow (too many return values at once; use unpack_one or unpack_limit instead.)",
+            ));
+        }
+        let value = reader.value(vm)?;
+        vm.push(value)?;
+        n += 1;
+    }
+    if !all {
+        let next = if reader.at == data.len() { -1.0 } else { reader.at as f64 };
+        vm.th.stack[from] = Value::Number(next);
+        n += 1;
+    }
+    Ok(Flow::Many(n))
+}
+
+struct Reader<'a> {
+    data: &'a [u8],
+    at: usize,
+}
+
+/// A table that is being read.
+struct Open {
+    table: Tab,
+    /// Values that are still to come, keys of maps included.
+    left: u64,
+    is_map: bool,
+    at: i64,
+    key: Value,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Fault> {
+        let end = self.at.checked_add(n).filter(|end| *end <= self.data.len());
+        let end = end.ok_or_else(|| Fault::lib("Missing bytes in input."))?;
+        let bytes = &self.data[self.at..end];
+        self.at = end;
+        Ok(bytes)
+    }
+
+    fn unsigned(&mut self, n: usize) -> Result<u64, Fault> {
+        Ok(self.take(n)?.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+    }
+
+    fn signed(&mut self, n: usize) -> Result<f64, Fault> {
+        let unused = 64 - 8 * n;
+        Ok(((self.unsigned(n)? << unused) as i64 >> unused) as f64)
+    }
+
+    fn value(&mut self, vm: &mut Vm) -> Result<Value, Fault> {
+        let mut open: Vec<Open> = Vec::new();
+        loop {
+            vm.heap.meter.work(2);
+            let mut value = match self.item(vm)? {
+                Item::Value(value) => value,
+                Item::Table(left, is_map) => {
+                    if open.len() >= MAX_DEPTH {
+                        return Err(Fault::lib("stack overflow (in function mp_decode_to_lua_array)"));
+                    }
+                    let table = vm.heap.new_table(0, 0)?;
+                    if left > 0 {
+                        open.push(Open { table, left, is_map, at: 0, key: Value::Nil });
+                        continue;
+                    }
+                    Value::Table(table)
+                }
+            };
+            // What is complete goes into the table around it, which may be complete then.
+            loop {
+                let Some(last) = open.last_mut() else { return Ok(value) };
+                last.put(vm, value)?;
+                if last.left > 0 {
+                    break;
+                }
+                value = Value::Table(last.table);
+                open.pop();
+            }
+        }
+    }
+
+    fn item(&mut self, vm: &mut Vm) -> Result<Item, Fault> {
+        let mark = self.unsigned(1)? as u8;
+        let number = |n: f64| Ok(Item::Value(Value::Number(n)));
+        let length = match mark {
+            0x00..=0x7f => return number(f64::from(mark)),
+            0xe0..=0xff => return number(f64::from(mark as i8)),
+            0xc0 => return Ok(Item::Value(Value::Nil)),
+            0xc2 | 0xc3 => return Ok(Item::Value(Value::Bool(mark == 0xc3))),
+            0xca => return number(f64::from(f32::from_bits(self.unsigned(4)? as u32))),
+            0xcb => return number(f64::from_bits(self.unsigned(8)?)),
+            0xcc..=0xcf => return number(self.unsigned(1 << (mark - 0xcc))? as f64),
+            0xd0..=0xd3 => return number(self.signed(1 << (mark - 0xd0))?),
+            0x80..=0x8f => return Ok(Item::Table(u64::from(mark & 15) * 2, true)),
+            0x90..=0x9f => return Ok(Item::Table(u64::from(mark & 15), false)),
+            0xdc | 0xdd => return Ok(Item::Table(self.unsigned(2 << (mark - 0xdc))?, false)),
+            0xde | 0xdf => return Ok(Item::Table(self.unsigned(2 << (mark - 0xde))? * 2, true)),
+            0xa0..=0xbf => u64::from(mark & 31),
+            0xd9..=0xdb => self.unsigned(1 << (mark - 0xd9))?,
+            _ => return Err(Fault::lib("Bad data format in input.")),
+        };
+        let text = self.take(length as usize)?;
+        vm.heap.string(text).map(Item::Value)
+    }
+}
+
+impl Open {
+    /// The next element, or key, or value of a key.
+    fn put(&mut self, vm: &mut Vm, value: Value) -> Result<(), Fault> {
+        self.left -= 1;
+        if !self.is_map {
+            self.at += 1;
+            return vm.heap.raw_set_int(self.table, self.at, value);
+        }
+        if self.left % 2 == 1 {
+            self.key = value;
+            return Ok(());
+        }
+        vm.heap.raw_set(self.table, self.key, value)
+    }
+}
+
+/// What a mark in the input begins.
+enum Item {
+    Value(Value),
+    /// A table of so many values, keys included; whether it is a map.
+    Table(u64, bool),
+}

@@ -2,7 +2,7 @@
 
 use super::super::fault::Fault;
 use super::super::number;
-use super::super::vm::{Args, Flow, NativeFn, Vm};
+use super::super::vm::{Args, Flow, NativeFn, Vm, to_int, to_unsigned};
 
 pub(in super::super) const FUNCTIONS: &[(&str, NativeFn)] = &[("string.format", format)];
 
@@ -86,14 +86,14 @@ fn convert(vm: &mut Vm, args: Args, n: usize, (spec, conversion): (&Spec, u8), o
             pad(spec, &[code], out);
         }
         b'd' | b'i' => {
-            let value = c_long(vm.check_number(args, n)?);
+            let value = to_int(vm.check_number(args, n)?);
             let mut digits = Vec::new();
             number::integer(value, &mut digits);
             let digits = if value < 0 { &digits[1..] } else { &digits };
             integer(spec, sign(spec, value < 0), digits, value == 0, out);
         }
         b'o' | b'u' | b'x' | b'X' => {
-            let value = c_unsigned(vm.check_number(args, n)?);
+            let value = to_unsigned(vm.check_number(args, n)?);
             let (prefix, digits) = match conversion {
                 b'o' => ("", format!("{value:o}")),
                 b'u' => ("", format!("{value}")),
@@ -131,20 +131,6 @@ fn convert(vm: &mut Vm, args: Args, n: usize, (spec, conversion): (&Spec, u8), o
         }
     }
     Ok(())
-}
-
-/// A double as C converts it to `long`.
-fn c_long(n: f64) -> i64 {
-    super::super::vm::to_int(n)
-}
-
-/// A double as C converts it to `unsigned long` on common machines: negative ones wrap.
-fn c_unsigned(n: f64) -> u64 {
-    if n >= 9_223_372_036_854_775_808.0 {
-        if n < 18_446_744_073_709_551_616.0 { n as u64 } else { 0 }
-    } else {
-        c_long(n) as u64
-    }
 }
 
 fn sign(spec: &Spec, negative: bool) -> &'static [u8] {
