@@ -50,6 +50,8 @@ fn call_other(vm: &mut Vm, protos: &[Loaded], func: usize, n: usize, want: i32, 
         Value::Host(id) => match push_native(vm, args, (ret, want), Cont::Host) {
             Ok(()) => {
                 vm.results = (args.base, n);
+                // What the host answers comes behind them, and not into the registers of the caller.
+                vm.th.top = args.base + n;
                 Next::Exit(Exit::Host(id))
             }
             Err(fault) => Next::Fault(locate(vm, protos, fault)),

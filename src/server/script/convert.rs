@@ -22,7 +22,7 @@ struct Open {
 }
 
 /// A reply as a Lua value. `None`: the machine's memory is used up.
-pub fn to_lua(machine: &mut Machine, reply: &[u8]) -> Option<Value> {
+pub(super) fn to_lua(machine: &mut Machine, reply: &[u8]) -> Option<Value> {
     let mut open: Vec<Open> = Vec::new();
     let mut at = 0;
     loop {
@@ -122,7 +122,7 @@ fn verbatim(machine: &mut Machine, text: &[u8]) -> Option<Value> {
 }
 
 /// What `redis.pcall` answers for an error: its text, which the statistics have counted by now.
-pub fn error_table(machine: &mut Machine, text: &[u8]) -> Option<Value> {
+pub(super) fn error_table(machine: &mut Machine, text: &[u8]) -> Option<Value> {
     let tab = machine.table(0, 2)?;
     let (name, text) = (machine.string(b"err")?, machine.string(text)?);
     machine.set(tab, name, text)?;
@@ -148,7 +148,7 @@ enum Todo {
 }
 
 /// A script's result as a reply. `resp3`: the script has asked for RESP3.
-pub fn to_reply(machine: &mut Machine, value: Value, resp3: bool, out: &mut Reply) {
+pub(super) fn to_reply(machine: &mut Machine, value: Value, resp3: bool, out: &mut Reply) {
     let mut todo = vec![Todo::Value(value)];
     let mut levels = 0;
     while let Some(next) = todo.pop() {
@@ -239,7 +239,7 @@ fn write_table(machine: &mut Machine, tab: Tab, out: &mut Reply) -> Option<Todo>
 }
 
 /// A text without line ends.
-pub fn one_line(mut text: Vec<u8>) -> Vec<u8> {
+pub(super) fn one_line(mut text: Vec<u8>) -> Vec<u8> {
     text.iter_mut().filter(|c| matches!(c, b'\r' | b'\n')).for_each(|c| *c = b' ');
     text
 }

@@ -6,8 +6,8 @@
 //! | on a thread for commands in slices | it goes on, without its shards: its keys are held ([`crate::shard::txn::rest`]) |
 //! | once it has written, or looked at a key that it did not declare, or within EXEC | it goes on with its shards; after [`MOST_HELD`] steps, or [`MOST_SILENT`] between two commands, it is ended and taken back |
 //!
-//! All that it writes is one record of the log, made when it has ended. One that is run again begins with the numbers that
-//! `math.random` had then.
+//! All that it writes is one record of the log, made when it has ended, by an error, too. One that is run again begins with
+//! the numbers that `math.random` had then.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -132,7 +132,11 @@ impl Run<'_> {
                     to_reply(&mut self.machine, value, self.resp == 3, out);
                     return Ok(());
                 }
-                Outcome::Failed(failure) => return Err(self.failed(&failure)),
+                Outcome::Failed(failure) => {
+                    // As in Redis, what it has written stays.
+                    out.error(&self.failed(&failure));
+                    return Ok(());
+                }
                 Outcome::Call(function) => {
                     self.silent = 0;
                     host::call(self, ctx, function)?;
