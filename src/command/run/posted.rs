@@ -153,7 +153,7 @@ pub(super) enum Place {
 
 impl Place {
     /// What a command does there between two slices. EXEC shows nobody what is between two of its commands.
-    fn rests(&self, session: &Session, command: &Command, args: Args<'_>) -> Rests {
+    pub(super) fn rests(&self, session: &Session, command: &Command, args: Args<'_>) -> Rests {
         match self {
             // What it looks at besides its keys nobody holds.
             Place::Elsewhere if session.multi.is_none() && !has_others(command, args) => Rests::Elsewhere,

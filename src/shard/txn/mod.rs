@@ -19,6 +19,7 @@ mod commit;
 pub mod elements;
 mod order;
 pub mod rest;
+pub mod slices;
 mod strings;
 mod undo;
 

@@ -20,21 +20,13 @@
 //!
 //! **It happens when it ends:** what others have done meanwhile came before, except where it read what they may not write.
 
-use std::ops::Bound;
-
-use super::elements::whole_group;
-use super::{Found, Txn};
+use super::Txn;
+use super::slices::SLICE_ELEMENTS;
 use crate::codec::NsId;
-use crate::codec::element::Group;
 use crate::error::{Error, Result};
 use crate::meter;
-use crate::shard::actor;
+use crate::shard::actor::{self, moment};
 use crate::shard::memory::busy::Waiter;
-use crate::util::scale::Scaled;
-
-/// Bytes of a slice, and its elements: read in some tens of microseconds.
-const SLICE_BYTES: Scaled<usize> = Scaled::new(64 << 10).in_unit_tests(512);
-const SLICE_ELEMENTS: Scaled<usize> = Scaled::new(512).in_unit_tests(16);
 
 /// What a command does between two slices.
 #[derive(Default)]
@@ -67,7 +59,9 @@ impl<'e> Txn<'_, 'e> {
         let resting = {
             // Who gives cores back runs what has waited for them, and that is not this command's.
             let _aside = meter::aside();
-            actor::Resting::from(lease)
+            let resting = actor::Resting::from(lease);
+            moment::here(moment::Moment::Resting);
+            resting
         };
         let done = meanwhile();
         self.lease = resting.wake();
@@ -127,58 +121,5 @@ impl<'e> Txn<'_, 'e> {
             }
         }
         waiting
-    }
-
-    /// Hands the elements of a group to `each`, as [`Txn::each_in_slices`] does.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn group_in_slices(&mut self, at: Found, group: Group, each: impl FnMut(&[u8], &[u8]) -> Result) -> Result {
-        let (lower, upper) = whole_group(group);
-        self.each_in_slices(at, Bound::Included(&lower), Bound::Excluded(&upper), each)
-    }
-
-    /// Hands the elements of a collection between two bounds to `each`, in order, and rests between slices of them.
-    ///
-    /// # Errors
-    /// Of `each`, of reads, and as of [`Txn::rest`].
-    pub fn each_in_slices(
-        &mut self,
-        at: Found,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        mut each: impl FnMut(&[u8], &[u8]) -> Result,
-    ) -> Result {
-        if self.has_writes() || matches!(self.rests, Rests::Never) {
-            return self.elements(at, lower, upper, false)?.each(u64::MAX, each).map(drop);
-        }
-        let ns = self.object(at).ns;
-        let mut last: Option<Vec<u8>> = None;
-        loop {
-            let from = last.as_deref().map_or(lower, Bound::Excluded);
-            let (mut slice, mut bytes, mut more) = (Vec::new(), 0, false);
-            for element in self.elements(at, from, upper, false)? {
-                let (element, value) = element?;
-                bytes += element.len() + value.len();
-                slice.push((element.to_vec(), value.to_vec()));
-                more = bytes >= SLICE_BYTES.get() || slice.len() >= SLICE_ELEMENTS.get();
-                if more {
-                    break;
-                }
-            }
-            meter::hold(bytes)?;
-            let mut pass = || slice.iter().try_for_each(|(element, value)| each(element, value));
-            // What is little is done where it is.
-            if more || last.is_some() {
-                self.rest(ns, pass)?
-            } else {
-                pass()?
-            }
-            meter::release(bytes);
-            if !more {
-                return Ok(());
-            }
-            last = slice.pop().map(|(element, _)| element);
-        }
     }
 }

@@ -254,7 +254,7 @@ impl Query {
     }
 
     fn merge(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
-        Merge::hold(self.sources.len())?;
+        Merge::<Walk<'_>>::hold(self.sources.len())?;
         let walks: Result<Vec<_>> = self.sources.iter().map(|source| source.in_order(ctx)).collect();
         let mut merge = Merge::new(self.operation, walks?)?;
         while let Some(heads) = merge.step()? {

@@ -1,0 +1,264 @@
+//! Commands that rest: what others do between the slices, and that the answer is the one of a command that does not.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::super::posted::Place;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::*;
+use crate::log::sim::Rng;
+use crate::shard::actor::moment::{self, Moment};
+
+/// Called at each rest, with a client of its own.
+type Between = Rc<RefCell<dyn FnMut(&mut Peer)>>;
+
+/// Has `between` called at this thread's next rest, and at all that follow.
+fn at_rests(server: &Arc<Server>, between: &Between) {
+    let (server, between) = (server.clone(), between.clone());
+    moment::at(Moment::Resting, move || {
+        between.borrow_mut()(&mut Peer::new(&server));
+        at_rests(&server, &between);
+    });
+}
+
+impl World {
+    /// Runs a command on this thread: with rests, at which `between` is called, or without any.
+    fn run(&mut self, line: &str, between: Option<Between>) -> String {
+        let (server, args) = (self.runner.server.clone(), words(line));
+        let command = table().find(&args.as_args()[0]).unwrap();
+        let in_slices = between.is_some();
+        if let Some(between) = between {
+            at_rests(&server, &between);
+        }
+        let (now_ms, bounds) = (crate::util::time::now_ms(), self.runner.bounds());
+        loop {
+            let Peer { runner, session } = &mut self.peer;
+            let session = session.as_deref_mut().unwrap();
+            let call = Call { command, args: args.as_args(), hash: 0, now_ms };
+            let rests = match in_slices {
+                true => Place::Long.rests(session, command.1, call.args),
+                false => Rests::Never,
+            };
+            let lease = server.engine.lease(&server.engine.all_shards());
+            let mut out = Reply::new(2);
+            let running = meter::begin(Allowance::elsewhere(bounds.command, Box::new(|| false)));
+            runner.set.hints.clear();
+            let buffers = (&mut runner.set, &mut runner.effects);
+            let place = (bounds.reply, true, rests, Served::No);
+            let (lease, result) = under_lease(&server, session, command.1, call, lease, buffers, &mut out, place);
+            drop((running, lease));
+            match result {
+                Ok(_) => {
+                    moment::never();
+                    assert_eq!(self.busy(), (0, 0), "{line}");
+                    return String::from_utf8_lossy(out.as_slice()).replace("\r\n", " ");
+                }
+                // Its database was flushed.
+                Err(Again::Elsewhere) => {}
+                Err(_) => panic!("{line} is to be run otherwise"),
+            }
+        }
+    }
+
+    /// With rests at which nothing happens; how many there were.
+    fn rest_in(&mut self, line: &str) -> (String, u64) {
+        let before = self.rests();
+        let reply = self.run(line, Some(Rc::new(RefCell::new(|_: &mut Peer| {}))));
+        (reply, self.rests() - before)
+    }
+
+    fn rests(&self) -> u64 {
+        self.engine().lease(&[0, 1]).iter().map(|core| core.stats.rests).sum()
+    }
+
+    /// The same command with and without rests, on the keys that begin with `d` each time as they are before: reply, what
+    /// these keys hold then, and their encoding.
+    fn check(&mut self, line: &str) -> u64 {
+        let kept: BTreeSet<&str> = line.split(' ').filter(|word| word.starts_with('d')).collect();
+        let mut outcomes = Vec::new();
+        let mut rests = 0;
+        for in_slices in [false, true] {
+            for key in &kept {
+                self.call(&format!("COPY {key} kept:{key}"));
+            }
+            let reply = if in_slices {
+                let (reply, count) = self.rest_in(line);
+                rests = count;
+                reply
+            } else {
+                self.run(line, None)
+            };
+            let mut outcome = vec![reply];
+            for key in &kept {
+                for look in ["TYPE", "OBJECT ENCODING", "PEXPIRETIME"] {
+                    outcome.push(self.call(&format!("{look} {key}")));
+                }
+                // What it holds, in few characters.
+                outcome.push(format!("{:x}", xxh3_64(self.call(&format!("DUMP {key}")).as_bytes())));
+                self.call(&format!("DEL {key}"));
+                self.call(&format!("RENAME kept:{key} {key}"));
+            }
+            outcomes.push(outcome);
+        }
+        let short = |reply: &String| reply.chars().take(200).collect::<String>();
+        if outcomes[0] != outcomes[1] {
+            let [left, right] = [0, 1].map(|n| outcomes[n].iter().map(short).collect::<Vec<_>>());
+            panic!("{line}: {left:?} at once, {right:?} in slices");
+        }
+        rests
+    }
+}
+
+/// Members are few enough to be in several sets, of both forms of text.
+fn member(rng: &mut Rng, most: u64) -> String {
+    let n = rng.below(most);
+    match n % 64 {
+        0 => format!("{n}{}", "long".repeat(300)),
+        1..=16 => format!("{n}"),
+        _ => format!("m{n}"),
+    }
+}
+
+impl World {
+    fn add_set(&mut self, rng: &mut Rng, key: &str, size: u64) {
+        self.call(&format!("DEL {key}"));
+        for _ in 0..size {
+            self.call(&format!("SADD {key} {}", member(rng, 300)));
+        }
+    }
+}
+
+#[test]
+fn sets_in_slices_are_combined_as_at_once() {
+    let mut world = World::new();
+    let mut rng = Rng(1);
+    let mut rested = 0;
+    for round in 0..3 {
+        let sizes = [(0, 5), (1, 40), (2, 100), (3, 150)];
+        for (n, size) in sizes {
+            world.add_set(&mut rng, &format!("s{n}"), size);
+        }
+        world.add_set(&mut rng, "d0", 80);
+        world.add_set(&mut rng, "d1", 10);
+        world.call("SET d2 string");
+        world.call("SET string value");
+        if round % 3 == 1 {
+            world.rest();
+        }
+        if round % 3 == 2 {
+            world.engine().flush().unwrap();
+        }
+        let keys = ["s0", "s1", "s2", "s3", "s2", "s3", "d0", "d1", "none", "string"];
+        for _ in 0..10 {
+            let count = 1 + rng.below(4);
+            let most = if rng.below(8) == 0 { keys.len() } else { keys.len() - 2 };
+            let sources: Vec<&str> = (0..count).map(|_| keys[rng.below(most as u64) as usize]).collect();
+            let (sources, limit) = (sources.join(" "), rng.below(40));
+            for operation in ["SUNION", "SINTER", "SDIFF"] {
+                let destination = ["d0", "d1", "d2", "d3"][rng.below(4) as usize];
+                rested += world.check(&format!("{operation} {sources}"));
+                rested += world.check(&format!("{operation}STORE {destination} {sources}"));
+                rested += world.check(&format!("{operation}CARD {count} {sources} LIMIT {limit}"));
+            }
+        }
+    }
+    assert!(rested > 500, "{rested} rests");
+}
+
+/// A command's first rest is at the latest in its middle: what others do then.
+struct Seen {
+    rests: usize,
+    waiting: Option<oneshot::Receiver<Finished>>,
+}
+
+impl World {
+    /// Runs a command that reads keys `a` and `b`, of two shards, and answers the same each time; if it stores, to `to`.
+    /// While it rests who reads them is served, who writes one of them waits, and others of the same shards are served; a FLUSHALL
+    /// in its midst has it run again on what there is then, nothing.
+    fn check_others(&mut self, line: &str, empty: &str) {
+        let server = self.runner.server.clone();
+        let [a, b] = self.keys();
+        let once = self.run(line, None);
+        self.call("DEL to");
+        let seen = Rc::new(RefCell::new(Seen { rests: 0, waiting: None }));
+        let between = {
+            let (seen, server, a, b, line) = (seen.clone(), server.clone(), a.clone(), b.clone(), line.to_owned());
+            move |peer: &mut Peer| {
+                let mut seen = seen.borrow_mut();
+                seen.rests += 1;
+                assert!(server.engine.try_lease(&[0, 1]).is_some(), "{line}: it rests without a shard");
+                for key in [&a, &b] {
+                    assert_ne!(peer.call(&format!("TYPE {key}")), "+none ", "{line}: who reads goes on");
+                }
+                // One of each shard, whatever else it holds.
+                for n in 0..8 {
+                    assert_eq!(peer.call(&format!("SET other:{n} {}", seen.rests)), "+OK ");
+                }
+                if line.contains(" to ") {
+                    assert_eq!(peer.call("EXISTS to"), ":0 ", "{line}: nobody sees half of it");
+                }
+                if seen.rests == 2 {
+                    let Err(waiting) = peer.begin(&words(&format!("DEL {a} {b}"))) else {
+                        panic!("{line}: it is held")
+                    };
+                    seen.waiting = Some(waiting);
+                }
+            }
+        };
+        let answer = self.run(line, Some(Rc::new(RefCell::new(between))));
+        assert_eq!(answer, once);
+        let Seen { rests, waiting } = std::mem::replace(&mut *seen.borrow_mut(), Seen { rests: 0, waiting: None });
+        assert!(rests > 5, "{line}: {rests} rests");
+        let deleted = waiting.unwrap().blocking_recv().unwrap();
+        assert_eq!(deleted.reply.as_slice(), b":2\r\n", "{line}");
+        let flushes = Rc::new(RefCell::new(0));
+        let flush = {
+            let flushes = flushes.clone();
+            move |peer: &mut Peer| {
+                *flushes.borrow_mut() += 1;
+                if *flushes.borrow() == 3 {
+                    assert_eq!(peer.call("FLUSHALL"), "+OK ");
+                }
+            }
+        };
+        self.fill();
+        assert_eq!(self.run(line, Some(Rc::new(RefCell::new(flush)))), empty, "{line}");
+        assert_eq!(*flushes.borrow(), 3, "{line}: nothing is left to rest for");
+        assert_eq!(self.call("DBSIZE"), ":0 ");
+        self.fill();
+    }
+
+    /// Two sets, and two sorted sets and lists, of which each has half of its members in common with the other.
+    fn fill(&mut self) {
+        let [a, b] = self.keys();
+        self.call("FLUSHALL");
+        for (n, key) in [a, b].into_iter().enumerate() {
+            let members = (0..400).map(|i| format!(" m{:04}", i + 200 * n));
+            self.call(&format!("SADD {key}{}", members.collect::<String>()));
+        }
+    }
+}
+
+#[test]
+fn who_combines_sets_holds_their_keys_only() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    for operation in ["SUNION", "SINTER", "SDIFF"] {
+        world.fill();
+        world.check_others(&format!("{operation} {a} {b}"), "*0 ");
+        world.check_others(&format!("{operation}STORE to {a} {b}"), ":0 ");
+        world.check_others(&format!("{operation}CARD 2 {a} {b}"), ":0 ");
+    }
+    // One of them small beside the other: looked up.
+    let members = (0..40).map(|i| format!(" m{i:04}")).collect::<String>();
+    for operation in ["SINTER", "SDIFF"] {
+        world.fill();
+        world.call(&format!("SADD few{members}"));
+        let reply = world.run(&format!("{operation} few {a}"), None);
+        let (rested, rests) = world.rest_in(&format!("{operation} few {a}"));
+        assert_eq!(reply, rested);
+        assert!(rests > 4, "{rests} rests");
+    }
+}
