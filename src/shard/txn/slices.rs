@@ -44,19 +44,27 @@ pub struct Slices {
     held: usize,
     /// What is at hand may not be all that is left.
     more: bool,
+    /// Elements that are still to be read at most.
+    left: u64,
 }
 
 impl Slices {
     /// The elements between two bounds in order, or from the last to the first.
     pub fn new(at: Found, lower: Bound<&[u8]>, upper: Bound<&[u8]>, reverse: bool) -> Self {
         let [lower, upper] = [lower, upper].map(|bound| bound.map(<[u8]>::to_vec));
-        Slices { at, lower, upper, reverse, slice: Vec::new().into_iter(), held: 0, more: true }
+        Slices { at, lower, upper, reverse, slice: Vec::new().into_iter(), held: 0, more: true, left: u64::MAX }
     }
 
     /// The elements of a group in order.
     pub fn of_group(at: Found, group: Group) -> Self {
         let (lower, upper) = whole_group(group);
         Slices::new(at, Bound::Included(&lower), Bound::Excluded(&upper), false)
+    }
+
+    /// The first so many of them.
+    #[must_use]
+    pub fn at_most(self, elements: u64) -> Self {
+        Slices { left: elements, more: elements > 0, ..self }
     }
 
     /// Reads the next slice. What was at hand has been taken.
@@ -74,10 +82,14 @@ impl Slices {
     pub fn fill_one_of(&mut self, txn: &Txn<'_, '_>, collections: usize) -> Result<usize> {
         debug_assert!(self.slice.len() == 0, "no element is left behind");
         let most = (SLICE_ELEMENTS.get() / collections).max(LEAST.0.min(SLICE_ELEMENTS.get()));
+        let most = usize::try_from(self.left).map_or(most, |left| left.min(most));
         let most_bytes = (SLICE_BYTES.get() / collections).max(LEAST.1.min(SLICE_BYTES.get()));
         let (mut slice, mut bytes) = (Vec::new(), 0);
         let [lower, upper] = [&self.lower, &self.upper].map(|bound| bound.as_ref().map(Vec::as_slice));
         self.more = false;
+        if most == 0 {
+            return Ok(0);
+        }
         for element in txn.elements(self.at, lower, upper, self.reverse)? {
             let (element, value) = element?;
             bytes += element.len() + value.len();
@@ -94,6 +106,8 @@ impl Slices {
             *(if self.reverse { &mut self.upper } else { &mut self.lower }) = Bound::Excluded(last.clone());
         }
         let count = slice.len();
+        self.left -= count as u64;
+        self.more &= self.left > 0;
         self.slice = slice.into_iter();
         Ok(count)
     }
@@ -132,6 +146,12 @@ impl Txn<'_, '_> {
             Rests::Elsewhere => Ok(false),
             Rests::Holding(_) => Ok(true),
         }
+    }
+
+    /// Whether a command reads in slices, be it only to find out that it is to run where it may rest.
+    #[inline]
+    pub fn reads_in_slices(&self) -> bool {
+        !matches!(self.rests, Rests::Never) && !self.has_writes()
     }
 
     /// Looks elements up in a collection whose key the command holds, and hands their values to `visit`, each with its place
@@ -195,7 +215,7 @@ impl Txn<'_, '_> {
         upper: Bound<&[u8]>,
         mut each: impl FnMut(&[u8], &[u8]) -> Result,
     ) -> Result {
-        if self.has_writes() || matches!(self.rests, Rests::Never) {
+        if !self.reads_in_slices() {
             return self.elements(at, lower, upper, false)?.each(u64::MAX, each).map(drop);
         }
         let ns = self.object(at).ns;

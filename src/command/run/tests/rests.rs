@@ -182,6 +182,70 @@ fn sorted_sets_in_slices_are_combined_as_at_once() {
 }
 
 #[test]
+fn ranges_in_slices_are_those_at_once() {
+    let mut world = World::new();
+    let mut rng = Rng(3);
+    let mut rested = 0;
+    for round in 0..2 {
+        for (key, size) in [("z0", 5), ("z1", 150), ("d0", 80)] {
+            world.add_zset(&mut rng, key, size);
+        }
+        // All of one score: a range by member.
+        for n in 0..120 {
+            world.call(&format!("ZADD z2 0 {}", member(&mut rng, 300)));
+            world.call(&format!("GEOADD z3 {} {} m{n}", rng.below(360) as i64 - 180, rng.below(160) as i64 - 80));
+        }
+        world.call("SET d1 string");
+        if round % 2 == 1 {
+            world.rest();
+        }
+        for _ in 0..15 {
+            let key = ["z0", "z1", "z2", "d0", "none", "d1"][rng.below(6) as usize];
+            let reverse = rng.chance(50);
+            let number = |rng: &mut Rng| rng.below(200) as i64 - 100;
+            let (limited, offset, count) = (rng.chance(60), rng.below(40), number(&mut rng));
+            let limit = if limited { format!(" LIMIT {offset} {count}") } else { String::new() };
+            let scores = ["-inf", "-2.5", "(0.1", "1", "(1", "3e10", "+inf"];
+            let mut score = || scores[rng.below(7) as usize];
+            let (mut least, mut most) = (score(), score());
+            if reverse {
+                std::mem::swap(&mut least, &mut most);
+            }
+            let reverse = if reverse { " REV" } else { "" };
+            let by_score = format!("{least} {most} BYSCORE{reverse}{limit}");
+            let lex = |rng: &mut Rng| ["-", "+", "[1", "(m", "[m2", "(m25", "[6"][rng.below(7) as usize].to_owned();
+            let long = format!("[64{}", "long".repeat(300));
+            let (least, most) = (if rng.chance(20) { long } else { lex(&mut rng) }, lex(&mut rng));
+            let by_member = format!("{least} {most} BYLEX{reverse}{limit}");
+            let by_rank = format!("{} {}{reverse}", number(&mut rng), number(&mut rng));
+            for range in [by_score, by_member, by_rank] {
+                let scores = if range.contains("BYLEX") { "" } else { " WITHSCORES" };
+                rested += world.check(&format!("ZRANGE {key} {range}{scores}"));
+                let destination = ["d0", "d1", "d2"][rng.below(3) as usize];
+                rested += world.check(&format!("ZRANGESTORE {destination} {key} {range}"));
+            }
+            rested += world.check(&format!("ZREMRANGEBYRANK d0 {} {}", number(&mut rng), number(&mut rng)));
+            let (circle, count) = (rng.below(20_000), 1 + rng.below(60));
+            let find = format!("z3 FROMLONLAT 0 0 BYRADIUS {circle} KM ASC COUNT {count}");
+            let any = if rng.chance(50) { " ANY" } else { "" };
+            rested += world.check(&format!("GEOSEARCH {find}{any} WITHDIST WITHHASH"));
+            rested += world.check(&format!("GEOSEARCHSTORE d0 {find}{any} STOREDIST"));
+        }
+    }
+    assert!(rested > 100, "{rested} rests");
+}
+
+#[test]
+fn who_goes_through_a_range_holds_its_keys_only() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    world.check_others("ZADD", &format!("ZRANGE {a} 0 -1 REV WITHSCORES"), "*0 ");
+    world.check_others("ZADD", &format!("ZRANGEBYSCORE {b} 20 (370 LIMIT 10 -1"), "*0 ");
+    world.check_others("ZADD", &format!("ZRANGESTORE to {a} - + BYLEX"), ":0 ");
+    world.check_others("ZADD", &format!("GEOSEARCHSTORE to {b} FROMLONLAT 0 0 BYRADIUS 30000 km"), ":0 ");
+}
+
+#[test]
 fn sets_in_slices_are_combined_as_at_once() {
     let mut world = World::new();
     let mut rng = Rng(1);
