@@ -13,7 +13,8 @@
 //!
 //! **What it has seen stays.** Its keys are held ([`crate::shard::memory::busy`]), all that the row of the command names,
 //! from the first rest to the end: nobody writes them, sweeps pass them over, their objects stay in the table at their places, and
-//! the command's time is fixed. Keys that it looks at besides (SORT's BY and GET) it does not look at across a rest.
+//! the command's time is fixed. Keys that it looks at besides (SORT's BY and GET) it does not look at across a rest: it
+//! [stays](Txn::stay) from the first of them on.
 //!
 //! **FLUSHALL and SWAPDB wait for nobody.** That a database is gone the command notices after its rest, and runs again from its
 //! beginning. Where two were swapped it has happened before.
@@ -47,7 +48,7 @@ impl<'e> Txn<'_, 'e> {
     /// # Errors
     /// Those of `meanwhile`. `Long`: to be run again where it may rest. `Cold`: to be run again, as the database was flushed.
     pub fn rest<R>(&mut self, ns: NsId, meanwhile: impl FnOnce() -> Result<R>) -> Result<R> {
-        if self.has_writes() {
+        if self.has_writes() || self.stays {
             return meanwhile();
         }
         match &self.rests {
@@ -74,7 +75,26 @@ impl<'e> Txn<'_, 'e> {
 
     /// Whether it may rest now.
     pub fn may_rest(&self) -> bool {
-        matches!(self.rests, Rests::Holding(_)) && !self.has_writes()
+        matches!(self.rests, Rests::Holding(_)) && self.reads_in_slices()
+    }
+
+    /// Whether a command reads in slices, be it only to find out that it is to run where it may rest.
+    #[inline]
+    pub fn reads_in_slices(&self) -> bool {
+        !matches!(self.rests, Rests::Never) && !self.stays && !self.has_writes()
+    }
+
+    /// Has it rest no more: what it looks at from now on it does not hold.
+    pub fn stay(&mut self) {
+        self.stays = true;
+    }
+
+    /// Whether a key may be looked at: what is not held would not stay as it is over a rest.
+    pub(super) fn may_look_at(&self, key: &[u8]) -> bool {
+        match &self.rests {
+            Rests::Holding(keys) => self.stays || keys.iter().any(|(held, _)| held == key),
+            Rests::Never | Rests::Elsewhere => true,
+        }
     }
 
     /// Whether a database is still what it was when the command began.

@@ -140,18 +140,12 @@ impl Txn<'_, '_> {
     #[inline]
     pub fn goes_in_slices(&self, elements: u64) -> Result<bool> {
         match self.rests {
+            _ if !self.reads_in_slices() => Ok(false),
             Rests::Never => Ok(false),
-            _ if self.has_writes() => Ok(false),
             Rests::Elsewhere if elements > SLICE_ELEMENTS.get() as u64 => Err(Error::Long),
             Rests::Elsewhere => Ok(false),
             Rests::Holding(_) => Ok(true),
         }
-    }
-
-    /// Whether a command reads in slices, be it only to find out that it is to run where it may rest.
-    #[inline]
-    pub fn reads_in_slices(&self) -> bool {
-        !matches!(self.rests, Rests::Never) && !self.has_writes()
     }
 
     /// Looks elements up in a collection whose key the command holds, and hands their values to `visit`, each with its place

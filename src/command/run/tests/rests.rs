@@ -246,6 +246,87 @@ fn who_goes_through_a_range_holds_its_keys_only() {
 }
 
 #[test]
+fn what_is_sorted_in_slices_is_sorted_as_at_once() {
+    let mut world = World::new();
+    let mut rng = Rng(4);
+    let mut rested = 0;
+    for n in 0..300 {
+        world.call(&format!("SET w_{n} {}", rng.below(50)));
+        world.call(&format!("HSET h_m{n} f {}", rng.below(1000)));
+    }
+    for round in 0..2 {
+        for n in 0..90 {
+            world.call(&format!("RPUSH d0 {}", rng.below(300)));
+            world.call(&format!("SADD set {}", rng.below(300)));
+            world.call(&format!("RPUSH list {}", member(&mut rng, 300)));
+            world.call(&format!("ZADD d1 {n} {}", rng.below(300)));
+        }
+        world.add_zset(&mut rng, "zset", 100);
+        world.call("SET string v");
+        if round == 1 {
+            world.rest();
+        }
+        for _ in 0..12 {
+            let key = ["d0", "set", "list", "d1", "zset", "none", "string"][rng.below(7) as usize];
+            let mut line = format!("SORT {key}");
+            line += ["", "", " BY nosort", " BY w_*", " BY h_*->f"][rng.below(5) as usize];
+            if rng.chance(50) {
+                line += &format!(" LIMIT {} {}", rng.below(60), rng.below(60) as i64 - 10);
+            }
+            let options = [" GET #", " GET h_*->f", " GET w_*", " GET none", " DESC", " ALPHA"];
+            line.extend(options.into_iter().filter(|_| rng.chance(35)));
+            rested += world.check(&line);
+            rested += world.check(&format!("{line} STORE {}", ["d0", "d1", "d2"][rng.below(3) as usize]));
+        }
+    }
+    assert!(rested > 100, "{rested} rests");
+}
+
+/// Nobody holds them: they are of one moment, after the last rest.
+#[test]
+fn who_sorts_by_other_keys_looks_at_them_at_one_time() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    let set = |peer: &mut Peer, generation: usize| {
+        (0..100).for_each(|n| _ = peer.call(&format!("SET w_{n} {}", generation * 1000 + n * 37 % 100)));
+    };
+    set(&mut world, 0);
+    for line in [format!("SORT {a} BY w_* GET w_*"), format!("SORT {a} BY w_* GET w_* STORE {b}")] {
+        world.call(&format!("DEL {a}"));
+        world.call(&format!("RPUSH {a}{}", (0..100).map(|n| format!(" {n}")).collect::<String>()));
+        let generation = Rc::new(RefCell::new(0));
+        let between = {
+            let generation = generation.clone();
+            move |peer: &mut Peer| {
+                *generation.borrow_mut() += 1;
+                set(peer, *generation.borrow());
+            }
+        };
+        let mut reply = world.run(&line, Some(Rc::new(RefCell::new(between))));
+        let generation = *generation.borrow();
+        assert!(generation > 4, "{generation} rests");
+        if line.contains("STORE") {
+            assert_eq!(reply, ":100 ");
+            reply = world.call(&format!("LRANGE {b} 0 -1"));
+        }
+        let numbers: Vec<usize> = reply.split(' ').filter_map(|word| word.parse().ok()).collect();
+        assert_eq!(numbers, (0..100).map(|n| generation * 1000 + n).collect::<Vec<_>>(), "{line}");
+    }
+}
+
+#[test]
+fn who_sorts_holds_its_keys_only() {
+    let mut world = World::new();
+    let [a, b] = world.keys();
+    for add in ["RPUSH", "SADD", "ZADD"] {
+        world.check_others(add, &format!("SORT {a} ALPHA DESC"), "*0 ");
+        world.check_others(add, &format!("SORT {b} ALPHA LIMIT 100 200 STORE to"), ":0 ");
+        world.check_others(add, &format!("SORT {a} BY none DESC GET # GET #"), "*0 ");
+        world.check_others(add, &format!("SORT {b} BY w_* GET # STORE to"), ":0 ");
+    }
+}
+
+#[test]
 fn sets_in_slices_are_combined_as_at_once() {
     let mut world = World::new();
     let mut rng = Rng(1);
@@ -314,7 +395,7 @@ impl World {
                 for n in 0..8 {
                     assert_eq!(peer.call(&format!("SET other:{n} {}", seen.rests)), "+OK ");
                 }
-                if line.contains(" to ") {
+                if line.split(' ').any(|word| word == "to") {
                     assert_eq!(peer.call("EXISTS to"), ":0 ", "{line}: nobody sees half of it");
                 }
                 if seen.rests == 2 {
