@@ -26,7 +26,11 @@ fn at_rests(server: &Arc<Server>, between: &Between) {
 impl World {
     /// Runs a command on this thread: with rests, at which `between` is called, or without any.
     fn run(&mut self, line: &str, between: Option<Between>) -> String {
-        let (server, args) = (self.runner.server.clone(), words(line));
+        self.run_args(&words(line), between)
+    }
+
+    fn run_args(&mut self, args: &OwnedArgs, between: Option<Between>) -> String {
+        let server = self.runner.server.clone();
         let command = table().find(&args.as_args()[0]).unwrap();
         let in_slices = between.is_some();
         if let Some(between) = between {
@@ -52,12 +56,12 @@ impl World {
             match result {
                 Ok(_) => {
                     moment::never();
-                    assert_eq!(self.busy(), (0, 0), "{line}");
+                    assert_eq!(self.busy().0, 0, "{:?}", &args.as_args()[0]);
                     return String::from_utf8_lossy(out.as_slice()).replace("\r\n", " ");
                 }
                 // Its database was flushed.
                 Err(Again::Elsewhere) => {}
-                Err(_) => panic!("{line} is to be run otherwise"),
+                Err(_) => panic!("{:?} is to be run otherwise", &args.as_args()[0]),
             }
         }
     }
@@ -323,6 +327,103 @@ fn who_sorts_holds_its_keys_only() {
         world.check_others(add, &format!("SORT {b} ALPHA LIMIT 100 200 STORE to"), ":0 ");
         world.check_others(add, &format!("SORT {a} BY none DESC GET # GET #"), "*0 ");
         world.check_others(add, &format!("SORT {b} BY w_* GET # STORE to"), ":0 ");
+    }
+}
+
+impl World {
+    /// A stream of so many entries, some of which are pending.
+    fn add_stream(&mut self, key: &str, entries: u64) {
+        self.call(&format!("DEL {key}"));
+        self.call(&format!("XGROUP CREATE {key} group 0 MKSTREAM"));
+        for n in 1..=entries {
+            self.call(&format!("XADD {key} {n}-1 name {n}"));
+            if n == entries / 2 {
+                self.call(&format!("XREADGROUP GROUP group me COUNT 1000 STREAMS {key} >"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_in_slices_is_trimmed_as_at_once() {
+    let mut world = World::new();
+    let mut rng = Rng(5);
+    let mut rested = 0;
+    for round in 0..2 {
+        world.add_stream("d0", 450);
+        if round == 1 {
+            world.rest();
+        }
+        for _ in 0..5 {
+            let most = rng.below(460);
+            let limit = [0, 150, 1000][rng.below(3) as usize];
+            let node = |gone: u64| gone / 100 * 100;
+            // What goes by MAXLEN, and by MINID.
+            for (word, threshold) in [("MAXLEN", most), ("MINID", 451 - most.min(450))] {
+                let gone = 450 - most.min(450);
+                let near = if limit > 0 { node(gone.min(limit)) } else { node(gone) };
+                // All of the last node may go, though it is not full.
+                let near = if gone == 450 && (limit == 0 || limit >= 450) { 450 } else { near };
+                for (how, gone) in [("", gone), (&format!("LIMIT {limit}")[..], near)] {
+                    let nearly = if how.is_empty() { "=" } else { "~" };
+                    let line = format!("XTRIM d0 {word} {nearly} {threshold} {how}");
+                    let line = line.trim_end();
+                    rested += world.check(line);
+                    world.call("COPY d0 copy");
+                    assert_eq!(world.run(line, None), format!(":{gone} "), "{line}");
+                    let range = world.call("XRANGE d0 - + COUNT 1");
+                    let first = if gone == 450 { "*0 ".to_owned() } else { format!("{}-1 ", gone + 1) };
+                    assert!(range.contains(&first), "{line}: {range}");
+                    assert_eq!(world.call("XLEN d0"), format!(":{} ", 450 - gone), "{line}");
+                    assert!(world.call("XPENDING d0 group").starts_with("*4 :225 "), "{line}");
+                    world.call("RENAME copy d0");
+                }
+            }
+        }
+    }
+    assert!(rested > 50, "{rested} rests");
+}
+
+#[test]
+fn a_stream_in_slices_is_restored_as_at_once() {
+    let mut world = World::new();
+    world.add_stream("stream", 100);
+    let reply = world.begin(&words("DUMP stream")).ok().unwrap();
+    let reply = reply.as_slice();
+    let payload = &reply[reply.iter().position(|&byte| byte == b'\n').unwrap() + 1..reply.len() - 2];
+    let before = world.rests();
+    for (key, between) in [("once", None), ("rests", Some(Rc::new(RefCell::new(|_: &mut Peer| {})) as Between))] {
+        let args: OwnedArgs = [b"RESTORE", key.as_bytes(), b"0", payload].into_iter().collect();
+        assert_eq!(world.run_args(&args, between), "+OK ");
+        assert_eq!(world.rests() > before, key == "rests", "{key}");
+        for look in ["XRANGE KEY - +", "XPENDING KEY group - + 1000", "XINFO GROUPS KEY"] {
+            let [one, other] = ["stream", key].map(|key| world.call(&look.replace("KEY", key)));
+            assert_eq!(one, other);
+        }
+    }
+}
+
+#[test]
+fn who_trims_a_stream_holds_its_key_only() {
+    let mut world = World::new();
+    world.add_stream("stream", 200);
+    let rests = Rc::new(RefCell::new(0));
+    let between = {
+        let rests = rests.clone();
+        move |peer: &mut Peer| {
+            *rests.borrow_mut() += 1;
+            assert_eq!(peer.call("XLEN stream"), ":200 ", "nobody sees half of it");
+            assert_eq!(peer.call("SET other v"), "+OK ");
+            if *rests.borrow() == 1 {
+                assert!(peer.begin(&words("XADD stream * f v")).is_err(), "it is held");
+            }
+        }
+    };
+    assert_eq!(world.run("XTRIM stream MAXLEN 80", Some(Rc::new(RefCell::new(between)))), ":120 ");
+    assert!(*rests.borrow() > 5, "{} rests", rests.borrow());
+    // Who has waited comes next.
+    while world.call("XLEN stream") != ":81 " {
+        std::thread::yield_now();
     }
 }
 
