@@ -24,6 +24,9 @@ use crate::shard::memory::core::storage;
 use crate::shard::rank::Counted;
 use crate::store::StoreError;
 
+/// Between which elements of a collection lie.
+type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 impl Txn<'_, '_> {
     /// Number of elements of a group in front of this one, whether it is there or not.
     pub fn rank(&self, at: Found, group: Group, key: &[u8]) -> Result<u64> {
@@ -100,7 +103,7 @@ impl Txn<'_, '_> {
         Ok(Slices::new(at, lower, upper, reverse))
     }
 
-    fn bounds_at(&self, at: Found, group: Group, n: u64, reverse: bool) -> Result<(Bound<Vec<u8>>, Bound<Vec<u8>>)> {
+    fn bounds_at(&self, at: Found, group: Group, n: u64, reverse: bool) -> Result<Bounds> {
         let (lower, upper) = whole_group(group);
         let n = if reverse { self.size(at).checked_sub(n + 1) } else { Some(n) };
         let first = match n {
