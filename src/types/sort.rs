@@ -324,12 +324,8 @@ fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> 
             })?;
         }
     }
-    let (ns, mut elements) = (ctx.ns(), Vec::new());
-    ctx.txn.rest_for(ns, front.seen(), || {
-        elements.extend(front.into_sorted().skip(window.start).map(|item| item.element));
-        Ok(())
-    })?;
-    Ok(elements)
+    let ns = ctx.ns();
+    ctx.txn.rest_for(ns, front.seen(), || Ok(front.into_sorted().skip(window.start).map(|item| item.element).collect()))
 }
 
 fn number(text: &[u8]) -> Result<Weight> {
@@ -367,10 +363,10 @@ fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> R
         let itself = [Pattern::Element];
         let get = if options.get.is_empty() { &itself[..] } else { &options.get };
         ctx.txn.rest_for(ns, count, || {
-            elements.iter().try_for_each(|element| {
+            elements.into_iter().try_for_each(|element| {
                 get.iter().try_for_each(|pattern| {
                     meter::step(1)?;
-                    give((*pattern == Pattern::Element).then_some(element), &mut list, out)
+                    give((*pattern == Pattern::Element).then_some(&element[..]), &mut list, out)
                 })
             })
         })?;

@@ -106,11 +106,12 @@ impl<'e> Txn<'_, 'e> {
         if live { Ok(()) } else { Err(Error::Cold) }
     }
 
-    /// The same for so many elements, if they are more than a slice: what is little is done where it is.
+    /// The same for so many elements, if they are more than a slice: what is little is done where it is. What it has gathered of
+    /// them is best dropped there, too: that takes as long.
     ///
     /// # Errors
     /// As of [`Txn::rest`].
-    pub fn rest_for(&mut self, ns: NsId, elements: usize, meanwhile: impl FnOnce() -> Result) -> Result {
+    pub fn rest_for<R>(&mut self, ns: NsId, elements: usize, meanwhile: impl FnOnce() -> Result<R>) -> Result<R> {
         if elements > SLICE_ELEMENTS.get() { self.rest(ns, meanwhile) } else { meanwhile() }
     }
 

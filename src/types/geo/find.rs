@@ -103,12 +103,8 @@ fn hits(ctx: &mut Ctx, at: Found, shape: &Shape, search: &Search<'_>) -> Result<
             break;
         }
     }
-    let (ns, mut hits) = (ctx.ns(), Vec::new());
-    ctx.txn.rest_for(ns, front.seen(), || {
-        hits = front.into_sorted().collect();
-        Ok(())
-    })?;
-    Ok(hits)
+    let ns = ctx.ns();
+    ctx.txn.rest_for(ns, front.seen(), || Ok(front.into_sorted().collect()))
 }
 
 /// Where the members of a cell lie.
@@ -143,9 +139,9 @@ fn store(ctx: &mut Ctx, destination: Store<'_>, search: &Search<'_>, hits: Vec<H
     let mut result = Builder::new(ctx, destination.key)?;
     let ns = ctx.ns();
     ctx.txn.rest_for(ns, hits.len(), || {
-        hits.iter().try_for_each(|Hit { member, score, distance_m }| {
-            let number = if destination.distances { distance_m / search.unit.metres() } else { *score };
-            result.put(member, Score::new(number).map_err(unreadable)?)
+        hits.into_iter().try_for_each(|Hit { member, score, distance_m }| {
+            let number = if destination.distances { distance_m / search.unit.metres() } else { score };
+            result.put(&member, Score::new(number).map_err(unreadable)?)
         })
     })?;
     let count = result.finish(ctx)?;
