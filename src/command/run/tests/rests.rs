@@ -464,7 +464,7 @@ fn sets_in_slices_are_combined_as_at_once() {
     assert!(rested > 500, "{rested} rests");
 }
 
-/// A command's first rest is at the latest in its middle: what others do then.
+/// What was seen at the rests of a command, and who waits for its keys.
 struct Seen {
     rests: usize,
     waiting: Option<oneshot::Receiver<Finished>>,
