@@ -31,7 +31,8 @@ pub mod flags {
     pub const NO_MULTI: u32 = 1 << 16;
     pub const MOVABLEKEYS: u32 = 1 << 17;
     pub const ALLOW_BUSY: u32 = 1 << 18;
-    /// ACL categories `set`, `sortedset` and `list` without being of any of those groups.
+    /// SORT and its kin: ACL categories `set`, `sortedset` and `list` without being of any of those groups. They look at keys
+    /// that they do not name, and rest no more from then on.
     pub const SORTS: u32 = 1 << 19;
     /// May be called in RESP2 by who has subscribed to something.
     pub const SUBSCRIBER: u32 = 1 << 20;

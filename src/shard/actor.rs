@@ -458,21 +458,23 @@ impl<'a> Shard<'a> {
 }
 
 /// Moments at which tests let something else happen.
-pub(in crate::shard) mod moment {
+pub(crate) mod moment {
     /// Where a thread is.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(in crate::shard) enum Moment {
+    pub(crate) enum Moment {
         /// The mailbox has been looked at, the core is about to be given back.
         Unlocking,
         /// A core that somebody has is about to be slept for.
         Sleeping,
         /// The cores that were free are about to be given back, as one was not.
         GivingUp,
+        /// A command rests: its cores have been given back.
+        Resting,
     }
 
     #[cfg(not(test))]
     #[inline(always)]
-    pub(in crate::shard) fn here(_: Moment) {}
+    pub(crate) fn here(_: Moment) {}
 
     #[cfg(test)]
     type Happening = Option<(Moment, Box<dyn FnOnce()>)>;
@@ -484,12 +486,18 @@ pub(in crate::shard) mod moment {
 
     /// Has something happen when the calling thread next comes there.
     #[cfg(test)]
-    pub(in crate::shard) fn at(moment: Moment, happens: impl FnOnce() + 'static) {
+    pub(crate) fn at(moment: Moment, happens: impl FnOnce() + 'static) {
         NEXT.set(Some((moment, Box::new(happens))));
     }
 
+    /// Has nothing happen any more.
     #[cfg(test)]
-    pub(in crate::shard) fn here(moment: Moment) {
+    pub(crate) fn never() {
+        NEXT.set(None);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn here(moment: Moment) {
         let happens = NEXT.with_borrow_mut(|next| next.take_if(|(at, _)| *at == moment));
         if let Some((_, happens)) = happens {
             happens();

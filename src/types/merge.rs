@@ -1,15 +1,22 @@
 //! Collections keyed by texts, gone through in step: what sets and sorted sets are united, intersected and subtracted by.
 //!
-//! Invariant: of every collection that has elements left, the next one stands among the heads.
+//! They are read where they are, or, by a command that rests, in slices: where the next element of one has to be read first,
+//! the merge stands still.
+//!
+//! Invariant: of every collection that has elements left, and is not dry, the next one stands among the heads.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use smallvec::SmallVec;
 
-use crate::handler::Result;
+use crate::codec::NsId;
+use crate::codec::element::Group;
+use crate::handler::{Found, Result};
 use crate::meter;
+use crate::shard::txn::Txn;
 use crate::shard::txn::elements::{Elements, Piece};
+use crate::shard::txn::slices::{SLICE_ELEMENTS, Slices};
 
 /// How collections become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,43 +78,81 @@ impl PartialEq for Head<'_> {
 
 impl Eq for Head<'_> {}
 
+/// A collection that is gone through in its order.
+pub trait Walk<'a> {
+    /// The next element that is at hand.
+    ///
+    /// # Errors
+    /// What reading brings.
+    fn advance(&mut self) -> Result<Option<(Piece<'a>, Piece<'a>)>>;
+
+    /// Whether there may be more, though none is at hand.
+    fn is_dry(&self) -> bool;
+}
+
+impl<'a> Walk<'a> for Elements<'a> {
+    #[inline]
+    fn advance(&mut self) -> Result<Option<(Piece<'a>, Piece<'a>)>> {
+        self.next().transpose()
+    }
+
+    #[inline]
+    fn is_dry(&self) -> bool {
+        false
+    }
+}
+
+impl Walk<'static> for Slices {
+    fn advance(&mut self) -> Result<Option<(Piece<'static>, Piece<'static>)>> {
+        Ok(self.next().map(|(key, value)| (Piece::Owned(key), Piece::Owned(value))))
+    }
+
+    fn is_dry(&self) -> bool {
+        Slices::is_dry(self)
+    }
+}
+
 /// The elements of the result, one after the other in the order of their texts.
-pub struct Merge<'a> {
+pub struct Merge<'a, W> {
     operation: Operation,
-    walks: Vec<Elements<'a>>,
+    walks: Vec<W>,
     heads: BinaryHeap<Head<'a>>,
+    /// Collections that are dry: none of their elements is among the heads.
+    dry: Vec<usize>,
     /// The first collection has no further element.
     first_ended: bool,
     /// The element at hand, of each collection that has it.
     same: SmallVec<[Head<'a>; 8]>,
 }
 
-impl<'a> Merge<'a> {
+impl<'a, W: Walk<'a>> Merge<'a, W> {
     /// Charges the command for going through so many collections at once.
     ///
     /// # Errors
     /// `TooMuch`.
     pub fn hold(walks: usize) -> Result {
-        meter::hold(walks * (size_of::<Elements<'_>>() + size_of::<Head<'_>>()))
+        meter::hold(walks * (size_of::<W>() + size_of::<Head<'_>>()))
     }
 
     /// Begins to go through these collections, each in its order.
     ///
     /// # Errors
     /// What reading brings.
-    pub fn new(operation: Operation, walks: Vec<Elements<'a>>) -> Result<Self> {
+    pub fn new(operation: Operation, walks: Vec<W>) -> Result<Self> {
         let heads = BinaryHeap::with_capacity(walks.len());
-        let mut merge = Merge { operation, walks, heads, first_ended: false, same: SmallVec::new() };
+        let (dry, same) = (Vec::new(), SmallVec::new());
+        let mut merge = Merge { operation, walks, heads, dry, first_ended: false, same };
         (0..merge.walks.len()).try_for_each(|place| merge.advance(place))?;
         Ok(merge)
     }
 
-    /// The next element of the result: that of each collection that has it, in the order of the collections.
+    /// The next element of the result: that of each collection that has it, in the order of the collections. `None` at the
+    /// end, or if a collection is dry.
     ///
     /// # Errors
     /// What reading brings.
     pub fn step(&mut self) -> Result<Option<&[Head<'a>]>> {
-        while !self.is_over() {
+        while self.dry.is_empty() && !self.is_over() {
             self.same.clear();
             while let Some(head) = self.heads.peek()
                 && self.same.first().is_none_or(|first| first.stored() == head.stored())
@@ -138,9 +183,62 @@ impl<'a> Merge<'a> {
     }
 
     fn advance(&mut self, place: usize) -> Result {
-        match self.walks[place].next().transpose()? {
+        match self.walks[place].advance()? {
             Some((key, value)) => self.heads.push(Head { key, value, place }),
+            None if self.walks[place].is_dry() => self.dry.push(place),
             None => self.first_ended |= place == 0,
+        }
+        Ok(())
+    }
+}
+
+/// Hands the elements of a result to `emit`, as [`Merge::step`] does, until it says that they are enough. Rests between slices.
+///
+/// # Errors
+/// Of `emit`, of reads, and as of [`Txn::rest`].
+pub fn merge_in_slices(
+    txn: &mut Txn<'_, '_>,
+    ns: NsId,
+    operation: Operation,
+    collections: impl ExactSizeIterator<Item = (Found, Group)>,
+    mut emit: impl FnMut(&[Head<'_>]) -> Result<bool>,
+) -> Result {
+    Merge::<Slices>::hold(collections.len())?;
+    let slices = collections.map(|(at, group)| Slices::of_group(at, group)).collect();
+    // All of them are dry.
+    let mut merge = Merge::new(operation, slices)?;
+    let mut first = true;
+    loop {
+        merge.fill(txn, ns)?;
+        let more = merge.walks.iter().any(Slices::has_more);
+        let mut pass = || {
+            while let Some(heads) = merge.step()? {
+                if !emit(heads)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        // What is little is done where it is.
+        let goes_on = if more || !first { txn.rest(ns, pass)? } else { pass()? };
+        if !goes_on || merge.dry.is_empty() {
+            return Ok(());
+        }
+        first = false;
+    }
+}
+
+impl Merge<'static, Slices> {
+    /// Reads the next slices of those that are dry.
+    fn fill(&mut self, txn: &mut Txn<'_, '_>, ns: NsId) -> Result {
+        let (mut read, collections) = (0, self.walks.len());
+        for place in std::mem::take(&mut self.dry) {
+            read += self.walks[place].fill_one_of(txn, collections)?;
+            self.advance(place)?;
+            if read >= SLICE_ELEMENTS.get() {
+                txn.rest(ns, || Ok(()))?;
+                read = 0;
+            }
         }
         Ok(())
     }

@@ -10,6 +10,9 @@
 //! other calls that of the keys they name. Sets have an order of their own here, so they are sorted by bytes where Redis
 //! leaves the order open. Where LIMIT asks for the first few, no more than twice as many are kept while the others are
 //! compared with them.
+//!
+//! The elements are read in slices, and sorted and answered while the command rests; not so where other keys are looked at:
+//! these nobody holds, so that from the first of them to the end is one moment.
 
 use std::cmp::Ordering;
 use std::ops::{ControlFlow, Range};
@@ -22,6 +25,7 @@ use crate::handler::{
 use crate::meter;
 use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
+use crate::shard::txn::slices::Slices;
 use crate::types::front::Front;
 use crate::types::hash::fields::Hash;
 use crate::types::list::{Builder, End, List};
@@ -208,57 +212,97 @@ fn each(
 ) -> Result {
     let group = match source {
         Source::List(list) => {
-            let len = window.len() as u64;
-            let end = if reverse { End::Right } else { End::Left };
-            let whole = list.part(end, window.end as u64);
-            let part = match end {
-                End::Left => whole.end.saturating_sub_unsigned(len)..whole.end,
-                End::Right => whole.start..whole.start.saturating_add_unsigned(len),
-            };
-            return list.each(ctx, part, reverse, |_, element| visit(element));
+            return list.each(ctx, part(list, window, reverse), reverse, |_, element| visit(element));
         }
         Source::Set(_) => Elements::SetMember,
         Source::Zset(_) => Elements::ZsetSort,
     };
     let (Source::Set(at) | Source::Zset(at)) = *source else { return Ok(()) };
-    let front = if group == Elements::SetMember { 1 } else { 1 + size_of::<f64>() };
     let all = match window.start {
         0 if !reverse => ctx.group(at, group)?,
         start => ctx.elements_at(at, group, start as u64, reverse)?,
     };
     for element in all.take(window.len()) {
         let (element, value) = element?;
-        let text = split_text(element.get(front..).unwrap_or_default(), &value).map_err(unreadable)?.0;
-        if visit(text)?.is_break() {
+        if visit(text(group, &element, &value)?)?.is_break() {
             break;
         }
     }
     Ok(())
 }
 
+/// The same in slices, where the command runs so, and to the end of the window.
+fn each_in_slices(
+    ctx: &mut Ctx,
+    source: &Source,
+    window: Range<usize>,
+    reverse: bool,
+    mut visit: impl FnMut(&[u8]) -> Result,
+) -> Result {
+    if !ctx.reads_in_slices() {
+        return each(ctx, source, window, reverse, |element| visit(element).map(ControlFlow::Continue));
+    }
+    let (at, group) = match *source {
+        Source::List(list) => {
+            let part = part(&list, window, reverse);
+            return if reverse {
+                list.each_in_slices_back(ctx, part, visit)
+            } else {
+                list.each_in_slices(ctx, part, visit)
+            };
+        }
+        Source::Set(at) => (at, Elements::SetMember),
+        Source::Zset(at) => (at, Elements::ZsetSort),
+    };
+    let slices = match window.start {
+        0 if !reverse => Slices::of_group(at, group),
+        start => ctx.slices_at(at, group, start as u64, reverse)?,
+    };
+    let (ns, slices) = (ctx.ns(), slices.at_most(window.len() as u64));
+    ctx.txn.pass_in_slices(ns, slices, |(element, value)| {
+        visit(text(group, &element, &value)?)?;
+        Ok(true)
+    })
+}
+
+/// The elements of a window of a list.
+fn part(list: &List, window: Range<usize>, reverse: bool) -> Range<i64> {
+    let len = window.len() as u64;
+    if reverse {
+        let whole = list.part(End::Right, window.end as u64);
+        whole.start..whole.start.saturating_add_unsigned(len)
+    } else {
+        let whole = list.part(End::Left, window.end as u64);
+        whole.end.saturating_sub_unsigned(len)..whole.end
+    }
+}
+
+/// The element whose record this is.
+fn text<'a>(group: Elements, element: &'a [u8], value: &'a [u8]) -> Result<&'a [u8]> {
+    let front = if group == Elements::SetMember { 1 } else { 1 + size_of::<f64>() };
+    Ok(split_text(element.get(front..).unwrap_or_default(), value).map_err(unreadable)?.0)
+}
+
 /// The elements that are wanted, in order.
 fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> Result<Vec<Vec<u8>>> {
     let window = options.window(len);
     let is_set = matches!(source, Source::Set(_));
+    let mut all = Vec::new();
+    let gather = |element: &[u8]| {
+        meter::hold(element.len() + size_of::<Vec<u8>>())?;
+        all.push(element.to_vec());
+        Ok(())
+    };
     if options.keeps_order() && !is_set {
-        let mut all = Vec::new();
-        each(ctx, source, window, options.descending, |element| {
-            meter::hold(element.len() + size_of::<Vec<u8>>())?;
-            all.push(element.to_vec());
-            Ok(ControlFlow::Continue(()))
-        })?;
+        each_in_slices(ctx, source, window, options.descending, gather)?;
         return Ok(all);
     }
     let descending = options.descending;
     let mut front = Front::new(window.end, |a: &Item, b: &Item| a.compare(b, descending));
     match options.by {
         Some(by @ Pattern::Key { .. }) => {
-            let mut all = Vec::new();
-            each(ctx, source, 0..len, false, |element| {
-                meter::hold(element.len() + size_of::<Vec<u8>>())?;
-                all.push(element.to_vec());
-                Ok(ControlFlow::Continue(()))
-            })?;
+            each_in_slices(ctx, source, 0..len, false, gather)?;
+            ctx.txn.stay();
             for element in all {
                 let found = by.look_up(ctx, &element)?;
                 let bytes = found.as_ref().map_or(0, Vec::len);
@@ -274,14 +318,14 @@ fn sorted(ctx: &mut Ctx, source: &Source, len: usize, options: &Options<'_>) -> 
         }
         by => {
             let alpha = options.alpha || by.is_some();
-            each(ctx, source, 0..len, false, |element| {
+            each_in_slices(ctx, source, 0..len, false, |element| {
                 let weight = if alpha { Weight::Text } else { number(element)? };
-                front.push(Item { element: element.to_vec(), weight }, element.len())?;
-                Ok(ControlFlow::Continue(()))
+                front.push(Item { element: element.to_vec(), weight }, element.len())
             })?;
         }
     }
-    Ok(front.into_sorted().skip(window.start).map(|item| item.element).collect())
+    let ns = ctx.ns();
+    ctx.txn.rest_for(ns, front.seen(), || Ok(front.into_sorted().skip(window.start).map(|item| item.element).collect()))
 }
 
 fn number(text: &[u8]) -> Result<Weight> {
@@ -291,17 +335,12 @@ fn number(text: &[u8]) -> Result<Weight> {
 
 fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> Result {
     let options = Options::parse(args, may_store)?;
-    let elements = match Source::find(ctx, &args[1])? {
+    let source = Source::find(ctx, &args[1])?;
+    let elements = match &source {
         Some(source) => {
             let len = source.len(ctx)?;
             may_touch(len as u64)?;
-            if let Source::Zset(at) = source
-                && may_store
-            {
-                // Redis sorts skip lists only, and leaves them behind.
-                ctx.txn.set_form(at, form::SKIPLIST);
-            }
-            sorted(ctx, &source, len, &options)?
+            sorted(ctx, source, len, &options)?
         }
         None => Vec::new(),
     };
@@ -310,15 +349,33 @@ fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> R
     if list.is_none() {
         out.array(count);
     }
-    for element in elements {
-        if options.get.is_empty() {
-            give(Some(&element), &mut list, out)?;
+    if options.get.iter().any(|pattern| matches!(pattern, Pattern::Key { .. })) {
+        ctx.txn.stay();
+        for element in elements {
+            for pattern in &options.get {
+                let found = pattern.look_up(ctx, &element)?;
+                give(found.as_deref(), &mut list, out)?;
+                meter::release(found.map_or(0, |found| found.len()));
+            }
         }
-        for pattern in &options.get {
-            let found = pattern.look_up(ctx, &element)?;
-            give(found.as_deref(), &mut list, out)?;
-            meter::release(found.map_or(0, |found| found.len()));
-        }
+    } else {
+        let ns = ctx.ns();
+        let itself = [Pattern::Element];
+        let get = if options.get.is_empty() { &itself[..] } else { &options.get };
+        ctx.txn.rest_for(ns, count, || {
+            elements.into_iter().try_for_each(|element| {
+                get.iter().try_for_each(|pattern| {
+                    meter::step(1)?;
+                    give((*pattern == Pattern::Element).then_some(&element[..]), &mut list, out)
+                })
+            })
+        })?;
+    }
+    if let Some(Source::Zset(at)) = source
+        && may_store
+    {
+        // Redis sorts skip lists only, and leaves them behind.
+        ctx.txn.set_form(at, form::SKIPLIST);
     }
     if let Some(list) = list {
         list.finish_new(ctx, 0)?;

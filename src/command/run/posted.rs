@@ -26,7 +26,7 @@ use crate::handler::keys::has_others;
 use crate::handler::limits::Bounds;
 use crate::handler::session::bits;
 use crate::handler::table::Id;
-use crate::handler::{Args, Command, Effect, Effects, OwnedArgs, Reply, Server, Session};
+use crate::handler::{Args, Command, Effect, Effects, OwnedArgs, Reply, Server, Session, flags};
 use crate::log::Lsn;
 use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Lease, ShardSet};
@@ -137,6 +137,11 @@ impl Request {
     }
 }
 
+/// Whether a command names all keys that it looks at, or knows when to rest no more: what it looks at besides nobody holds.
+fn knows_keys(command: &Command, args: Args<'_>) -> bool {
+    command.has(flags::SORTS) || !has_others(command, args)
+}
+
 /// Where a posted command runs.
 pub(super) enum Place {
     /// With whoever holds the shard, perhaps a network thread.
@@ -153,10 +158,9 @@ pub(super) enum Place {
 
 impl Place {
     /// What a command does there between two slices. EXEC shows nobody what is between two of its commands.
-    fn rests(&self, session: &Session, command: &Command, args: Args<'_>) -> Rests {
+    pub(super) fn rests(&self, session: &Session, command: &Command, args: Args<'_>) -> Rests {
         match self {
-            // What it looks at besides its keys nobody holds.
-            Place::Elsewhere if session.multi.is_none() && !has_others(command, args) => Rests::Elsewhere,
+            Place::Elsewhere if session.multi.is_none() && knows_keys(command, args) => Rests::Elsewhere,
             Place::Long => {
                 let mut keys: Vec<_> =
                     wishes(session, command, args).map(|(key, writes)| (key.to_vec(), writes)).collect();

@@ -1,7 +1,9 @@
 //! Commands that go elsewhere, wait, or end on their way.
 
+mod rests;
 mod slices;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
 
 use super::*;
@@ -12,10 +14,15 @@ use crate::log::{Fsync, RealIo};
 use crate::shard::Engine;
 use crate::shard::engine::EngineOptions;
 
-/// A server of two shards with their threads; the test's own thread is its network thread.
-struct World {
+/// A client, and the test's own thread as its network thread.
+struct Peer {
     runner: Runner,
     session: Option<Box<Session>>,
+}
+
+/// A server of two shards with their threads, and a client of it.
+struct World {
+    peer: Peer,
     _dir: tempfile::TempDir,
     /// What these commands hold comes out of the pool that other tests count.
     _pool: parking_lot::MutexGuard<'static, ()>,
@@ -41,10 +48,29 @@ impl World {
         let engine = Engine::open(Arc::new(RealIo), options).unwrap();
         engine.replay().unwrap();
         let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), table()));
+        World { peer: Peer::new(&server), _dir: dir, _pool: pool }
+    }
+}
+
+impl Deref for World {
+    type Target = Peer;
+    fn deref(&self) -> &Peer {
+        &self.peer
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Peer {
+        &mut self.peer
+    }
+}
+
+impl Peer {
+    fn new(server: &Arc<Server>) -> Peer {
         let stats = Arc::new(ThreadStats::new(table().slots()));
-        let mut world = World { runner: Runner::new(server, stats), session: None, _dir: dir, _pool: pool };
-        world.connect();
-        world
+        let mut peer = Peer { runner: Runner::new(server.clone(), stats), session: None };
+        peer.connect();
+        peer
     }
 
     /// What follows is another client's.

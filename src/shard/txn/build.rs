@@ -114,7 +114,7 @@ impl Build {
             staged: core.staged.clone(),
             version: 0,
             alive: Arc::new(()),
-            asks: matches!(txn.rests, Rests::Elsewhere) && !txn.has_writes(),
+            asks: matches!(txn.rests, Rests::Elsewhere) && txn.reads_in_slices(),
         })
     }
 

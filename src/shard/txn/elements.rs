@@ -387,6 +387,8 @@ pub enum Piece<'a> {
     Memory(&'a [u8]),
     /// From fjall, without what stands in front.
     Disk(crate::store::UserKey, usize),
+    /// Copied.
+    Owned(Vec<u8>),
 }
 
 impl Deref for Piece<'_> {
@@ -396,6 +398,7 @@ impl Deref for Piece<'_> {
         match self {
             Piece::Memory(bytes) => bytes,
             Piece::Disk(slice, from) => &slice[*from..],
+            Piece::Owned(bytes) => bytes,
         }
     }
 }

@@ -19,6 +19,7 @@ mod commit;
 pub mod elements;
 mod order;
 pub mod rest;
+pub mod slices;
 mod strings;
 mod undo;
 
@@ -121,6 +122,8 @@ pub struct Txn<'a, 'e> {
     /// What is done between two slices, and whether the keys for it are held.
     pub rests: Rests,
     holds: bool,
+    /// It rests no more.
+    stays: bool,
 }
 
 impl<'a, 'e> Txn<'a, 'e> {
@@ -145,6 +148,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             routed,
             rests: Rests::Never,
             holds: false,
+            stays: false,
         }
     }
 
@@ -188,6 +192,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// The object, whether live or not.
     #[inline]
     fn raw_find(&mut self, ns: NsId, key: &[u8]) -> Result<(u16, u64, Option<Index>)> {
+        debug_assert!(self.may_look_at(key), "who rests looks at what it holds");
         meter::step(1)?;
         let (hash, at) = self.place(key)?;
         let index = self.lease[at as usize].fault(hash, ns, key, &mut self.set.reads)?;

@@ -14,6 +14,7 @@
 use std::ops::Bound;
 
 use super::elements::{Piece, whole_group};
+use super::slices::Slices;
 use super::{Found, Txn};
 use crate::codec;
 use crate::codec::element::Group;
@@ -22,6 +23,9 @@ use crate::meter;
 use crate::shard::memory::core::storage;
 use crate::shard::rank::Counted;
 use crate::store::StoreError;
+
+/// Between which elements of a collection lie.
+type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 impl Txn<'_, '_> {
     /// Number of elements of a group in front of this one, whether it is there or not.
@@ -87,21 +91,33 @@ impl Txn<'_, '_> {
 
     /// The elements of a group from the n-th on, in order; with `reverse` the n-th from the end and those before it.
     pub fn elements_at(&self, at: Found, group: Group, n: u64, reverse: bool) -> Result<super::elements::Elements<'_>> {
+        let (lower, upper) = self.bounds_at(at, group, n, reverse)?;
+        let [lower, upper] = [&lower, &upper].map(|bound| bound.as_ref().map(Vec::as_slice));
+        self.elements(at, lower, upper, reverse)
+    }
+
+    /// The same in slices.
+    pub fn slices_at(&self, at: Found, group: Group, n: u64, reverse: bool) -> Result<Slices> {
+        let (lower, upper) = self.bounds_at(at, group, n, reverse)?;
+        let [lower, upper] = [&lower, &upper].map(|bound| bound.as_ref().map(Vec::as_slice));
+        Ok(Slices::new(at, lower, upper, reverse))
+    }
+
+    fn bounds_at(&self, at: Found, group: Group, n: u64, reverse: bool) -> Result<Bounds> {
         let (lower, upper) = whole_group(group);
         let n = if reverse { self.size(at).checked_sub(n + 1) } else { Some(n) };
         let first = match n {
             None => None,
-            Some(0) if !reverse => return self.group(at, group),
-            Some(n) => self.select(at, group, n)?,
+            Some(0) if !reverse => Some(lower.to_vec()),
+            Some(n) => self.select(at, group, n)?.map(|(first, _)| first.to_vec()),
         };
-        let Some((first, _)) = first else {
-            return self.elements(at, Bound::Included(&lower), Bound::Excluded(&lower), false);
+        let Some(first) = first else {
+            return Ok((Bound::Included(lower.to_vec()), Bound::Excluded(lower.to_vec())));
         };
-        let (from, to) = match reverse {
-            false => (Bound::Included(&first[..]), Bound::Excluded(&upper[..])),
-            true => (Bound::Included(&lower[..]), Bound::Included(&first[..])),
-        };
-        self.elements(at, from, to, reverse)
+        Ok(match reverse {
+            false => (Bound::Included(first), Bound::Excluded(upper.to_vec())),
+            true => (Bound::Included(lower.to_vec()), Bound::Included(first)),
+        })
     }
 
     fn counted<'a>(&'a self, at: Found, group: Group, prefix: &'a [u8]) -> Result<Option<Counted<'a>>> {

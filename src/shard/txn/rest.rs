@@ -13,28 +13,21 @@
 //!
 //! **What it has seen stays.** Its keys are held ([`crate::shard::memory::busy`]), all that the row of the command names,
 //! from the first rest to the end: nobody writes them, sweeps pass them over, their objects stay in the table at their places, and
-//! the command's time is fixed. Keys that it looks at besides (SORT's BY and GET) it does not look at across a rest.
+//! the command's time is fixed. Keys that it looks at besides (SORT's BY and GET) it does not look at across a rest: it
+//! [stays](Txn::stay) from the first of them on.
 //!
 //! **FLUSHALL and SWAPDB wait for nobody.** That a database is gone the command notices after its rest, and runs again from its
 //! beginning. Where two were swapped it has happened before.
 //!
 //! **It happens when it ends:** what others have done meanwhile came before, except where it read what they may not write.
 
-use std::ops::Bound;
-
-use super::elements::whole_group;
-use super::{Found, Txn};
+use super::Txn;
+use super::slices::SLICE_ELEMENTS;
 use crate::codec::NsId;
-use crate::codec::element::Group;
 use crate::error::{Error, Result};
 use crate::meter;
-use crate::shard::actor;
+use crate::shard::actor::{self, moment};
 use crate::shard::memory::busy::Waiter;
-use crate::util::scale::Scaled;
-
-/// Bytes of a slice, and its elements: read in some tens of microseconds.
-const SLICE_BYTES: Scaled<usize> = Scaled::new(64 << 10).in_unit_tests(512);
-const SLICE_ELEMENTS: Scaled<usize> = Scaled::new(512).in_unit_tests(16);
 
 /// What a command does between two slices.
 #[derive(Default)]
@@ -55,7 +48,7 @@ impl<'e> Txn<'_, 'e> {
     /// # Errors
     /// Those of `meanwhile`. `Long`: to be run again where it may rest. `Cold`: to be run again, as the database was flushed.
     pub fn rest<R>(&mut self, ns: NsId, meanwhile: impl FnOnce() -> Result<R>) -> Result<R> {
-        if self.has_writes() {
+        if self.has_writes() || self.stays {
             return meanwhile();
         }
         match &self.rests {
@@ -67,7 +60,9 @@ impl<'e> Txn<'_, 'e> {
         let resting = {
             // Who gives cores back runs what has waited for them, and that is not this command's.
             let _aside = meter::aside();
-            actor::Resting::from(lease)
+            let resting = actor::Resting::from(lease);
+            moment::here(moment::Moment::Resting);
+            resting
         };
         let done = meanwhile();
         self.lease = resting.wake();
@@ -80,7 +75,26 @@ impl<'e> Txn<'_, 'e> {
 
     /// Whether it may rest now.
     pub fn may_rest(&self) -> bool {
-        matches!(self.rests, Rests::Holding(_)) && !self.has_writes()
+        matches!(self.rests, Rests::Holding(_)) && self.reads_in_slices()
+    }
+
+    /// Whether a command reads in slices, be it only to find out that it is to run where it may rest.
+    #[inline]
+    pub fn reads_in_slices(&self) -> bool {
+        !matches!(self.rests, Rests::Never) && !self.stays && !self.has_writes()
+    }
+
+    /// Has it rest no more: what it looks at from now on it does not hold.
+    pub fn stay(&mut self) {
+        self.stays = true;
+    }
+
+    /// Whether a key may be looked at: what is not held would not stay as it is over a rest.
+    pub(super) fn may_look_at(&self, key: &[u8]) -> bool {
+        match &self.rests {
+            Rests::Holding(keys) => self.stays || keys.iter().any(|(held, _)| held == key),
+            Rests::Never | Rests::Elsewhere => true,
+        }
     }
 
     /// Whether a database is still what it was when the command began.
@@ -92,11 +106,12 @@ impl<'e> Txn<'_, 'e> {
         if live { Ok(()) } else { Err(Error::Cold) }
     }
 
-    /// The same for so many elements, if they are more than a slice: what is little is done where it is.
+    /// The same for so many elements, if they are more than a slice: what is little is done where it is. What it has gathered of
+    /// them is best dropped there, too: that takes as long.
     ///
     /// # Errors
     /// As of [`Txn::rest`].
-    pub fn rest_for(&mut self, ns: NsId, elements: usize, meanwhile: impl FnOnce() -> Result) -> Result {
+    pub fn rest_for<R>(&mut self, ns: NsId, elements: usize, meanwhile: impl FnOnce() -> Result<R>) -> Result<R> {
         if elements > SLICE_ELEMENTS.get() { self.rest(ns, meanwhile) } else { meanwhile() }
     }
 
@@ -127,58 +142,5 @@ impl<'e> Txn<'_, 'e> {
             }
         }
         waiting
-    }
-
-    /// Hands the elements of a group to `each`, as [`Txn::each_in_slices`] does.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn group_in_slices(&mut self, at: Found, group: Group, each: impl FnMut(&[u8], &[u8]) -> Result) -> Result {
-        let (lower, upper) = whole_group(group);
-        self.each_in_slices(at, Bound::Included(&lower), Bound::Excluded(&upper), each)
-    }
-
-    /// Hands the elements of a collection between two bounds to `each`, in order, and rests between slices of them.
-    ///
-    /// # Errors
-    /// Of `each`, of reads, and as of [`Txn::rest`].
-    pub fn each_in_slices(
-        &mut self,
-        at: Found,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        mut each: impl FnMut(&[u8], &[u8]) -> Result,
-    ) -> Result {
-        if self.has_writes() || matches!(self.rests, Rests::Never) {
-            return self.elements(at, lower, upper, false)?.each(u64::MAX, each).map(drop);
-        }
-        let ns = self.object(at).ns;
-        let mut last: Option<Vec<u8>> = None;
-        loop {
-            let from = last.as_deref().map_or(lower, Bound::Excluded);
-            let (mut slice, mut bytes, mut more) = (Vec::new(), 0, false);
-            for element in self.elements(at, from, upper, false)? {
-                let (element, value) = element?;
-                bytes += element.len() + value.len();
-                slice.push((element.to_vec(), value.to_vec()));
-                more = bytes >= SLICE_BYTES.get() || slice.len() >= SLICE_ELEMENTS.get();
-                if more {
-                    break;
-                }
-            }
-            meter::hold(bytes)?;
-            let mut pass = || slice.iter().try_for_each(|(element, value)| each(element, value));
-            // What is little is done where it is.
-            if more || last.is_some() {
-                self.rest(ns, pass)?
-            } else {
-                pass()?
-            }
-            meter::release(bytes);
-            if !more {
-                return Ok(());
-            }
-            last = slice.pop().map(|(element, _)| element);
-        }
     }
 }

@@ -68,9 +68,10 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if ttl_ms < 0 {
         return Err(Error::err("ERR Invalid TTL value, must be >= 0"));
     }
+    let (ns, most, now_ms, may_block) = (ctx.ns(), max_len(ctx), ctx.now_ms, ctx.may_block());
     // What is long is unpacked once, where it may take its time.
-    ctx.txn.rest_for(ctx.ns(), args[3].len() / meter::STEP_BYTES, || Ok(()))?;
-    let value = unpack(ctx, &args[3])?;
+    let steps = args[3].len() / meter::STEP_BYTES;
+    let value = ctx.txn.rest_for(ns, steps, || unpack(&args[3], most, now_ms, may_block))?;
     let now_ms = ctx.now_ms as i64;
     // A time beyond what 63 bits hold is past, as in Redis.
     let expire_ms = if ttl_ms == 0 || options.absolute { ttl_ms } else { ttl_ms.wrapping_add(now_ms) };
@@ -87,11 +88,10 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// Reads a payload; one that unpacks to much does so where nobody waits.
-fn unpack(ctx: &Ctx, payload: &[u8]) -> Result<rdb::Value> {
-    let most = max_len(ctx);
-    let room = if ctx.may_block() { most } else { most.min(LIGHT.get()) };
-    rdb::decode_within(payload, ctx.now_ms, room as usize).map_err(|error| match error {
-        RdbError::TooLarge if !ctx.may_block() => Error::Cold,
+fn unpack(payload: &[u8], most: u64, now_ms: u64, may_block: bool) -> Result<rdb::Value> {
+    let room = if may_block { most } else { most.min(LIGHT.get()) };
+    rdb::decode_within(payload, now_ms, room as usize).map_err(|error| match error {
+        RdbError::TooLarge if !may_block => Error::Cold,
         error => Error::err(error.text()),
     })
 }

@@ -36,7 +36,7 @@ pub fn scatter(ctx: &mut Ctx, key: &[u8], value: Value, expire_ms: u64) -> Resul
 
 fn list(ctx: &mut Ctx, key: &[u8], elements: Vec<Vec<u8>>, expire_ms: u64) -> Result<Option<Found>> {
     let mut list = list::Builder::new(ctx, key)?;
-    ctx.txn.rest_for(ctx.ns(), elements.len(), || elements.iter().try_for_each(|element| list.push(element)))?;
+    ctx.txn.rest_for(ctx.ns(), elements.len(), || elements.into_iter().try_for_each(|element| list.push(&element)))?;
     list.finish_new(ctx, expire_ms)
 }
 
@@ -46,11 +46,11 @@ fn set(ctx: &mut Ctx, key: &[u8], members: Vec<Vec<u8>>, expire_ms: u64) -> Resu
     let mut form = if count > limits.set_max_intset_entries { set_form::HASHTABLE } else { set_form::INTSET };
     let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
     ctx.txn.rest_for(ctx.ns(), count, || {
-        members.iter().enumerate().try_for_each(|(size, member)| {
-            form = set_form::grown(form, size as u64, member, &limits);
+        members.into_iter().enumerate().try_for_each(|(size, member)| {
+            form = set_form::grown(form, size as u64, &member, &limits);
             let mut key = Key::new();
-            element::set_member(member, &mut key);
-            build.put(&key, &with_text(member, b""))
+            element::set_member(&member, &mut key);
+            build.put(&key, &with_text(&member, b""))
         })
     })?;
     let shape = Shape { form, expire_ms, ..Shape::new(Kind::Set, count as u64) };
@@ -62,8 +62,8 @@ fn zset(ctx: &mut Ctx, key: &[u8], members: Vec<(Vec<u8>, f64)>, expire_ms: u64)
     let form = form_of(ctx, count, longest.unwrap_or(0));
     let mut build = Builder::new(ctx, key)?;
     ctx.txn.rest_for(ctx.ns(), members.len(), || {
-        let put = |(member, score): &(Vec<u8>, f64)| build.put(member, Score::new(*score).map_err(unreadable)?);
-        members.iter().try_for_each(put)
+        let put = |(member, score): (Vec<u8>, f64)| build.put(&member, Score::new(score).map_err(unreadable)?);
+        members.into_iter().try_for_each(put)
     })?;
     build.finish_as(ctx, form, expire_ms)?;
     ctx.lookup(key)
@@ -76,17 +76,17 @@ fn hash(ctx: &mut Ctx, key: &[u8], fields: Vec<Field>, expire_ms: u64) -> Result
     let (mut count, mut times, mut proper) = (0, FieldTimes::default(), Vec::new());
     let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
     ctx.txn.rest_for(ctx.ns(), fields.len(), || {
-        fields.iter().try_for_each(|Field { name, value, expire_ms }| {
+        fields.into_iter().try_for_each(|Field { name, value, expire_ms }| {
             let mut key = Key::new();
-            element::hash_field(name, &mut key);
+            element::hash_field(&name, &mut key);
             count += 1;
             if timed {
                 proper.clear();
-                push_timed(*expire_ms, value, &mut proper);
-                times.add(*expire_ms);
-                build.put(&key, &with_text(name, &proper))
+                push_timed(expire_ms, &value, &mut proper);
+                times.add(expire_ms);
+                build.put(&key, &with_text(&name, &proper))
             } else {
-                build.put(&key, &with_text(name, value))
+                build.put(&key, &with_text(&name, &value))
             }
         })
     })?;

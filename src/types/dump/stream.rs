@@ -79,16 +79,17 @@ pub(super) fn scatter(ctx: &mut Ctx, key: &[u8], stream: rdb::Stream, expire_ms:
     if !names.is_empty() {
         build.put(&entry_key(MIN), &names)?;
     }
-    let mut value = Vec::new();
-    for entry in stream.entries {
-        let fields = args_of(&entry);
-        value.clear();
-        encode_entry(fields.as_args(), names_match(&names, fields.as_args()), &mut value);
-        build.put(&entry_key(entry.id), &value)?;
-    }
-    for group in &stream.groups {
-        scatter_group(&mut build, group)?;
-    }
+    let pending: usize = stream.groups.iter().map(|group| group.pending.len() + group.consumers.len()).sum();
+    ctx.txn.rest_for(ctx.ns(), stream.entries.len() + pending, || {
+        let mut value = Vec::new();
+        for entry in stream.entries {
+            let fields = args_of(&entry);
+            value.clear();
+            encode_entry(fields.as_args(), names_match(&names, fields.as_args()), &mut value);
+            build.put(&entry_key(entry.id), &value)?;
+        }
+        stream.groups.into_iter().try_for_each(|group| scatter_group(&mut build, &group))
+    })?;
     let (last, max_deleted, entries_added) = (stream.last_id, stream.max_deleted, stream.entries_added);
     let extra = Extra::Stream { first, last, max_deleted, entries_added };
     build.finish(&mut ctx.txn, Shape { extra, expire_ms, ..Shape::new(Kind::Stream, len) })

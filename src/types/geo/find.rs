@@ -40,14 +40,17 @@ fn find(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, form: Form) -> Result {
     match search.store {
         Some(destination) => store(ctx, destination, &search, hits, out),
         None => {
-            reply(&search, hits, out);
-            Ok(())
+            let ns = ctx.ns();
+            ctx.txn.rest_for(ns, hits.len(), || {
+                reply(&search, hits, out);
+                Ok(())
+            })
         }
     }
 }
 
 /// The members that are asked for, in the order that is asked for.
-fn hits(ctx: &Ctx, at: Found, shape: &Shape, search: &Search<'_>) -> Result<Vec<Hit>> {
+fn hits(ctx: &mut Ctx, at: Found, shape: &Shape, search: &Search<'_>) -> Result<Vec<Hit>> {
     let count = search.count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let enough = if search.any { count } else { usize::MAX };
     let order = search.order;
@@ -68,23 +71,40 @@ fn hits(ctx: &Ctx, at: Found, shape: &Shape, search: &Search<'_>) -> Result<Vec<
             !all[..place - 1].contains(cell)
         });
     }
-    let mut visited = 0;
+    // Whether more are to be looked at.
+    let mut look = |score: Score, member: &[u8]| -> Result<bool> {
+        let score = score.get();
+        if let Some(distance_m) = shape.distance_m(Position::from_score(score)) {
+            front.push(Hit { member: member.to_vec(), score, distance_m }, member.len())?;
+        }
+        Ok(front.seen() < enough)
+    };
+    let (mut visited, mut goes_on) = (0, true);
     for cell in cells {
-        for entry in Span::from(keys(cell)?).entries(&ctx.txn, at, false)? {
-            visited += 1;
-            may_touch(visited)?;
-            let entry = entry?;
-            let (score, member) = entry.get()?;
-            let score = score.get();
-            if let Some(distance_m) = shape.distance_m(Position::from_score(score)) {
-                front.push(Hit { member: member.to_vec(), score, distance_m }, member.len())?;
-                if front.seen() >= enough {
-                    return Ok(front.into_sorted().collect());
+        let span = Span::from(keys(cell)?);
+        if ctx.reads_in_slices() {
+            span.pass_in_slices(&mut ctx.txn, at, false, (0, u64::MAX), |score, member| {
+                goes_on = look(score, member)?;
+                Ok(goes_on)
+            })?;
+        } else {
+            for entry in span.entries(&ctx.txn, at, false)? {
+                visited += 1;
+                may_touch(visited)?;
+                let entry = entry?;
+                let (score, member) = entry.get()?;
+                goes_on = look(score, member)?;
+                if !goes_on {
+                    break;
                 }
             }
         }
+        if !goes_on {
+            break;
+        }
     }
-    Ok(front.into_sorted().collect())
+    let ns = ctx.ns();
+    ctx.txn.rest_for(ns, front.seen(), || Ok(front.into_sorted().collect()))
 }
 
 /// Where the members of a cell lie.
@@ -117,10 +137,13 @@ fn reply(search: &Search<'_>, hits: Vec<Hit>, out: &mut Reply) {
 
 fn store(ctx: &mut Ctx, destination: Store<'_>, search: &Search<'_>, hits: Vec<Hit>, out: &mut Reply) -> Result {
     let mut result = Builder::new(ctx, destination.key)?;
-    for Hit { member, score, distance_m } in hits {
-        let number = if destination.distances { distance_m / search.unit.metres() } else { score };
-        result.put(&member, Score::new(number).map_err(unreadable)?)?;
-    }
+    let ns = ctx.ns();
+    ctx.txn.rest_for(ns, hits.len(), || {
+        hits.into_iter().try_for_each(|Hit { member, score, distance_m }| {
+            let number = if destination.distances { distance_m / search.unit.metres() } else { score };
+            result.put(&member, Score::new(number).map_err(unreadable)?)
+        })
+    })?;
     let count = result.finish(ctx)?;
     out.int(count as i64);
     Ok(())

@@ -35,6 +35,7 @@ use crate::handler::{Ctx, Error, Found, Result};
 use crate::shard::memory::core::storage;
 use crate::shard::memory::missing::LOAD_WHOLE;
 use crate::shard::memory::object::{Body, Kind};
+use crate::shard::txn::slices::Slices;
 use crate::util::scale::Scaled;
 
 /// An end of a list.
@@ -249,6 +250,26 @@ impl List {
         ctx.each_in_slices(self.at, Bound::Included(&lower), Bound::Excluded(&upper), |_, value| {
             left = left.wrapping_sub(1);
             visit(value)
+        })?;
+        if left == 0 { Ok(()) } else { Err(hole()) }
+    }
+
+    /// The same from the last to the first.
+    pub fn each_in_slices_back(
+        &self,
+        ctx: &mut Ctx,
+        part: Range<i64>,
+        mut visit: impl FnMut(&[u8]) -> Result,
+    ) -> Result {
+        if !ctx.reads_in_slices() {
+            return self.each(ctx, part, true, |_, value| visit(value).map(ControlFlow::Continue));
+        }
+        let (ns, lower, upper) = (ctx.ns(), key_of(part.start), key_of(part.end));
+        let slices = Slices::new(self.at, Bound::Included(&lower), Bound::Excluded(&upper), true);
+        let mut left = part.end.abs_diff(part.start);
+        ctx.txn.pass_in_slices(ns, slices, |(_, value)| {
+            left = left.wrapping_sub(1);
+            visit(&value).map(|()| true)
         })?;
         if left == 0 { Ok(()) } else { Err(hole()) }
     }

@@ -13,6 +13,7 @@ use crate::error::{NEGATIVE_LIMIT, NUMKEYS};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
+use crate::shard::txn::slices::Slices;
 use crate::types::merge::Operation;
 use crate::util::num::{parse_i64, parse_natural};
 
@@ -85,18 +86,27 @@ fn store(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, operation: Operation) -
 
 /// The form in which Redis begins a result: an intersection's is that of the smallest set, though never a hash table; a
 /// difference that is got by removing from a copy of the first set keeps the copy's.
-fn first_form(ctx: &Ctx, operation: Operation, sets: &[Found], limits: &Encodings) -> Result<u8> {
+fn first_form(ctx: &mut Ctx, operation: Operation, sets: &[Found], limits: &Encodings) -> Result<u8> {
     let smallest = sets.iter().min_by_key(|&&at| weight(ctx, at));
     match (operation, smallest) {
         (Operation::Inter, Some(&smallest)) => return Ok(ctx.body(smallest).form.min(form::LISTPACK)),
         (Operation::Diff, Some(_)) if removes_from_copy(ctx, sets) => {}
         _ => return Ok(form::INTSET),
     }
-    let mut form = form::INTSET;
-    for (size, member) in ctx.group(sets[0], element::Group::SetMember)?.enumerate() {
+    let (mut form, mut size) = (form::INTSET, 0);
+    let mut add = |element: &[u8], value: &[u8]| -> Result<bool> {
+        form = form::grown(form, size, text(element, value)?, limits);
+        size += 1;
+        Ok(form != form::HASHTABLE)
+    };
+    if ctx.goes_in_slices(0)? {
+        let (ns, slices) = (ctx.ns(), Slices::of_group(sets[0], element::Group::SetMember));
+        ctx.txn.pass_in_slices(ns, slices, |(element, value)| add(&element, &value))?;
+        return Ok(form);
+    }
+    for member in ctx.group(sets[0], element::Group::SetMember)? {
         let (element, value) = member?;
-        form = form::grown(form, size as u64, text(&element, &value)?, limits);
-        if form == form::HASHTABLE {
+        if !add(&element, &value)? {
             break;
         }
     }

@@ -5,7 +5,8 @@
 //! | merge | every set once, all in step | unions, and sets of about one size |
 //! | probe | one set in slices, and of the others single elements | intersections and differences where one set is small |
 //!
-//! Nothing is gathered but a slice of elements, so memory stays bounded whatever the sizes. A set may be named twice.
+//! Nothing is gathered but slices of elements, so memory stays bounded whatever the sizes. A set may be named twice. A
+//! command that may rest does so between slices, and what is done with the elements is done without the cores.
 
 use std::ops::Bound;
 
@@ -14,8 +15,9 @@ use crate::codec::element::Group;
 use crate::codec::is_long_form;
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
-use crate::shard::txn::elements::whole_group;
-use crate::types::merge::{Merge, Operation, UNCOUNTED, is_probed};
+use crate::shard::txn::elements::{Elements, whole_group};
+use crate::shard::txn::slices::{Element, Slices};
+use crate::types::merge::{Merge, Operation, UNCOUNTED, is_probed, merge_in_slices};
 use crate::util::scale::Scaled;
 
 /// What is done with each element and its value; whether to go on.
@@ -49,11 +51,19 @@ pub fn combine(ctx: &mut Ctx, operation: Operation, sets: &[Found], emit: Emit<'
         let small = weights[base];
         let in_memory = (0..sets.len()).all(|i| i == base || ctx.body(sets[i]).overlay.complete);
         if is_probed(small, all) && (in_memory || small <= PROBES_OF_DISK.get()) {
-            may_touch(small.saturating_mul(sets.len() as u64))?;
-            return probe(ctx, operation, sets, base, emit);
+            let steps = small.saturating_mul(sets.len() as u64);
+            may_touch(steps)?;
+            return match ctx.goes_in_slices(steps)? {
+                true => probe_in_slices(ctx, operation, sets, base, emit),
+                false => probe(ctx, operation, sets, base, emit),
+            };
         }
     }
     may_touch(all)?;
+    if ctx.goes_in_slices(all)? {
+        let (ns, sets) = (ctx.ns(), sets.iter().map(|&at| (at, Group::SetMember)));
+        return merge_in_slices(&mut ctx.txn, ns, operation, sets, |heads| emit(&heads[0].key, &heads[0].value));
+    }
     merge(ctx, operation, sets, emit)
 }
 
@@ -84,6 +94,41 @@ fn probe(ctx: &mut Ctx, operation: Operation, sets: &[Found], base: usize, emit:
     }
 }
 
+/// The same, with rests, in which the result is worked on.
+fn probe_in_slices(ctx: &mut Ctx, operation: Operation, sets: &[Found], base: usize, emit: Emit<'_>) -> Result {
+    let ns = ctx.ns();
+    let mut walk = Slices::of_group(sets[base], Group::SetMember);
+    while walk.has_more() {
+        walk.fill(&ctx.txn)?;
+        let mut slice: Vec<Element> = walk.by_ref().collect();
+        for (i, &other) in sets.iter().enumerate() {
+            if i == base {
+                continue;
+            }
+            let mut wanted = vec![false; slice.len()];
+            ctx.txn.look_up_in_slices(other, slice.iter().map(|(element, _)| &element[..]), |place, value| {
+                wanted[place] = value.is_some() == (operation == Operation::Inter);
+                Ok(())
+            })?;
+            let mut wanted = wanted.into_iter();
+            slice.retain(|_| wanted.next().unwrap_or_default());
+        }
+        let mut pass = || {
+            for (element, value) in &slice {
+                if !emit(element, value)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        let goes_on = if walk.has_more() { ctx.txn.rest(ns, pass)? } else { pass()? };
+        if !goes_on {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Whether an element of the base belongs to the result.
 fn is_wanted(ctx: &mut Ctx, operation: Operation, sets: &[Found], base: usize, key: &[u8]) -> Result<bool> {
     for (i, &other) in sets.iter().enumerate() {
@@ -96,7 +141,7 @@ fn is_wanted(ctx: &mut Ctx, operation: Operation, sets: &[Found], base: usize, k
 
 /// Goes through all sets in step.
 fn merge(ctx: &Ctx, operation: Operation, sets: &[Found], emit: Emit<'_>) -> Result {
-    Merge::hold(sets.len())?;
+    Merge::<Elements<'_>>::hold(sets.len())?;
     let walks: Result<Vec<_>> = sets.iter().map(|&at| ctx.group(at, Group::SetMember)).collect();
     let mut merge = Merge::new(operation, walks?)?;
     while let Some([head, ..]) = merge.step()? {

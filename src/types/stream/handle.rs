@@ -14,6 +14,7 @@ use crate::shard::memory::core::storage;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::elements::{Elements, Piece};
+use crate::shard::txn::slices::Slices;
 
 use super::id::{self, MIN};
 use super::record::{ElementKey, encode_entry, encode_names, entry_key, id_of, names_match, reply_entry};
@@ -124,16 +125,12 @@ impl Stream {
             if !names.is_empty() {
                 build.put(&entry_key(MIN), &names)?;
             }
-            for entry in self.entries(ctx, first, id::MAX, false)? {
-                let (id, value) = entry?;
-                build.put(&entry_key(id), &value)?;
-            }
+            let (lower, upper) = (entry_key(first), entry_key(self.last));
+            let put = |element: &[u8], value: &[u8]| build.put(element, value);
+            ctx.txn.each_in_slices(self.at, Bound::Included(&lower), Bound::Included(&upper), put)?;
         }
         for group in [Tag::StreamGroup, Tag::StreamConsumer, Tag::StreamPel] {
-            for element in ctx.txn.group(self.at, group)? {
-                let (element, value) = element?;
-                build.put(&element, &value)?;
-            }
+            ctx.txn.group_in_slices(self.at, group, |element, value| build.put(element, value))?;
         }
         (self.first, self.len) = (first.unwrap_or(MIN), kept);
         let shape = Shape { extra: self.extra(), expire_ms, ..Shape::new(Kind::Stream, kept) };
@@ -171,6 +168,39 @@ impl Stream {
         let (lower, upper) = (entry_key(start), entry_key(end));
         let inner = ctx.txn.elements(self.at, Bound::Included(&lower), Bound::Included(&upper), reverse)?;
         Ok(Entries { inner: Some(inner), owner: ctx.object(self.at).key() })
+    }
+
+    /// Visits the ids of the first `most` entries between two ids, both included; how many there were, and the last. Rests between
+    /// slices of many.
+    pub fn each_id(
+        &self,
+        ctx: &mut Ctx,
+        (start, end): (StreamId, StreamId),
+        reverse: bool,
+        most: u64,
+    ) -> Result<(u64, Option<StreamId>)> {
+        let (mut count, mut last) = (0, None);
+        if !ctx.reads_in_slices() {
+            for entry in self.entries(ctx, start, end, reverse)?.take(usize::try_from(most).unwrap_or(usize::MAX)) {
+                last = Some(entry?.0);
+                count += 1;
+                may_touch(count)?;
+            }
+            return Ok((count, last));
+        }
+        let (start, end) = (start.max(self.first), end.min(self.last));
+        if self.len == 0 || start > end {
+            return Ok((0, None));
+        }
+        let (ns, lower, upper) = (ctx.ns(), entry_key(start), entry_key(end));
+        let slices = Slices::new(self.at, Bound::Included(&lower), Bound::Included(&upper), reverse).at_most(most);
+        let owner = ctx.object(self.at).key().to_vec();
+        ctx.txn.pass_in_slices(ns, slices, |(key, _)| {
+            last = Some(id_of(&key).map_err(|e| storage(&owner, e))?);
+            count += 1;
+            Ok(true)
+        })?;
+        Ok((count, last))
     }
 
     /// Id of the last entry that is there; `None` of an empty stream.

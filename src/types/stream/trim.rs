@@ -25,6 +25,8 @@ pub const NODE: u64 = 100;
 const DEFAULT_LIMIT: u64 = 100 * NODE;
 /// Entries gathered at a time.
 const SLICE: Scaled<usize> = Scaled::new(4096);
+/// Fewer go one by one even if they are more than those that stay.
+const FEW: Scaled<u64> = Scaled::new(1000).in_unit_tests(20);
 /// Entries from which on, if they are not few beside those that stay, these are written anew instead.
 const BULK: Scaled<u64> = Scaled::new(100_000);
 
@@ -171,10 +173,13 @@ fn remove_all(ctx: &mut Ctx, stream: &mut Stream, ids: &[StreamId]) -> Result {
 
 fn trim_all(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold) -> Result<u64> {
     let before = stream.len;
-    if before > BULK.get() && !is_within(stream, threshold) {
-        let gone = count_surplus(ctx, stream, threshold)?;
-        if gone > BULK.get() && gone >= (before - gone) / 8 {
-            let first = first_kept(ctx, stream, threshold, before - gone)?;
+    if before > FEW.get() && !is_within(stream, threshold) {
+        let gone = count_surplus(ctx, stream, threshold, u64::MAX)?;
+        if is_bulk(gone, before - gone) {
+            let first = match threshold {
+                Threshold::MinId(least) => stream.each_id(ctx, (least, id::MAX), false, 1)?.1,
+                Threshold::MaxLen(_) => first_kept(ctx, stream, gone)?,
+            };
             stream.keep_from(ctx, first, before - gone)?;
             return Ok(gone);
         }
@@ -187,46 +192,52 @@ fn trim_all(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold) -> Result<
     Ok(before - stream.len)
 }
 
-/// How many entries a threshold lets go.
-fn count_surplus(ctx: &Ctx, stream: &Stream, threshold: Threshold) -> Result<u64> {
-    let least = match threshold {
-        Threshold::MaxLen(most) => return Ok(stream.len.saturating_sub(most)),
-        Threshold::MinId(least) => least,
-    };
-    let Some(end) = id::previous(least) else { return Ok(0) };
-    let mut count = 0;
-    for entry in stream.entries(ctx, stream.first, end, false)? {
-        entry?;
-        count += 1;
-        may_touch(count)?;
-    }
-    Ok(count)
+/// Whether what stays is written anew: entries that go, and that stay.
+fn is_bulk(gone: u64, kept: u64) -> bool {
+    gone > kept.max(FEW.get()) || gone > BULK.get() && gone >= kept / 8
 }
 
-/// The first entry that stays, of so many; none if all go.
-fn first_kept(ctx: &Ctx, stream: &Stream, threshold: Threshold, kept: u64) -> Result<Option<StreamId>> {
-    if kept == 0 {
-        return Ok(None);
+/// How many entries a threshold lets go, `most` of them.
+fn count_surplus(ctx: &mut Ctx, stream: &Stream, threshold: Threshold, most: u64) -> Result<u64> {
+    match threshold {
+        Threshold::MaxLen(len) => Ok(stream.len.saturating_sub(len).min(most)),
+        Threshold::MinId(least) => match id::previous(least) {
+            Some(end) => Ok(stream.each_id(ctx, (stream.first, end), false, most)?.0),
+            None => Ok(0),
+        },
     }
+}
+
+/// The first entry that stays when so many are gone; none if all go.
+fn first_kept(ctx: &mut Ctx, stream: &Stream, gone: u64) -> Result<Option<StreamId>> {
     may_touch(stream.len)?;
-    let entry = match threshold {
-        Threshold::MinId(least) => stream.entries(ctx, least, id::MAX, false)?.next(),
-        Threshold::MaxLen(_) if kept < stream.len / 2 => {
-            stream.entries(ctx, stream.first, id::MAX, true)?.nth(kept as usize - 1)
-        }
-        Threshold::MaxLen(_) => stream.entries(ctx, stream.first, id::MAX, false)?.nth((stream.len - kept) as usize),
+    let (kept, all) = (stream.len - gone, (stream.first, id::MAX));
+    // The walk ends at the entry that is wanted.
+    let (_, first) = match kept {
+        0 => return Ok(None),
+        _ if kept < gone => stream.each_id(ctx, all, true, kept)?,
+        _ => stream.each_id(ctx, all, false, gone + 1)?,
     };
-    Ok(entry.transpose()?.map(|(id, _)| id))
+    Ok(first)
 }
 
 /// Removes whole nodes only.
 fn trim_nodes(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold, limit: u64) -> Result<u64> {
     let before = stream.len;
+    if before > FEW.get() && !is_within(stream, threshold) {
+        let gone = count_nodes(ctx, stream, threshold, limit)?;
+        if is_bulk(gone, before - gone) {
+            let first = first_kept(ctx, stream, gone)?;
+            stream.keep_from(ctx, first, before - gone)?;
+            return Ok(gone);
+        }
+        if gone == 0 {
+            return Ok(0);
+        }
+    }
     while !is_within(stream, threshold) {
-        // Entries of the first node: up to the next whole number of nodes.
-        let in_front = stream.added.saturating_sub(stream.len);
-        let node = (NODE - in_front % NODE).min(stream.len);
         let gone = before - stream.len;
+        let node = first_node(stream, gone, before);
         if limit > 0 && gone + node > limit {
             break;
         }
@@ -243,6 +254,27 @@ fn trim_nodes(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold, limit: u
         may_touch(gone + node)?;
     }
     Ok(before - stream.len)
+}
+
+/// Entries of the first node of a stream that had so many, when so many are gone: up to the next whole number of nodes.
+fn first_node(stream: &Stream, gone: u64, before: u64) -> u64 {
+    let left = before - gone;
+    (NODE - stream.added.saturating_sub(left) % NODE).min(left)
+}
+
+/// How many entries go with the nodes that a threshold lets go.
+fn count_nodes(ctx: &mut Ctx, stream: &Stream, threshold: Threshold, limit: u64) -> Result<u64> {
+    let most = if limit > 0 { limit } else { u64::MAX };
+    let surplus = count_surplus(ctx, stream, threshold, most)?;
+    let mut gone = 0;
+    while gone < stream.len {
+        let node = first_node(stream, gone, stream.len);
+        if gone + node > surplus {
+            break;
+        }
+        gone += node;
+    }
+    Ok(gone)
 }
 
 /// Removes entry by entry, with a look at who refers to it. As in Redis, a node that could not go whole is the last one

@@ -7,6 +7,7 @@
 //!
 //! Sources are sorted sets and sets, whose members score 1. Neither way gathers what it reads; a STORE form writes as it
 //! reads, so its memory is bounded. Members in encode-version 1 are not kept in their order, so such sources are probed.
+//! A command that may rest does so between slices of what it reads, and joins scores, writes and sorts without the cores.
 //!
 //! Scores are added in the order of the sources' sizes, as Redis does: sums of floats depend on it.
 
@@ -16,7 +17,7 @@ use std::ops::ControlFlow;
 use smallvec::SmallVec;
 
 use super::store::Builder;
-use super::value::{Key, peek_score, read_score, read_sort, reply_header, reply_member};
+use super::value::{Key, peek_score, read_score, read_sort, reply_header, reply_member, score_key};
 use crate::codec::Score;
 use crate::codec::element::{self, Group as Elements};
 use crate::error::NEGATIVE_LIMIT;
@@ -26,7 +27,8 @@ use crate::meter;
 use crate::resp::args::Cursor;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::elements::Elements as Walk;
-use crate::types::merge::{Head, Merge, Operation, UNCOUNTED, is_probed};
+use crate::shard::txn::slices::{Element, Slices};
+use crate::types::merge::{Head, Merge, Operation, UNCOUNTED, is_probed, merge_in_slices};
 use crate::types::set::text;
 use crate::util::num::{parse_double, parse_natural};
 
@@ -71,17 +73,17 @@ impl Source {
         self.kind == Kind::Set || ctx.body(self.at).encoding == 0
     }
 
-    /// Its members in order.
-    fn in_order<'a>(&self, ctx: &'a Ctx) -> Result<Walk<'a>> {
-        ctx.txn.group(self.at, if self.kind == Kind::Set { Elements::SetMember } else { Elements::ZsetScore })
+    /// Where its members are in order.
+    fn in_order(&self) -> (Found, Elements) {
+        (self.at, if self.kind == Kind::Set { Elements::SetMember } else { Elements::ZsetScore })
     }
 
-    /// Its members in any order.
-    fn walk<'a>(&self, ctx: &'a Ctx) -> Result<Walk<'a>> {
-        ctx.txn.group(self.at, if self.kind == Kind::Set { Elements::SetMember } else { Elements::ZsetSort })
+    /// Where its members are, in any order.
+    fn in_any_order(&self) -> (Found, Elements) {
+        (self.at, if self.kind == Kind::Set { Elements::SetMember } else { Elements::ZsetSort })
     }
 
-    /// A member of [`Source::walk`].
+    /// A member of [`Source::in_any_order`].
     fn member<'a>(&self, key: &'a [u8], value: &'a [u8]) -> Result<(&'a [u8], f64)> {
         if self.kind == Kind::Set {
             return Ok((text(key, value)?, 1.0));
@@ -95,10 +97,24 @@ impl Source {
         if self.kind == Kind::Zset {
             return Ok(peek_score(&ctx.txn, self.at, member)?.map(Score::get));
         }
-        let mut key = Key::new();
-        element::set_member(member, &mut key);
+        let key = self.key(ctx, member);
         let found = ctx.txn.elements(self.at, Included(&key), Included(&key), false)?.next().transpose()?;
         Ok(found.map(|_| 1.0))
+    }
+
+    /// The key of the element that has a member's score.
+    fn key(&self, ctx: &Ctx, member: &[u8]) -> Key {
+        if self.kind == Kind::Zset {
+            return score_key(ctx.body(self.at).encoding, member);
+        }
+        let mut key = Key::new();
+        element::set_member(member, &mut key);
+        key
+    }
+
+    /// The score in that element.
+    fn read(&self, key: &[u8], value: &[u8]) -> Result<f64> {
+        if self.kind == Kind::Zset { Ok(read_score(key, value)?.get()) } else { Ok(1.0) }
     }
 }
 
@@ -206,7 +222,7 @@ impl Query {
     }
 
     /// Hands out the members of the result with their scores, in any order.
-    fn run(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
+    fn run(&self, ctx: &mut Ctx, emit: Emit<'_>) -> Result {
         if self.is_void {
             return Ok(());
         }
@@ -215,17 +231,29 @@ impl Query {
         let looked_up = is_probed(first, sizes) && self.operation != Operation::Union;
         if looked_up || self.sources.iter().any(|source| !source.is_ordered(ctx)) {
             let probed = if self.operation == Operation::Union { sizes } else { first };
-            may_touch(probed.saturating_mul(self.sources.len() as u64))?;
-            return self.probe(ctx, emit);
+            let steps = probed.saturating_mul(self.sources.len() as u64);
+            may_touch(steps)?;
+            return if ctx.goes_in_slices(steps)? { self.probe_in_slices(ctx, emit) } else { self.probe(ctx, emit) };
         }
         may_touch(sizes)?;
+        if ctx.goes_in_slices(sizes)? {
+            let (ns, sources) = (ctx.ns(), self.sources.iter().map(Source::in_order));
+            let give = |heads: &[Head<'_>]| Ok(self.give(heads, emit)?.is_continue());
+            return merge_in_slices(&mut ctx.txn, ns, self.operation, sources, give);
+        }
         self.merge(ctx, emit)
     }
 
-    fn probe(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
+    /// Sources whose members are looked up in the others.
+    fn bases(&self) -> impl Iterator<Item = (usize, &Source)> {
         let bases = if self.operation == Operation::Union { self.sources.len() } else { 1 };
-        for (place, base) in self.sources.iter().enumerate().take(bases) {
-            for record in base.walk(ctx)? {
+        self.sources.iter().enumerate().take(bases)
+    }
+
+    fn probe(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
+        for (place, base) in self.bases() {
+            let (at, group) = base.in_any_order();
+            for record in ctx.txn.group(at, group)? {
                 let (key, value) = record?;
                 let (member, score) = base.member(&key, &value)?;
                 if let Some(scores) = self.scores(ctx, place, member, score)?
@@ -238,40 +266,102 @@ impl Query {
         Ok(())
     }
 
+    /// The same, with rests, in which the result is worked on.
+    fn probe_in_slices(&self, ctx: &mut Ctx, emit: Emit<'_>) -> Result {
+        let ns = ctx.ns();
+        for (place, base) in self.bases() {
+            let (at, group) = base.in_any_order();
+            let mut walk = Slices::of_group(at, group);
+            while walk.has_more() {
+                walk.fill(&ctx.txn)?;
+                let mut slice: Vec<(Element, Scores)> = Vec::new();
+                for element in walk.by_ref() {
+                    let (_, score) = base.member(&element.0, &element.1)?;
+                    slice.push((element, Scores::from_slice(&[(place, score)])));
+                }
+                self.look_up(ctx, place, &mut slice)?;
+                let mut pass = || {
+                    for ((key, value), scores) in &slice {
+                        if emit(base.member(key, value)?.0, self.score(scores))?.is_break() {
+                            return Ok(false);
+                        }
+                    }
+                    Ok(true)
+                };
+                let goes_on = if walk.has_more() { ctx.txn.rest(ns, pass)? } else { pass()? };
+                if !goes_on {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the scores that the other sources have of members of the one at this place, and drops members that do not
+    /// belong to the result or that a source before has brought.
+    fn look_up(&self, ctx: &mut Ctx, place: usize, slice: &mut Vec<(Element, Scores)>) -> Result {
+        let base = &self.sources[place];
+        for (other, source) in self.sources.iter().enumerate().filter(|&(other, _)| other != place) {
+            let mut keys = Vec::with_capacity(slice.len());
+            for ((key, value), _) in &*slice {
+                keys.push(source.key(ctx, base.member(key, value)?.0));
+            }
+            let mut found = vec![None; keys.len()];
+            ctx.txn.look_up_in_slices(source.at, keys.iter().map(|key| &key[..]), |n, value| {
+                found[n] = value.map(|value| source.read(&keys[n], value)).transpose()?;
+                Ok(())
+            })?;
+            let mut found = found.into_iter();
+            slice.retain_mut(|(_, scores)| self.joins(scores, place, (other, found.next().flatten())));
+        }
+        Ok(())
+    }
+
     /// The scores of a member that the source at this place has, if the member belongs to the result and no source before
     /// has brought it.
     fn scores(&self, ctx: &Ctx, place: usize, member: &[u8], score: f64) -> Result<Option<Scores>> {
         let mut scores = Scores::from_slice(&[(place, score)]);
         for (other, source) in self.sources.iter().enumerate().filter(|&(other, _)| other != place) {
-            match (self.operation, source.score(ctx, member)?) {
-                (Operation::Union, Some(_)) if other < place => return Ok(None),
-                (Operation::Union | Operation::Inter, Some(score)) => scores.push((other, score)),
-                (Operation::Inter, None) | (Operation::Diff, Some(_)) => return Ok(None),
-                (Operation::Union | Operation::Diff, None) => {}
+            if !self.joins(&mut scores, place, (other, source.score(ctx, member)?)) {
+                return Ok(None);
             }
         }
         Ok(Some(scores))
     }
 
+    /// Adds what another source has of a member; whether that may belong to the result.
+    fn joins(&self, scores: &mut Scores, place: usize, (other, score): (usize, Option<f64>)) -> bool {
+        match (self.operation, score) {
+            (Operation::Union, Some(_)) if other < place => return false,
+            (Operation::Union | Operation::Inter, Some(score)) => scores.push((other, score)),
+            (Operation::Inter, None) | (Operation::Diff, Some(_)) => return false,
+            (Operation::Union | Operation::Diff, None) => {}
+        }
+        true
+    }
+
     fn merge(&self, ctx: &Ctx, emit: Emit<'_>) -> Result {
-        Merge::hold(self.sources.len())?;
-        let walks: Result<Vec<_>> = self.sources.iter().map(|source| source.in_order(ctx)).collect();
+        Merge::<Walk<'_>>::hold(self.sources.len())?;
+        let walk = |source: &Source| {
+            let (at, group) = source.in_order();
+            ctx.txn.group(at, group)
+        };
+        let walks: Result<Vec<_>> = self.sources.iter().map(walk).collect();
         let mut merge = Merge::new(self.operation, walks?)?;
         while let Some(heads) = merge.step()? {
-            let scores: Result<Scores> = heads.iter().map(|head| Ok((head.place, self.score_of(head)?))).collect();
-            let Head { key, value, .. } = &heads[0];
-            if emit(text(key, value)?, self.score(&scores?))?.is_break() {
+            if self.give(heads, emit)?.is_break() {
                 break;
             }
         }
         Ok(())
     }
 
-    fn score_of(&self, head: &Head<'_>) -> Result<f64> {
-        match self.sources[head.place].kind {
-            Kind::Set => Ok(1.0),
-            _ => Ok(read_score(&head.key, &head.value)?.get()),
-        }
+    /// Hands out a member of the result, of which these are all.
+    fn give(&self, heads: &[Head<'_>], emit: Emit<'_>) -> Result<ControlFlow<()>> {
+        let read = |head: &Head<'_>| Ok((head.place, self.sources[head.place].read(&head.key, &head.value)?));
+        let scores: Result<Scores> = heads.iter().map(read).collect();
+        let Head { key, value, .. } = &heads[0];
+        emit(text(key, value)?, self.score(&scores?))
     }
 }
 
@@ -320,8 +410,11 @@ fn reply(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str, out: &
         gathered.push(member, score)?;
         Ok(ControlFlow::Continue(()))
     })?;
-    gathered.reply(query.with_scores, out);
-    Ok(())
+    let (ns, members) = (ctx.ns(), gathered.members.len());
+    ctx.txn.rest_for(ns, members, || {
+        gathered.reply(query.with_scores, out);
+        Ok(())
+    })
 }
 
 fn store(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str, out: &mut Reply) -> Result {

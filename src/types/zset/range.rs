@@ -163,14 +163,14 @@ fn range(ctx: &mut Ctx, args: Args<'_>, form: Form, out: &mut Reply) -> Result {
     reply(ctx, at, &cut, &query, out)
 }
 
-fn reply(ctx: &Ctx, at: Found, cut: &Cut<'_>, query: &Query<'_>, out: &mut Reply) -> Result {
+fn reply(ctx: &mut Ctx, at: Found, cut: &Cut<'_>, query: &Query<'_>, out: &mut Reply) -> Result {
     let mark = if cut.counted {
         reply_header(out, cut.most as usize, query.with_scores);
         None
     } else {
         Some(out.defer_array())
     };
-    let count = cut.span.entries_from(&ctx.txn, at, query.reverse, cut.skip)?.each(cut.most, |score, member| {
+    let count = cut.span.each(&mut ctx.txn, at, query.reverse, (cut.skip, cut.most), |score, member| {
         reply_member(out, member, score, query.with_scores);
         Ok(())
     })?;
@@ -190,8 +190,8 @@ fn zrangestore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if let Some(at) = ctx.lookup_kind(&args[2], Kind::Zset)? {
         let cut = Cut::new(ctx, at, &query, ends)?;
         cut.may_walk(ctx, at)?;
-        let mut entries = cut.span.entries_from(&ctx.txn, at, query.reverse, cut.skip)?;
-        entries.each(cut.most, |score, member| stored.put(member, score))?;
+        let put = |score, member: &[u8]| stored.put(member, score);
+        cut.span.each(&mut ctx.txn, at, query.reverse, (cut.skip, cut.most), put)?;
     }
     out.int(stored.finish(ctx)? as i64);
     Ok(())

@@ -13,6 +13,7 @@ use super::range::clamp;
 use super::span::{Held, Span, end};
 use super::store::Builder;
 use super::value::{score_key, shrunk};
+use crate::codec::Score;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::Kind;
@@ -85,25 +86,19 @@ fn keep_others(ctx: &mut Ctx, at: Found, gone: &Keys) -> Result {
     let before = Keys { lower: whole.lower, upper: gone.lower.clone() };
     let behind = Keys { lower: gone.upper.clone(), upper: whole.upper };
     for keys in [before, behind] {
-        for entry in Span::from(keys).entries(&ctx.txn, at, false)? {
-            let entry = entry?;
-            let (score, member) = entry.get()?;
-            kept.put(member, score)?;
-        }
+        Span::from(keys).each(&mut ctx.txn, at, false, (0, u64::MAX), |score, member| kept.put(member, score))?;
     }
     kept.finish_as(ctx, form, expire_ms)?;
     Ok(())
 }
 
 /// Replies with a member and its score, as an array of their own if `nested`.
-fn reply_pair(out: &mut Reply, held: &Held, nested: bool) -> Result {
-    let (score, member) = held.get()?;
+fn reply_pair(out: &mut Reply, member: &[u8], score: Score, nested: bool) {
     if nested {
         out.array(2);
     }
     out.bulk(member);
     out.double(score.get());
-    Ok(())
 }
 
 /// Removes members at one end and replies with them, each with its score; at most `count`. The header is the caller's.
@@ -113,16 +108,18 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
     let count = count.min(size);
     if count == 1 {
         let Some(held) = end(&ctx.txn, at, reverse)?.map(|entry| entry.held()) else { return Ok(()) };
-        reply_pair(out, &held, nested)?;
+        let (score, member) = held.get()?;
+        reply_pair(out, member, score, nested);
         take_held(ctx, at, &held)?;
         shrunk(ctx, at, 1);
         return Ok(());
     }
     may_touch(count)?;
     if count > FEW.get() {
-        for entry in Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize) {
-            reply_pair(out, &entry?.held(), nested)?;
-        }
+        Span::whole().each(&mut ctx.txn, at, reverse, (0, count), |score, member| {
+            reply_pair(out, member, score, nested);
+            Ok(())
+        })?;
         let (first, behind) = if reverse { (size - count, size) } else { (0, count) };
         let span = Span::of_ranks(&ctx.txn, at, first, behind)?;
         remove(ctx, at, &span)?;
@@ -131,7 +128,8 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
     let entries = Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize);
     let held: SmallVec<[Held; 4]> = entries.map(|entry| Ok(entry?.held())).collect::<Result<_>>()?;
     for held in &held {
-        reply_pair(out, held, nested)?;
+        let (score, member) = held.get()?;
+        reply_pair(out, member, score, nested);
         if count < size {
             take_held(ctx, at, held)?;
         }

@@ -13,6 +13,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::txn::Txn;
 use crate::shard::txn::elements::{Elements, Piece};
+use crate::shard::txn::slices::Slices;
 
 use super::bounds::{Keys, Lex};
 use super::value::{Key, read_sort};
@@ -137,12 +138,12 @@ impl<'a> Span<'a> {
 
     /// Its members, from the first to the last or the other way round.
     pub fn entries<'t>(&self, txn: &'t Txn<'_, '_>, at: Found, reverse: bool) -> Result<Entries<'t, 'a>> {
-        let (check, begun) = (self.check, false);
+        let gate = Gate { check: self.check, begun: false, reverse };
         if self.keys.is_empty() {
-            return Ok(Entries { elements: None, check, begun, reverse });
+            return Ok(Entries { elements: None, gate });
         }
         let (lower, upper) = (Bound::Included(&self.keys.lower[..]), Bound::Excluded(&self.keys.upper[..]));
-        Ok(Entries { elements: Some(txn.elements(at, lower, upper, reverse)?), check, begun, reverse })
+        Ok(Entries { elements: Some(txn.elements(at, lower, upper, reverse)?), gate })
     }
 
     /// Its members behind the first `skip`.
@@ -163,6 +164,65 @@ impl<'a> Span<'a> {
             }
         }
         Ok(entries)
+    }
+
+    /// Hands the members behind the first `skip`, `most` at most, to `visit`; how many there were. Rests between slices of many.
+    pub fn each(
+        &self,
+        txn: &mut Txn<'_, '_>,
+        at: Found,
+        reverse: bool,
+        (skip, most): (u64, u64),
+        mut visit: impl FnMut(Score, &[u8]) -> Result,
+    ) -> Result<u64> {
+        if !txn.reads_in_slices() {
+            return self.entries_from(txn, at, reverse, skip)?.each(most, visit);
+        }
+        let mut count = 0;
+        self.pass_in_slices(txn, at, reverse, (skip, most), |score, member| {
+            visit(score, member)?;
+            count += 1;
+            Ok(count < most)
+        })?;
+        Ok(count)
+    }
+
+    /// The same, in slices wherever the command runs, until `visit` says that they are enough. It counts them itself: of a span
+    /// that is not exact there may be more than `most`.
+    pub fn pass_in_slices(
+        &self,
+        txn: &mut Txn<'_, '_>,
+        at: Found,
+        reverse: bool,
+        (mut skip, most): (u64, u64),
+        mut visit: impl FnMut(Score, &[u8]) -> Result<bool>,
+    ) -> Result {
+        let exact = self.is_exact();
+        let shorter = match exact && skip > STEPS && !self.keys.is_empty() {
+            true => Some(self.without(txn, at, reverse, std::mem::take(&mut skip))?),
+            false => None,
+        };
+        let keys = shorter.as_ref().map_or(&self.keys, |shorter| &shorter.keys);
+        if keys.is_empty() || most == 0 {
+            return Ok(());
+        }
+        let mut gate = Gate { check: self.check, begun: false, reverse };
+        let (lower, upper) = (Bound::Included(&keys.lower[..]), Bound::Excluded(&keys.upper[..]));
+        let slices = Slices::new(at, lower, upper, reverse);
+        let slices = slices.at_most(if exact { most.saturating_add(skip) } else { u64::MAX });
+        txn.pass_in_slices(txn.object(at).ns, slices, |(key, value)| {
+            let (score, member) = read_sort(&key, &value)?;
+            match gate.judge(member) {
+                Verdict::Out => return Ok(true),
+                Verdict::End => return Ok(false),
+                Verdict::In => {}
+            }
+            if skip > 0 {
+                skip -= 1;
+                return Ok(true);
+            }
+            visit(score, member)
+        })
     }
 
     /// What is left of an exact span without its first `skip` members.
@@ -213,19 +273,55 @@ pub fn end<'t>(txn: &'t Txn<'_, '_>, at: Found, last: bool) -> Result<Option<Ent
     Span::whole().entries(txn, at, last)?.next().transpose()
 }
 
-/// Members in order.
-pub struct Entries<'t, 'a> {
-    elements: Option<Elements<'t>>,
+/// What is said of a member.
+enum Verdict {
+    In,
+    Out,
+    /// It is beyond the range, as all that follow.
+    End,
+}
+
+/// Looks at members in their order.
+struct Gate<'a> {
     check: Check<'a>,
     begun: bool,
     reverse: bool,
+}
+
+impl Gate<'_> {
+    #[inline]
+    fn judge(&mut self, member: &[u8]) -> Verdict {
+        match self.check {
+            Check::Nothing => Verdict::In,
+            Check::Each(lex) if lex.begins_before(member) && lex.ends_behind(member) => Verdict::In,
+            Check::Each(_) => Verdict::Out,
+            Check::Run(lex) => {
+                let (entered, left) = match self.reverse {
+                    false => (lex.begins_before(member), !lex.ends_behind(member)),
+                    true => (lex.ends_behind(member), !lex.begins_before(member)),
+                };
+                self.begun |= entered;
+                match (self.begun, left) {
+                    (true, true) => Verdict::End,
+                    (true, false) => Verdict::In,
+                    (false, _) => Verdict::Out,
+                }
+            }
+        }
+    }
+}
+
+/// Members in order.
+pub struct Entries<'t, 'a> {
+    elements: Option<Elements<'t>>,
+    gate: Gate<'a>,
 }
 
 impl<'t> Entries<'t, '_> {
     /// Visits the next `most` members at most, until `visit` fails; how many there were.
     #[inline]
     pub fn each(&mut self, most: u64, mut visit: impl FnMut(Score, &[u8]) -> Result) -> Result<u64> {
-        if let (Check::Nothing, Some(elements)) = (self.check, &mut self.elements) {
+        if let (Check::Nothing, Some(elements)) = (self.gate.check, &mut self.elements) {
             return elements.each(most, |key, value| {
                 let (score, member) = read_sort(key, value)?;
                 visit(score, member)
@@ -250,23 +346,12 @@ impl<'t> Entries<'t, '_> {
             };
             let entry = Entry { key, value };
             let (_, member) = entry.get()?;
-            match self.check {
-                Check::Nothing => return Ok(Some(entry)),
-                Check::Each(lex) if lex.begins_before(member) && lex.ends_behind(member) => return Ok(Some(entry)),
-                Check::Each(_) => {}
-                Check::Run(lex) => {
-                    let (entered, left) = match self.reverse {
-                        false => (lex.begins_before(member), !lex.ends_behind(member)),
-                        true => (lex.ends_behind(member), !lex.begins_before(member)),
-                    };
-                    self.begun |= entered;
-                    if self.begun && left {
-                        self.elements = None;
-                        return Ok(None);
-                    }
-                    if self.begun {
-                        return Ok(Some(entry));
-                    }
+            match self.gate.judge(member) {
+                Verdict::In => return Ok(Some(entry)),
+                Verdict::Out => {}
+                Verdict::End => {
+                    self.elements = None;
+                    return Ok(None);
                 }
             }
         }
@@ -278,7 +363,7 @@ impl<'t> Iterator for Entries<'t, '_> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.check == Check::Nothing {
+        if self.gate.check == Check::Nothing {
             let next = self.elements.as_mut()?.next()?;
             return Some(next.map(|(key, value)| Entry { key, value }));
         }

@@ -25,7 +25,7 @@ impl World {
     }
 
     /// Keys held, and commands that wait for one.
-    fn busy(&self) -> (usize, usize) {
+    pub(super) fn busy(&self) -> (usize, usize) {
         let both = self.engine().lease(&[0, 1]);
         (both.iter().map(|core| core.busy.len()).sum(), both.iter().map(|core| core.busy.waiting()).sum())
     }

@@ -43,8 +43,26 @@ impl Run {
             }
             build.put(element, value)
         });
+        let wanted = self.wanted(&value);
+        let mut wrong = None;
+        let looked_up = copied.and_then(|()| {
+            txn.look_up_in_slices(found, wanted.iter().map(|key| &key[..]), |place, read| {
+                seen += 1;
+                if seen % 16 == 0 && engine.try_lease(&shards).is_some() {
+                    self.meanwhile();
+                }
+                if read != value.elements.get(&wanted[place]).map(|value| &value[..]) {
+                    wrong = Some(wanted[place].clone());
+                }
+                Ok(())
+            })
+        });
+        if looked_up.is_ok() {
+            // Of a database that was flushed meanwhile there may be anything.
+            assert_eq!(wrong, None, "an element is not what it was");
+        }
         let shape = Shape { kind: value.kind, encoding, form, size, extra, expire_ms: 0 };
-        let built = copied.and_then(|()| build.finish(&mut txn, shape));
+        let built = looked_up.and_then(|()| build.finish(&mut txn, shape));
         assert!(txn.let_go().is_empty(), "nobody waits");
         let need = match built {
             Ok(_) => Some(txn.commit(&engine.log)),
@@ -63,5 +81,18 @@ impl Run {
             self.world.note();
             self.world.engine().write_out(need);
         }
+    }
+
+    /// Elements to be looked up: some that a collection has, in no order, and others.
+    fn wanted(&mut self, value: &Value) -> Vec<Vec<u8>> {
+        let mut wanted: Vec<_> = value.elements.keys().filter(|_| self.rng.chance(70)).cloned().collect();
+        for n in 0..wanted.len() {
+            let other = self.rng.below(wanted.len());
+            wanted.swap(n, other);
+            if self.rng.chance(10) {
+                wanted[n].push(0);
+            }
+        }
+        wanted
     }
 }
