@@ -23,7 +23,6 @@ use crate::handler::{Args, Command, Ctx, Effect, OwnedArgs, Reply, Route, flags}
 use crate::lua::{Failure, Limits, Machine, Outcome, Value};
 use crate::meter;
 use crate::shard::engine::gate;
-use crate::shard::txn::rest::Rests;
 use crate::util::num::format_double;
 
 /// Steps that a script is given at a time: some tens of microseconds.
@@ -267,9 +266,9 @@ impl Run<'_> {
         if let Err(error) = self.allows(ctx, row, args) {
             return self.fail(error.text().as_bytes(), protected);
         }
-        if matches!(ctx.txn.rests, Rests::Holding(_) | Rests::Elsewhere) && !self.has_declared(row, args) {
+        if !self.has_declared(row, args) {
             // Nobody holds what it looks at now: from here on nobody comes in between.
-            ctx.txn.rests = Rests::Never;
+            ctx.txn.stay();
         }
         let mut reply = Reply::new(self.resp);
         ctx.run(row, args, &mut reply)?;
