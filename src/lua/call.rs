@@ -131,7 +131,7 @@ fn settle(vm: &mut Vm, protos: &[Loaded], flow: Flow, args: Args, to: (Return, i
             return resume(vm, co, n);
         }
         Flow::Yield(n) => {
-            if vm.current == MAIN || vm.th.levels > vm.th.base_levels {
+            if vm.current == MAIN || vm.th.levels > vm.th.base_levels || to.0 != Return::Place {
                 let fault = Fault::run("attempt to yield across metamethod/C-call boundary");
                 return Next::Fault(native_fault(vm, protos, fault));
             }
@@ -260,7 +260,7 @@ pub(super) const MAIN: Co = Co(0);
 /// Goes on with another coroutine, to which the `n` values below the top are given.
 fn resume(vm: &mut Vm, co: Co, n: usize) -> Next {
     let from = vm.th.top - n;
-    let levels = vm.th.levels + 1;
+    let levels = vm.th.levels;
     let target = vm.heap.threads.get_mut(co.0);
     let to = target.top;
     if let Err(fault) = target.reserve(to + n, &mut vm.heap.meter) {
@@ -358,6 +358,11 @@ pub(super) fn unwind(vm: &mut Vm, protos: &[Loaded], fault: Fault) -> Result<(),
                 vm.close_upvalues(base);
                 vm.th.top = base;
                 cont::handle(vm, handler, value)
+            }
+            Cont::Load(_) => {
+                vm.close_upvalues(base);
+                vm.th.top = base;
+                cont::load_failed(vm, value)
             }
             Cont::Handler => {
                 vm.th.top = base;

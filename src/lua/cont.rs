@@ -114,14 +114,17 @@ fn prepend(vm: &mut Vm, results: Args, value: Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `pcall` has caught an error. As Redis has it, a table with a text in `err` becomes the text.
+/// `pcall` has caught an error. As Redis has it, a table with a text in `err` becomes the text, and what else is in `err`
+/// follows the table.
 pub(super) fn caught(vm: &mut Vm, value: Value) -> Result<Flow, Fault> {
     let mut value = value;
     if let Value::Table(tab) = value {
         let text = vm.heap.table(tab).get_str(vm.event(Event::Err));
-        if matches!(text, Value::Str(_) | Value::Number(_)) {
-            value = text;
+        if !matches!(text, Value::Str(_) | Value::Number(_)) {
+            vm.push_all(&[Value::Bool(false), value, text])?;
+            return Ok(Flow::Many(3));
         }
+        value = text;
     }
     vm.push_all(&[Value::Bool(false), value])?;
     Ok(Flow::Many(2))
@@ -135,6 +138,12 @@ pub(super) fn handle(vm: &mut Vm, handler: Value, value: Value) -> Result<Flow, 
     let at = vm.th.top;
     vm.push_all(&[handler, value])?;
     Ok(Flow::Call(Cont::Handler, at, 1))
+}
+
+/// The reader of `load` has failed.
+pub(super) fn load_failed(vm: &mut Vm, value: Value) -> Result<Flow, Fault> {
+    vm.push_all(&[Value::Nil, value])?;
+    Ok(Flow::Many(2))
 }
 
 pub(super) fn handler_failed(vm: &mut Vm) -> Result<Flow, Fault> {

@@ -3,7 +3,9 @@
 /// A whole text as a number, with blanks around it: decimal, hexadecimal, `inf` and `nan` as `strtod` takes them.
 pub(super) fn parse(text: &[u8]) -> Option<f64> {
     let (value, rest) = read(text)?;
-    rest.iter().all(|b| is_space(*b)).then_some(value)
+    // C's text ends at a zero byte.
+    let rest = skip_space(rest);
+    (rest.is_empty() || rest[0] == 0).then_some(value)
 }
 
 pub(super) fn is_space(byte: u8) -> bool {

@@ -58,8 +58,8 @@ pub(super) enum Status {
     Dead,
 }
 
-/// Frames a coroutine may have, as Lua 5.1's doubling of its list makes it.
-pub(super) const MAX_FRAMES: usize = 16_383;
+/// Frames a coroutine may have: what Redis comes to once a script has overflowed the stack.
+pub(super) const MAX_FRAMES: usize = 20_000;
 /// Calls from library functions and metamethods back into Lua that may be nested.
 pub(super) const MAX_C_LEVELS: u32 = 200;
 /// Registers a Lua function can name; every base has so many places after it.

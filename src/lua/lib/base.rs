@@ -53,7 +53,7 @@ fn collectgarbage(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     vm.opt_i32(args, 1, 0)?;
     match &option[..] {
         b"count" => Ok(Flow::One(Value::Number(vm.heap.meter.bytes as f64 / 1024.0))),
-        b"step" => Ok(Flow::One(Value::Bool(true))),
+        b"step" => Ok(Flow::One(Value::Bool(false))),
         b"stop" | b"restart" | b"collect" | b"setpause" | b"setstepmul" => Ok(Flow::One(Value::Number(0.0))),
         _ => Err(Fault::arg(1, [b"invalid option '", &option[..], b"'"].concat())),
     }

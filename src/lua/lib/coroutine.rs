@@ -81,7 +81,7 @@ fn name_of(status: Status) -> &'static str {
 /// Why a coroutine cannot go on, if it cannot.
 fn obstacle(vm: &Vm, co: Co) -> Option<String> {
     match status_of(vm, co) {
-        Status::Suspended if vm.th.levels + 1 >= MAX_C_LEVELS => Some("C stack overflow".into()),
+        Status::Suspended if vm.th.levels >= MAX_C_LEVELS => Some("C stack overflow".into()),
         Status::Suspended => None,
         status => Some(format!("cannot resume {} coroutine", name_of(status))),
     }

@@ -33,6 +33,9 @@ fn format(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
             continue;
         }
         n += 1;
+        if n >= args.n {
+            return Err(Fault::arg(n + 1, "no value"));
+        }
         let spec;
         (spec, rest) = spec_of(rest)?;
         let conversion = rest.first().copied().unwrap_or(0);
@@ -83,7 +86,10 @@ fn convert(vm: &mut Vm, args: Args, n: usize, (spec, conversion): (&Spec, u8), o
     match conversion {
         b'c' => {
             let code = vm.check_number(args, n)? as i64 as u8;
-            pad(spec, &[code], out);
+            // C's buffer ends at a zero byte.
+            let mut text = Vec::new();
+            pad(spec, &[code], &mut text);
+            out.extend_from_slice(&text[..memchr::memchr(0, &text).unwrap_or(text.len())]);
         }
         b'd' | b'i' => {
             let value = to_int(vm.check_number(args, n)?);
