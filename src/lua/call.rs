@@ -335,6 +335,8 @@ fn bury(vm: &mut Vm, co: Co) {
 
 /// Looks for the library function that catches an error. `Err` if nobody does.
 pub(super) fn unwind(vm: &mut Vm, protos: &[Loaded], fault: Fault) -> Result<(), Exit> {
+    // Raising and catching takes some instructions' time.
+    vm.heap.meter.work(10);
     let fault = locate(vm, protos, fault);
     let Fault::Value(value) = fault else { return Err(Exit::Failed(fault)) };
     let origin = vm.th.frames.last().filter(|f| f.kind == FrameKind::Lua).map(|f| (f.proto, f.pc));

@@ -52,7 +52,7 @@ pub(super) struct Meter {
 }
 
 /// Bytes of copying that cost as much as an instruction.
-const BYTES_A_STEP: usize = 32;
+const BYTES_A_STEP: usize = 16;
 
 impl Meter {
     pub(super) fn new(max_bytes: usize) -> Meter {

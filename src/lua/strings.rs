@@ -6,6 +6,8 @@ use super::value::Str;
 
 /// What a string costs beside its bytes.
 const OVERHEAD: usize = 48;
+/// Bytes whose hashing costs as much as an instruction.
+const HASHED_A_STEP: usize = 8;
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
@@ -50,6 +52,7 @@ impl Strings {
 
     pub(super) fn intern(&mut self, bytes: &[u8], meter: &mut Meter) -> Result<Str, Fault> {
         let hash = hash(bytes);
+        meter.work(bytes.len() / HASHED_A_STEP);
         match self.find(bytes, hash, meter) {
             Some(found) => Ok(found),
             None => self.add(bytes.into(), hash, meter),
@@ -59,6 +62,7 @@ impl Strings {
     /// Interns bytes that were already gathered, without copying them again.
     pub(super) fn intern_owned(&mut self, bytes: Vec<u8>, meter: &mut Meter) -> Result<Str, Fault> {
         let hash = hash(&bytes);
+        meter.work(bytes.len() / HASHED_A_STEP);
         match self.find(&bytes, hash, meter) {
             Some(found) => Ok(found),
             None => self.add(bytes.into_boxed_slice(), hash, meter),

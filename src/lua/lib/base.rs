@@ -349,7 +349,7 @@ fn compile_chunk(vm: &mut Vm, source: &[u8], name: &[u8]) -> Result<Flow, Fault>
         return failed(vm, b"source text too long");
     }
     // Compiling takes some instructions' time for each byte.
-    vm.heap.meter.work(source.len());
+    vm.heap.meter.work(200 + source.len());
     vm.heap.meter.room(source.len().saturating_mul(4))?;
     match compile::compile(source, name) {
         Ok(chunk) => Ok(Flow::Load(chunk)),

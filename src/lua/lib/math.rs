@@ -43,8 +43,9 @@ fn one(vm: &mut Vm, args: Args, f: fn(f64) -> f64) -> Result<Flow, Fault> {
 }
 
 fn two(vm: &mut Vm, args: Args, f: fn(f64, f64) -> f64) -> Result<Flow, Fault> {
-    let x = vm.check_number(args, 0)?;
-    Ok(Flow::One(Value::Number(f(x, vm.check_number(args, 1)?))))
+    // C looks at the last argument first.
+    let y = vm.check_number(args, 1)?;
+    Ok(Flow::One(Value::Number(f(vm.check_number(args, 0)?, y))))
 }
 
 fn fold(vm: &mut Vm, args: Args, f: fn(f64, f64) -> f64) -> Result<Flow, Fault> {
@@ -81,9 +82,8 @@ fn frexp(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 }
 
 fn ldexp(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
-    let x = vm.check_number(args, 0)?;
     let mut exponent = vm.check_i32(args, 1)?.clamp(-4400, 4400);
-    let mut value = x;
+    let mut value = vm.check_number(args, 0)?;
     // In steps that a double can hold, the last one being the one that may round.
     while exponent > 1000 {
         value *= 2f64.powi(1000);

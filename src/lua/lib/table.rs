@@ -111,7 +111,7 @@ impl Insert {
             if vm.heap.meter.fuel <= 0 {
                 return Ok(Flow::Step(Cont::Insert(self)));
             }
-            vm.heap.meter.work(1);
+            vm.heap.meter.work(4);
             let below = vm.heap.table(self.table).get_int(self.at - 1);
             vm.heap.raw_set_int(self.table, self.at, below)?;
             self.at -= 1;
