@@ -33,7 +33,8 @@ fn run(mut command: Command, program: &str) {
 }
 
 fn python(program: &str, packages: &str) {
-    if has(&format!("Python packages {packages}"), Command::new("python3").args(["-c", &format!("import {packages}")])) {
+    if has(&format!("Python packages {packages}"), Command::new("python3").args(["-c", &format!("import {packages}")]))
+    {
         run(Command::new("python3"), program);
     }
 }

@@ -26,15 +26,27 @@ const BAD: &[(&str, &str)] = &[
     ("loop in pcall", "while true do pcall(function() while true do end end) end"),
     ("loop in a coroutine", "coroutine.wrap(function() while true do end end)()"),
     ("loop of coroutines", "while true do local c = coroutine.wrap(function() coroutine.yield(1) end) c() end"),
-    ("loop in a comparator", "local t = {} for i = 1, 100 do t[i] = i end table.sort(t, function() while true do end end)"),
-    ("comparator without an order", "local t = {} for i = 1, 100000 do t[i] = i end table.sort(t, function() return true end)"),
+    (
+        "loop in a comparator",
+        "local t = {} for i = 1, 100 do t[i] = i end table.sort(t, function() while true do end end)",
+    ),
+    (
+        "comparator without an order",
+        "local t = {} for i = 1, 100000 do t[i] = i end table.sort(t, function() return true end)",
+    ),
     ("loop in a metamethod", "local t = setmetatable({}, {__index = function(t, k) while true do end end}) return t.x"),
     ("chain of metatables", "local t = {} for i = 1, 1e6 do t = setmetatable({}, {__index = t}) end return t.x"),
     ("tail calls", "local function f() return f() end return f()"),
     ("recursion", "local function f() return 1 + f() end return f()"),
     ("recursion through pcall", "local function f() return pcall(f) end return tostring(f())"),
-    ("recursion through a metamethod", "local t = {} setmetatable(t, {__index = function(t, k) return t[k .. 'x'] end}) return t.a"),
-    ("recursion through tostring", "local t = {} setmetatable(t, {__tostring = function(t) return tostring(t) end}) return tostring(t)"),
+    (
+        "recursion through a metamethod",
+        "local t = {} setmetatable(t, {__index = function(t, k) return t[k .. 'x'] end}) return t.a",
+    ),
+    (
+        "recursion through tostring",
+        "local t = {} setmetatable(t, {__tostring = function(t) return tostring(t) end}) return tostring(t)",
+    ),
     ("recursion through sort", "local function f() table.sort({1, 2, 3}, function() f() end) end f()"),
     ("recursion through gsub", "local function f() return (('x'):gsub('x', f)) end f()"),
     ("backtracking", "return string.find(string.rep('a', 100000), string.rep('a-', 30) .. 'b')"),
@@ -51,15 +63,24 @@ const BAD: &[(&str, &str)] = &[
     ("gsub that grows", "local s = string.rep('x', 1e5) return #(s:gsub('x', s))"),
     ("gsub that grows by a function", "local s = string.rep('x', 1e5) return #(s:gsub('x', function() return s end))"),
     ("format", "return #string.format('%99999d', 1)"),
-    ("formats", "local s = string.rep('x', 1e7) return #string.format(string.rep('%s', 90), unpack((function() local t = {} for i = 1, 90 do t[i] = s end return t end)()))"),
+    (
+        "formats",
+        "local s = string.rep('x', 1e7) return #string.format(string.rep('%s', 90), unpack((function() local t = {} for i = 1, 90 do t[i] = s end return t end)()))",
+    ),
     ("upper", "local s = string.rep('x', 3e7) local t = {} for i = 1, 1000 do t[i] = s:upper() .. i end"),
     ("concat", "local t = {} for i = 1, 20000 do t[i] = string.rep('x', 1e6) end return #table.concat(t)"),
-    ("concat of one", "local s = string.rep('x', 1e6) local t = {} for i = 1, 20000 do t[i] = s end return #table.concat(t)"),
+    (
+        "concat of one",
+        "local s = string.rep('x', 1e6) local t = {} for i = 1, 20000 do t[i] = s end return #table.concat(t)",
+    ),
     ("table", "local t = {} local i = 0 while true do i = i + 1 t[i] = i end"),
     ("tables", "local t = {} while true do t = {t} end"),
     ("hash", "local t = {} local i = 0 while true do i = i + 1 t['k' .. i] = i end"),
     ("closures", "local f = function() end while true do local g = f f = function() return g() end end"),
-    ("coroutines", "local t = {} while true do t[#t + 1] = coroutine.create(function() coroutine.yield() end) coroutine.resume(t[#t]) end"),
+    (
+        "coroutines",
+        "local t = {} while true do t[#t + 1] = coroutine.create(function() coroutine.yield() end) coroutine.resume(t[#t]) end",
+    ),
     ("nested coroutines", "local function f() coroutine.wrap(f)() end f()"),
     ("loadstring", "local i = 0 while true do i = i + 1 loadstring('return ' .. i)() end"),
     ("loadstring of much", "return loadstring('return ' .. string.rep('1+', 300000) .. '1')()"),
@@ -98,10 +119,16 @@ const BAD: &[(&str, &str)] = &[
     ("arguments", "KEYS = 1"),
     ("many commands", "while true do redis.call('get', 'other') end"),
     ("many writes", "local i = 0 while true do i = i + 1 redis.call('set', KEYS[1], i) end"),
-    ("writes without end", "local i = 0 while true do i = i + 1 redis.call('rpush', KEYS[1], string.rep('x', 10000)) end"),
+    (
+        "writes without end",
+        "local i = 0 while true do i = i + 1 redis.call('rpush', KEYS[1], string.rep('x', 10000)) end",
+    ),
     ("loop after a write", "redis.call('set', KEYS[1], 1) while true do end"),
     ("long argument", "return redis.call('set', KEYS[1], string.rep('x', 2e7))"),
-    ("many arguments", "return redis.call('mset', unpack((function() local t = {} for i = 1, 7000 do t[i] = 'a' end return t end)()))"),
+    (
+        "many arguments",
+        "return redis.call('mset', unpack((function() local t = {} for i = 1, 7000 do t[i] = 'a' end return t end)()))",
+    ),
 ];
 
 fn source_bombs() -> Vec<(String, String)> {
@@ -119,7 +146,10 @@ fn source_bombs() -> Vec<(String, String)> {
         ("locals", (0..1000).map(|n| format!("local a{n} = 1 ")).collect()),
         ("constants", (0..300_000).map(|n| format!("local a = 'c{n}' a = nil ")).collect()),
         ("long string", format!("return [[{}]]", "x".repeat(5_000_000))),
-        ("calls", format!("local f = function(x) return x end return {}1{}", "f(".repeat(150_000), ")".repeat(150_000))),
+        (
+            "calls",
+            format!("local f = function(x) return x end return {}1{}", "f(".repeat(150_000), ")".repeat(150_000)),
+        ),
         ("indexes", format!("local t = {{}} return t{}", ".x".repeat(300_000))),
         ("bytecode", "\u{1b}Lua".to_owned()),
         ("unfinished", "return 'x".to_owned()),
@@ -168,7 +198,8 @@ fn bad_scripts_end_and_leave_nothing() {
         client.call("DEL bad");
         // What it has tried to change is as it was, on whatever thread the next one runs.
         for _ in 0..3 {
-            let check = "local s = ('ab'):rep(2) return {s, s:upper(), type(KEYS), tostring(rawget(_G, 'x')), tostring(#ARGV)}";
+            let check =
+                "local s = ('ab'):rep(2) return {s, s:upper(), type(KEYS), tostring(rawget(_G, 'x')), tostring(#ARGV)}";
             let reply = client.try_call(&["EVAL", check, "0"]).unwrap();
             let got: Vec<String> = reply.items().iter().map(Value::text).collect();
             assert_eq!(got, ["abab", "ABAB", "table", "nil", "0"], "after {name}");
@@ -231,9 +262,7 @@ fn who_writes_the_keys_of_a_long_script_waits() {
     let server = start(Kind::Tarn, &["--shards", "1"]);
     let (mut client, mut writer): (Client, Client) = (server.client(), server.client());
     client.call("SET key before");
-    client
-        .send_raw(&encode(&["EVAL", "redis.call('get', KEYS[1]) while true do end", "1", "key"]))
-        .unwrap();
+    client.send_raw(&encode(&["EVAL", "redis.call('get', KEYS[1]) while true do end", "1", "key"])).unwrap();
     let mut other = server.client();
     // It runs for long by now: it holds its key.
     common::wait::until("it holds its key", || {

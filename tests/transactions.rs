@@ -1,5 +1,7 @@
-//! WATCH with many clients at once: what they do together is as if each EXEC that ran had run alone, also where keys are on disk
-//! only and where the server is killed in between; and what is watched is forgotten when its client is done.
+//! Transfers by many clients at once, with WATCH and by scripts: what they do together is as if each that ran had run alone, also
+//! where keys are on disk only and where the server is killed in between; and what is watched is forgotten when its client is done.
+//!
+//! `TARN_TRANSACTIONS_ROUNDS` is the number of kills in each fsync mode (2).
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -40,6 +42,13 @@ fn call(client: &mut Client, args: &[&str]) -> Result<Value, Gone> {
     client.try_call(args)
 }
 
+/// The same by a script, which changes what stands before the padding.
+const SCRIPT: &str = "local function change(key, by) \
+                          local amount, padding = redis.call('get', key):match('^(-?%d+) (.*)$') \
+                          redis.call('set', key, string.format('%d %s', amount + by, padding)) \
+                      end \
+                      change(KEYS[1], -ARGV[1]) change(KEYS[2], ARGV[1]) return 1";
+
 /// Moves something from one account to another; whether nobody came between.
 fn transfer(client: &mut Client, rng: &mut Rng) -> Result<bool, Gone> {
     let (from, to) = (rng.below(ACCOUNTS), rng.below(ACCOUNTS));
@@ -48,6 +57,11 @@ fn transfer(client: &mut Client, rng: &mut Rng) -> Result<bool, Gone> {
         return Ok(true);
     }
     call(client, &["WATCH", &from, &to])?;
+    if rng.one_in(3) {
+        call(client, &["UNWATCH"])?;
+        let moved = (1 + rng.below(9)).to_string();
+        return Ok(call(client, &["EVAL", SCRIPT, "2", &from, &to, &moved])?.int() == Some(1));
+    }
     let had = call(client, &["MGET", &from, &to])?;
     let [a, b] = [0, 1].map(|at| amount(&had.items()[at]));
     let moved = 1 + rng.below(9) as i64;
@@ -102,10 +116,17 @@ fn transfers_neither_make_nor_lose_anything() {
 
 #[test]
 fn a_kill_between_transfers_leaves_them_whole() {
-    let mut server = start(Kind::Tarn, &SMALL);
+    let rounds = std::env::var("TARN_TRANSACTIONS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2);
+    for mode in ["always", "everysec", "no"] {
+        kill_between_transfers(mode, rounds);
+    }
+}
+
+fn kill_between_transfers(mode: &str, rounds: u64) {
+    let mut server = start(Kind::Tarn, &[&SMALL[..], &["--appendfsync", mode]].concat());
     open_accounts(&mut server.client());
     let seed = seed_from("TARN_TRANSACTIONS_SEED");
-    for round in 0..4 {
+    for round in 0..rounds {
         std::thread::scope(|scope| {
             for n in 0..CLIENTS {
                 let (mut client, mut rng) = (server.client(), Rng(seed + round * CLIENTS + n));

@@ -52,7 +52,8 @@ pub(super) fn to_lua(machine: &mut Machine, reply: &[u8]) -> Option<Value> {
             b'(' => wrapped(machine, "big_number", line)?,
             b'*' | b'%' | b'~' | b'>' => match usize::try_from(number(line)?) {
                 Ok(count) => {
-                    let tab = if kind == b'*' || kind == b'>' { machine.table(count, 0) } else { machine.table(0, count) }?;
+                    let tab =
+                        if kind == b'*' || kind == b'>' { machine.table(count, 0) } else { machine.table(0, count) }?;
                     let outer = match kind {
                         b'%' => around(machine, "map", tab)?,
                         b'~' => around(machine, "set", tab)?,

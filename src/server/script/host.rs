@@ -102,10 +102,8 @@ pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
         Host::SetRepl => {
             let [value] = args[..] else { return run.fail(b"ERR redis.set_repl() requires one argument.", false) };
             if !matches!(value, Value::Number(0.0..=3.0)) {
-                return run.fail(
-                    b"ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.",
-                    false,
-                );
+                return run
+                    .fail(b"ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.", false);
             }
             run.machine.answer(&[]);
         }

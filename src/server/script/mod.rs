@@ -65,9 +65,8 @@ fn compile(body: &[u8], sha: Sha) -> Result<Arc<Script>> {
     meter::hold(2 * body.len())?;
     // Lines are counted from the shebang on.
     let source = if flags.any { &body[memchr::memchr(b'\n', body).unwrap_or(0)..] } else { body };
-    let chunk = Chunk::compile(source, "@user_script", &Limits::default()).map_err(|text| {
-        Error::Quoted([b"ERR Error compiling script (new function): ", &text[..]].concat().into())
-    })?;
+    let chunk = Chunk::compile(source, "@user_script", &Limits::default())
+        .map_err(|text| Error::Quoted([b"ERR Error compiling script (new function): ", &text[..]].concat().into()))?;
     meter::step(body.len() / meter::STEP_BYTES)?;
     let bytes = size_of::<Script>() + 8 * body.len();
     Ok(Arc::new(Script { sha, chunk, no_writes: flags.no_writes, has_flags: flags.any, bytes }))
@@ -86,7 +85,13 @@ fn script_of(ctx: &Ctx, body: &[u8], by_eval: bool) -> Result<Arc<Script>> {
 }
 
 /// Runs a script with `numkeys key… arg…`.
-fn run_with(ctx: &mut Ctx, args: Args<'_>, find: impl FnOnce(&Ctx) -> Result<Arc<Script>>, ro: bool, out: &mut Reply) -> Result {
+fn run_with(
+    ctx: &mut Ctx,
+    args: Args<'_>,
+    find: impl FnOnce(&Ctx) -> Result<Arc<Script>>,
+    ro: bool,
+    out: &mut Reply,
+) -> Result {
     let number = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
     if number > (args.len() - 3) as i64 {
         return Err(Error::err("ERR Number of keys can't be greater than number of args"));

@@ -272,7 +272,8 @@ impl Run<'_> {
         }
         let mut reply = Reply::new(self.resp);
         ctx.run(row, args, &mut reply)?;
-        let error = reply.as_slice().strip_prefix(b"-").map(|error| error.strip_suffix(b"\r\n").unwrap_or(error).to_vec());
+        let error =
+            reply.as_slice().strip_prefix(b"-").map(|error| error.strip_suffix(b"\r\n").unwrap_or(error).to_vec());
         let counted = error.is_some().then(|| reply.as_slice().into());
         ctx.note(Effect::Ran(Ran { slot: ctx.server.table.slot_of(row), error: counted }));
         match error {
