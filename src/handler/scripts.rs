@@ -1,7 +1,7 @@
 //! The scripts that the server knows, and those that run for long.
 //!
 //! A script is known by the SHA-1 of its text. What SCRIPT LOAD brought stays until SCRIPT FLUSH; of what EVAL brought the
-//! oldest leaves when there are more than [`MOST_EVALS`]. Every thread keeps at hand what it has run, as long as nothing was
+//! oldest leaves when there are more than [`MOST_EVALS`], or all take more bytes than they may. Every thread keeps at hand what it has run, as long as nothing was
 //! taken away ([`Scripts::generation`]): to run a script again takes no lock.
 
 use std::cell::RefCell;
@@ -91,8 +91,8 @@ impl Scripts {
         self.known.lock().scripts.contains_key(sha)
     }
 
-    /// Makes a script known, by EVAL or by SCRIPT LOAD.
-    pub fn add(&self, script: &Arc<Script>, by_eval: bool) {
+    /// Makes a script known, by EVAL or by SCRIPT LOAD, if all take no more than so many bytes; whether it is.
+    pub fn add(&self, script: &Arc<Script>, by_eval: bool, most_bytes: usize) -> bool {
         let mut known = self.known.lock();
         match known.scripts.get_mut(&script.sha) {
             Some((_, of_eval)) => {
@@ -100,21 +100,29 @@ impl Scripts {
                     *of_eval = false;
                     known.evals.retain(|sha| *sha != script.sha);
                 }
-                return;
+                return true;
             }
             None => _ = known.scripts.insert(script.sha, (script.clone(), by_eval)),
         }
         self.bytes.fetch_add(script.bytes, Ordering::Relaxed);
         if by_eval {
             known.evals.push_back(script.sha);
-            if known.evals.len() > MOST_EVALS.get()
-                && let Some(oldest) = known.evals.pop_front()
-                && let Some((script, _)) = known.scripts.remove(&oldest)
-            {
-                self.bytes.fetch_sub(script.bytes, Ordering::Relaxed);
-                self.evicted.fetch_add(1, Ordering::Relaxed);
-                self.generation.fetch_add(1, Ordering::Release);
-            }
+        }
+        while known.evals.len() > MOST_EVALS.get() || self.bytes.load(Ordering::Relaxed) > most_bytes {
+            let Some(oldest) = known.evals.pop_front() else { break };
+            self.remove(&mut known, &oldest);
+            self.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.bytes.load(Ordering::Relaxed) > most_bytes {
+            self.remove(&mut known, &script.sha);
+        }
+        known.scripts.contains_key(&script.sha)
+    }
+
+    fn remove(&self, known: &mut Known, sha: &Sha) {
+        if let Some((script, _)) = known.scripts.remove(sha) {
+            self.bytes.fetch_sub(script.bytes, Ordering::Relaxed);
+            self.generation.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -165,15 +173,20 @@ mod tests {
     #[test]
     fn of_evals_the_oldest_leaves_and_what_was_loaded_stays() {
         let scripts = Scripts::default();
-        scripts.add(&script(0), false);
+        const MUCH: usize = 1 << 20;
+        assert!(scripts.add(&script(0), false, MUCH));
         let many = MOST_EVALS.get() as u8;
-        (1..=many).for_each(|n| scripts.add(&script(n), true));
+        (1..=many).for_each(|n| _ = scripts.add(&script(n), true, MUCH));
         // From now on it is not EVAL's any more.
-        scripts.add(&script(1), false);
+        scripts.add(&script(1), false, MUCH);
         assert!(scripts.find(&[2; 40]).is_some());
-        (many + 1..=many + 2).for_each(|n| scripts.add(&script(n), true));
+        (many + 1..=many + 2).for_each(|n| _ = scripts.add(&script(n), true, MUCH));
         assert_eq!([0, 1, 2, 3].map(|n| scripts.find(&[n; 40]).is_some()), [true, true, false, true]);
         assert_eq!(scripts.counts(), (4 + usize::from(many) - 2, 10 * (2 + usize::from(many)), 1));
+        // Where there is no more room, those of EVAL leave, and a further one is refused.
+        assert!(scripts.add(&script(100), false, 30) && scripts.counts().0 == 3);
+        assert!(!scripts.add(&script(101), false, 30) && !scripts.add(&script(102), true, 30));
+        assert_eq!(scripts.counts().1, 30);
         scripts.flush();
         assert!(scripts.find(&[0; 40]).is_none() && scripts.counts().1 == 0);
     }

@@ -137,20 +137,13 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.line("allocator_muzzy", 0);
     with_human(text, "total_system_memory", sys::machine_memory_bytes());
     with_human(text, "used_memory_lua", 0);
-    zeros(
-        text,
-        &[
-            "used_memory_vm_eval",
-            "used_memory_scripts_eval",
-            "number_of_cached_scripts",
-            "number_of_functions",
-            "number_of_libraries",
-            "used_memory_vm_functions",
-        ],
-    );
+    zeros(text, &["used_memory_vm_eval", "number_of_functions", "number_of_libraries", "used_memory_vm_functions"]);
     with_human(text, "used_memory_vm_total", 0);
     text.line("used_memory_functions", 0);
-    with_human(text, "used_memory_scripts", 0);
+    let (scripts, script_bytes, _) = server.scripts.counts();
+    text.line("number_of_cached_scripts", scripts);
+    text.line("used_memory_scripts_eval", script_bytes);
+    with_human(text, "used_memory_scripts", script_bytes as u64);
     // The budget in force: dashboards divide by it. What was asked for is what CONFIG GET answers.
     with_human(text, "maxmemory", server.budget.lock().total_bytes);
     // It has no effect and stands therefore in no setting.
@@ -277,11 +270,11 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
             "expired_time_cap_reached_count",
             "expire_cycle_cpu_milliseconds",
             "evicted_keys",
-            "evicted_scripts",
             "total_eviction_exceeded_time",
             "current_eviction_exceeded_time",
         ],
     );
+    text.line("evicted_scripts", facts.server.scripts.counts().2);
     text.line("evicted_clients", facts.server.buffers.evicted.load(Ordering::Relaxed));
     text.line("keyspace_hits", shards.keyspace_hits);
     text.line("keyspace_misses", shards.keyspace_misses);

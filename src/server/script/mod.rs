@@ -14,6 +14,7 @@ mod run;
 use std::sync::Arc;
 
 use super::{help, unknown_subcommand};
+use crate::handler::limits::Bounds;
 use crate::handler::scripts::{Script, Sha};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::lua::{Chunk, Limits};
@@ -58,37 +59,40 @@ fn flags_of(body: &[u8]) -> Result<Flags> {
     Ok(flags)
 }
 
+/// Bytes of a text that are compiled in the time of a step.
+const COMPILED_BYTES_A_STEP: usize = 8;
+
 fn compile(body: &[u8], sha: Sha) -> Result<Arc<Script>> {
     let flags = flags_of(body)?;
-    // It may take long, and is refused in time.
-    meter::foresee((body.len() / meter::STEP_BYTES) as u64)?;
+    // What takes long is compiled where nobody waits.
+    meter::foresee((body.len() / COMPILED_BYTES_A_STEP) as u64)?;
     meter::hold(2 * body.len())?;
     // Lines are counted from the shebang on.
     let source = if flags.any { &body[memchr::memchr(b'\n', body).unwrap_or(0)..] } else { body };
     let chunk = Chunk::compile(source, "@user_script", &Limits::default())
         .map_err(|text| Error::Quoted([b"ERR Error compiling script (new function): ", &text[..]].concat().into()))?;
-    meter::step(body.len() / meter::STEP_BYTES)?;
-    let bytes = size_of::<Script>() + 8 * body.len();
+    meter::step(body.len() / COMPILED_BYTES_A_STEP)?;
+    let bytes = size_of::<Script>() + chunk.bytes();
     Ok(Arc::new(Script { sha, chunk, no_writes: flags.no_writes, has_flags: flags.any, bytes }))
 }
 
 /// The script of this text; it is known from now on.
-fn script_of(ctx: &Ctx, body: &[u8], by_eval: bool) -> Result<Arc<Script>> {
+fn script_of(ctx: &mut Ctx, body: &[u8], by_eval: bool) -> Result<Arc<Script>> {
     meter::step(1 + body.len() / meter::STEP_BYTES)?;
     let sha = sha1_hex(body);
     if let Some(script) = ctx.server.scripts.find(&sha).filter(|_| by_eval) {
         return Ok(script);
     }
     let script = compile(body, sha)?;
-    ctx.server.scripts.add(&script, by_eval);
-    Ok(script)
+    let most_bytes = Bounds::of(ctx.settings()).command;
+    if ctx.server.scripts.add(&script, by_eval, most_bytes) || by_eval { Ok(script) } else { Err(Error::TooMuch) }
 }
 
 /// Runs a script with `numkeys key… arg…`.
 fn run_with(
     ctx: &mut Ctx,
     args: Args<'_>,
-    find: impl FnOnce(&Ctx) -> Result<Arc<Script>>,
+    find: impl FnOnce(&mut Ctx) -> Result<Arc<Script>>,
     ro: bool,
     out: &mut Reply,
 ) -> Result {
@@ -112,7 +116,7 @@ fn by_text(ctx: &mut Ctx, args: Args<'_>, ro: bool, out: &mut Reply) -> Result {
 }
 
 fn by_sha(ctx: &mut Ctx, args: Args<'_>, ro: bool, out: &mut Reply) -> Result {
-    let find = |ctx: &Ctx| {
+    let find = |ctx: &mut Ctx| {
         let sha = Sha::try_from(args[1].to_ascii_lowercase()).ok();
         let found = sha.and_then(|sha| ctx.server.scripts.find(&sha));
         found.ok_or(Error::err("NOSCRIPT No matching script. Please use EVAL."))
