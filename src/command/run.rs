@@ -542,7 +542,7 @@ fn wishes<'a>(session: &'a Session, command: &'a Command, args: Args<'a>) -> imp
 
 /// Whether a command writes keys at all.
 fn may_write(command: &Command) -> bool {
-    [flags::WRITE, flags::MAY_REPLICATE, flags::KEEPS_RESULT].iter().any(|what| command.has(*what))
+    [flags::WRITE, flags::MAY_WRITE, flags::KEEPS_RESULT].iter().any(|what| command.has(*what))
 }
 
 /// The key that somebody else goes through and that keeps a call from running: its core, and the key.

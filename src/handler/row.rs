@@ -39,6 +39,8 @@ pub mod flags {
     /// Leaves messages with network threads.
     pub const PUBLISHES: u32 = 1 << 21;
     pub const NO_MANDATORY_KEYS: u32 = 1 << 22;
+    /// May write, though it is no command that writes.
+    pub const MAY_WRITE: u32 = 1 << 23;
     /// Needs the lease of all shards.
     pub const ALL_SHARDS: u32 = 1 << 24;
     /// Always runs on a shard's thread: it walks or waits.

@@ -69,7 +69,7 @@ pub fn acl_categories(row: &Command) -> Vec<&'static str> {
         (in_group(Group::HyperLogLog), "hyperloglog"),
         (in_group(Group::Geo), "geo"),
         (in_group(Group::Stream), "stream"),
-        (has(flags::PUBSUB) || in_group(Group::PubSub), "pubsub"),
+        (has(flags::PUBSUB), "pubsub"),
         (administrative, "admin"),
         (has(flags::FAST), "fast"),
         (!has(flags::FAST), "slow"),

@@ -208,7 +208,7 @@ fn script_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 const EVALS: u32 = flags::NOSCRIPT | flags::STALE | flags::SKIP_MONITOR | flags::NO_MANDATORY_KEYS | flags::MOVABLEKEYS;
-const WRITES: u32 = EVALS | flags::MAY_REPLICATE;
+const WRITES: u32 = EVALS | flags::MAY_WRITE;
 const READS: u32 = EVALS | flags::READONLY;
 const KEYS: &[KeySpec] = &[KeySpec::counted(2, 1, key::RW | key::ACCESS | key::UPDATE)];
 const READ_KEYS: &[KeySpec] = &[KeySpec::counted(2, 1, key::RO | key::ACCESS)];
