@@ -261,7 +261,7 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
     }
     let writes = session.writes(command);
     if gate & gate::REFUSED != 0
-        && writes
+        && session.surely_writes(command)
         && let Some(why) = server.engine.refusal()
     {
         return Err(Error::Misconf(why.to_string().into()));

@@ -302,7 +302,12 @@ pub struct Labels {
 impl Session {
     /// Whether a command counts as one that writes: EXEC does if anything does that it is to run.
     pub fn writes(&self, command: &Command) -> bool {
-        self.does(command, flags::WRITE) || self.does(command, flags::MAY_WRITE)
+        self.surely_writes(command) || self.does(command, flags::MAY_WRITE)
+    }
+
+    /// The same, but for scripts: these find out as they call what writes.
+    pub fn surely_writes(&self, command: &Command) -> bool {
+        self.does(command, flags::WRITE)
     }
 
     /// Whether a command leaves messages with network threads, or is EXEC and one does that it is to run.
