@@ -489,6 +489,7 @@ fn under_lease<'e>(
                 command.name
             );
             let lsn = ctx.txn.commit(&server.engine.log);
+            ctx.at_commit();
             ctx.take_wait().map_or(Ok((lsn, false)), |wait| Err(Again::Waits(wait, lsn)))
         }
         Err(error) => {

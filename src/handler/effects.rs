@@ -4,7 +4,8 @@
 //! |---|---|
 //! | a change of the session | at once, as the commands behind it in the same EXEC go by it; a rollback restores what was before |
 //! | a subscription | at once, too; the thread of the connection is told when the command has committed |
-//! | a command that ran within it, to be counted; a kill; a message | noted; it leaves as the reply does, once the log holds what it tells |
+//! | a kill, the end of another one's wait | when the command has committed |
+//! | a command that ran within it, to be counted; a message | noted; it leaves as the reply does, once the log holds what it tells |
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
 //! the run that commits has effects. So nothing outside the write set is changed but through [`Ctx::alter`] and
@@ -40,7 +41,8 @@ pub enum Effect {
     /// Ends the wait of another connection.
     Unblock(Arc<Client>, Arc<Waiter>, End),
     /// The connection has subscribed to something: its thread gives it what is published from now on.
-    Subscribed(By, Name),
+    /// Those are meant that come after so many.
+    Subscribed(By, Name, u64),
     /// It has ended a subscription.
     Unsubscribed(By, Name),
     /// A message, to those who hear it.
@@ -87,7 +89,7 @@ impl Effects {
         while self.noted.len() > len {
             match self.noted.pop() {
                 Some(Effect::Session(before)) => session.restore(*before),
-                Some(Effect::Subscribed(by, name)) => session.undo_subscription(by, &name, true),
+                Some(Effect::Subscribed(by, name, _)) => session.undo_subscription(by, &name, true),
                 Some(Effect::Unsubscribed(by, name)) => session.undo_subscription(by, &name, false),
                 _ => {}
             }
@@ -97,6 +99,23 @@ impl Effects {
     /// Whether a connection is about to be killed.
     pub fn kills(&self, client: u64) -> bool {
         self.noted.iter().any(|effect| matches!(effect, Effect::Kill(other) if other.id == client))
+    }
+
+    /// The command has committed: who is killed or is to wait no more gets nothing from now on, not even of what the command
+    /// itself has written.
+    #[inline]
+    pub(super) fn at_commit(&self) {
+        for effect in &self.noted {
+            match effect {
+                Effect::Kill(client) => client.kill(),
+                Effect::Unblock(client, waiter, end) => {
+                    if waiter.end(*end) {
+                        client.news.notify_one();
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The command has committed: what is to leave with its reply.
@@ -114,6 +133,12 @@ impl Ctx<'_, '_> {
     pub fn alter(&mut self) -> &mut Session {
         self.effects.noted.push(Effect::Session(Box::new(self.session.state())));
         self.session
+    }
+
+    /// The command has committed.
+    #[inline]
+    pub fn at_commit(&self) {
+        self.effects.at_commit();
     }
 
     /// What the command, which has committed, waits for, if it does.
@@ -141,14 +166,12 @@ impl Ctx<'_, '_> {
 pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         match effect {
-            Effect::Session(_) | Effect::Subscribed(..) | Effect::Unsubscribed(..) => {}
             Effect::Publish(publication) => publication.leave(),
-            Effect::Kill(client) => client.kill(),
-            Effect::Unblock(client, waiter, end) => {
-                if waiter.end(end) {
-                    client.news.notify_one();
-                }
-            }
+            Effect::Session(_)
+            | Effect::Subscribed(..)
+            | Effect::Unsubscribed(..)
+            | Effect::Kill(_)
+            | Effect::Unblock(..) => {}
             Effect::Ran(ran) => stats.into_iter().for_each(|stats| stats.count_ran(&ran)),
         }
     }

@@ -11,11 +11,11 @@
 //! few, are behind one that is not touched as long as there are none.
 //!
 //! A subscription counts from when its command runs. Messages come after the reply to it, as its connection gives itself to
-//! its thread when that stands in its output.
+//! its thread when that stands in its output; and only those that were published after it: messages are numbered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_queue::SegQueue;
 use parking_lot::{Mutex, RwLock};
@@ -68,7 +68,10 @@ impl Message {
 /// Messages that a network thread has not taken yet.
 #[derive(Default)]
 pub struct Messages {
-    queue: SegQueue<Arc<Message>>,
+    queue: SegQueue<Queued>,
+    /// Messages that were ever left here.
+    count: AtomicU64,
+    /// Bytes that those in the queue will become in the outputs of subscribers.
     bytes: AtomicUsize,
     /// The thread was told, and has not looked since.
     told: AtomicBool,
@@ -77,8 +80,18 @@ pub struct Messages {
     behind: Arc<AtomicUsize>,
 }
 
-/// Bytes of messages that a thread may be behind before who publishes waits.
-const MOST_BEHIND: Scaled<usize> = Scaled::new(8 << 20);
+/// A message on its way.
+pub struct Queued {
+    /// What was published.
+    pub message: Arc<Message>,
+    /// The so-many-th that was left with the thread. Who has subscribed later does not hear it.
+    pub number: u64,
+    /// Bytes that it will become.
+    bytes: usize,
+}
+
+/// Bytes of output that a thread may be behind before who publishes waits.
+const MOST_BEHIND: Scaled<usize> = Scaled::new(64 << 20);
 
 impl std::fmt::Debug for Messages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -87,31 +100,37 @@ impl std::fmt::Debug for Messages {
 }
 
 impl Messages {
-    fn put(&self, message: Arc<Message>) {
-        let more = message.bytes();
+    fn put(&self, message: Arc<Message>, subscribers: u64) {
+        let more = message.bytes().saturating_mul(subscribers.max(1) as usize);
         let before = self.bytes.fetch_add(more, Ordering::Relaxed);
         if before < MOST_BEHIND.get() && before + more >= MOST_BEHIND.get() {
             self.behind.fetch_add(1, Ordering::Relaxed);
         }
-        self.queue.push(message);
+        let number = self.count.fetch_add(1, Ordering::SeqCst);
+        self.queue.push(Queued { message, number, bytes: more });
         if !self.told.swap(true, Ordering::SeqCst) {
             self.wake.notify_one();
         }
     }
 
     /// The next one.
-    pub fn take(&self) -> Option<Arc<Message>> {
-        let message = self.queue.pop().or_else(|| {
+    pub fn take(&self) -> Option<Queued> {
+        let queued = self.queue.pop().or_else(|| {
             self.told.store(false, Ordering::SeqCst);
             // Who came before that has told nobody.
             self.queue.pop()
         })?;
-        let less = message.bytes();
+        let less = queued.bytes;
         let before = self.bytes.fetch_sub(less, Ordering::Relaxed);
         if before >= MOST_BEHIND.get() && before - less < MOST_BEHIND.get() {
             self.behind.fetch_sub(1, Ordering::Relaxed);
         }
-        Some(message)
+        Some(queued)
+    }
+
+    /// How many have been left so far.
+    fn so_far(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
     }
 
     /// Waits until there are some.
@@ -204,14 +223,15 @@ impl Hub {
 
     /// Who is to get a message, and how many will hear it: a connection hears it once for its channel and once for each
     /// pattern.
-    fn listeners(&self, shard: bool, channel: &[u8]) -> (SmallVec<[Arc<Messages>; 2]>, u64) {
-        let mut to = SmallVec::<[Arc<Messages>; 2]>::new();
+    fn listeners(&self, shard: bool, channel: &[u8]) -> (Threads, u64) {
+        let mut to = Threads::new();
         let mut count = 0;
         let mut hear = |threads: &Threads| {
             count += sum(threads);
-            for (thread, _) in threads {
-                if !to.iter().any(|other| Arc::ptr_eq(other, thread)) {
-                    to.push(thread.clone());
+            for (thread, more) in threads {
+                match to.iter_mut().find(|(other, _)| Arc::ptr_eq(other, thread)) {
+                    Some((_, count)) => *count += more,
+                    None => to.push((thread.clone(), *more)),
                 }
             }
         };
@@ -324,14 +344,14 @@ impl Drop for Subscriptions {
 /// A message on its way to those threads.
 #[derive(Debug)]
 pub struct Publication {
-    to: SmallVec<[Arc<Messages>; 2]>,
+    to: Threads,
     message: Arc<Message>,
 }
 
 impl Publication {
     /// Leaves it with the threads.
     pub fn leave(self) {
-        self.to.iter().for_each(|thread| thread.put(self.message.clone()));
+        self.to.iter().for_each(|(thread, count)| thread.put(self.message.clone(), (*count).into()));
     }
 }
 
@@ -368,7 +388,8 @@ impl Ctx<'_, '_> {
         if all.add(by, &name) {
             // A refusal ends the command soon enough.
             _ = meter::hold(name.len() + SUBSCRIPTION_BYTES);
-            self.note(Effect::Subscribed(by, name));
+            let since = self.session.client.messages.so_far();
+            self.note(Effect::Subscribed(by, name, since));
         }
     }
 
@@ -438,11 +459,11 @@ mod tests {
     fn who_is_far_behind_is_seen_until_it_is_not() {
         let hub = Hub::default();
         let messages = hub.messages();
-        let text = vec![0; MOST_BEHIND.get() / 4];
+        let text = vec![0; MOST_BEHIND.get() / 8];
         let message = || Arc::new(Message { shard: false, channel: (*b"c").into(), text: text[..].into() });
-        (0..3).for_each(|_| messages.put(message()));
+        (0..3).for_each(|_| messages.put(message(), 2));
         assert!(!hub.is_behind());
-        (0..3).for_each(|_| messages.put(message()));
+        (0..3).for_each(|_| messages.put(message(), 2));
         assert!(hub.is_behind());
         (0..6).for_each(|_| _ = messages.take().unwrap());
         assert!(!hub.is_behind() && messages.take().is_none());

@@ -8,7 +8,7 @@ use super::{Command, OwnedArgs, flags};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
 use crate::shard::engine::watch::Watch;
-use crate::shard::memory::blocked::Waiter;
+use crate::shard::memory::blocked::{End, Waiter};
 use crate::shard::memory::names::Names;
 use crate::util::alloc;
 
@@ -186,7 +186,7 @@ pub struct Client {
     pub multi_bytes: AtomicU64,
     /// Room in its query buffer.
     pub query_free: AtomicU64,
-    /// Memory of its buffers, in use or not, and of MULTI's queue.
+    /// Memory of its buffers, in use or not, of MULTI's queue, and of its subscriptions.
     pub buffer_bytes: AtomicU64,
     /// Its request that waits or runs elsewhere, then the reply on its way to it.
     pub away_bytes: AtomicU64,
@@ -217,13 +217,13 @@ impl Client {
 
     /// What of that others may want closed: its buffers and what is on its way into them.
     pub fn held_bytes(&self) -> u64 {
-        let held = [&self.buffer_bytes, &self.away_bytes, &self.subscription_bytes];
-        held.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+        self.buffer_bytes.load(Ordering::Relaxed) + self.away_bytes.load(Ordering::Relaxed)
     }
 
     /// Closes the connection from any thread; it runs nothing more.
     pub fn kill(&self) {
         self.bits.fetch_or(bits::CLOSING, Ordering::SeqCst);
+        self.end_wait(End::Gone);
         // As long as this is held the descriptor is not closed.
         let left = self.left.lock();
         if !*left {
@@ -231,6 +231,13 @@ impl Client {
         }
         drop(left);
         self.killed.notify_one();
+    }
+
+    /// Ends the wait of its command, if it waits.
+    pub fn end_wait(&self, why: End) {
+        if let Some(waiter) = self.waits_for() {
+            waiter.end(why);
+        }
     }
 
     /// What a command of it waits for.

@@ -175,7 +175,8 @@ impl Connection {
         if let Some(session) = &state.session {
             client.multi_bytes.store(session.multi_bytes() as u64, Ordering::Relaxed);
         }
-        let memory = state.memory_bytes() as u64 + client.multi_bytes.load(Ordering::Relaxed);
+        let subscriptions = client.subscription_bytes.load(Ordering::Relaxed);
+        let memory = state.memory_bytes() as u64 + client.multi_bytes.load(Ordering::Relaxed) + subscriptions;
         client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);
         client.query_free.store((state.input.capacity() - state.input.len()) as u64, Ordering::Relaxed);
         client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
@@ -407,8 +408,7 @@ impl Connection {
                     client = self.client.addr,
                     "closing a client that speaks HTTP: somebody may be attacking"
                 );
-                state.out.truncate(0);
-                state.replies = 0;
+                state.drop_output();
                 return Some(Stop::Close);
             }
             unknown(state.session.as_deref_mut(), args, &mut state.out);
@@ -461,7 +461,11 @@ impl Connection {
         let session = state.session.as_deref_mut()?;
         match session.reply_mode {
             ReplyMode::On | ReplyMode::SkipNext => {}
-            _ if session.speaks => {}
+            mode if session.speaks => {
+                if mode == ReplyMode::Skip {
+                    session.reply_mode = ReplyMode::On;
+                }
+            }
             mode => {
                 state.out.truncate(begin);
                 if mode == ReplyMode::Skip {
@@ -548,8 +552,10 @@ impl Connection {
             tracing::warn!(client = self.client.id, "closing client that passed client-output-buffer-limit");
             self.count(|stats| &stats.over_output, 1);
             state.broken = true;
-            // Nobody reads it: it takes no memory until the task has its turn.
+            // Nobody reads it: it takes no memory until the task has its turn, whatever that waits for.
             state.drop_output();
+            self.client.kill();
+            self.account(state);
         }
         if state.out.is_empty() && state.effects.is_empty() || self.queued.get() || state.broken {
             return;

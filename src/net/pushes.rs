@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use super::connection::Connection;
 use super::state::State;
 use crate::handler::effects::Effect;
+use crate::handler::pubsub::{By, Name};
 
 impl Connection {
     /// A command has committed: what it has noted. Subscriptions are the thread's at once, as the reply stands in the output.
@@ -24,8 +25,8 @@ impl Connection {
         let mut subscribers = self.worker.subscribers.borrow_mut();
         for effect in effects {
             match effect {
-                Effect::Subscribed(by, name) => {
-                    subscribers.add(by, name.clone(), self.clone());
+                Effect::Subscribed(by, name, since) => {
+                    subscribers.add(by, name.clone(), self.clone(), since);
                     state.hears.insert((by, name));
                 }
                 Effect::Unsubscribed(by, name) => {
@@ -46,6 +47,11 @@ impl Connection {
         for (by, name) in std::mem::take(&mut state.hears) {
             subscribers.remove(by, &name, self.client.id);
         }
+    }
+
+    /// Whether it hears this.
+    pub(super) fn hears(&self, by: By, name: &Name) -> bool {
+        self.state.borrow().hears.contains(&(by, name.clone()))
     }
 
     /// The protocol in which it is written to.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use super::connection::Connection;
 use super::worker::Worker;
-use crate::handler::pubsub::{By, Message, Name};
+use crate::handler::pubsub::{By, Message, Name, Queued};
 use crate::resp::Reply;
 use crate::util::glob;
 use crate::util::scale::Scaled;
@@ -17,25 +17,31 @@ use crate::util::scale::Scaled;
 /// Outputs that are sent between two looks at the sockets.
 const SLICE: Scaled<usize> = Scaled::new(128).in_unit_tests(4);
 /// Outputs that are written into before they are sent, and bytes: of several messages one connection gets what it can at once.
-const MOST_WRITTEN: Scaled<usize> = Scaled::new(4096).in_unit_tests(16);
-const MOST_BYTES: Scaled<usize> = Scaled::new(1 << 20).in_unit_tests(4096);
+const MOST_WRITTEN: Scaled<usize> = Scaled::new(128 << 10).in_unit_tests(16);
+const MOST_BYTES: Scaled<usize> = Scaled::new(8 << 20).in_unit_tests(4096);
+/// Outputs that are written into between two looks at the sockets.
+const TURN: Scaled<usize> = Scaled::new(2048).in_unit_tests(4);
 
-type Connections = HashMap<u64, Rc<Connection>, foldhash::fast::RandomState>;
+/// Connections by their clients' ids, and the number from which on messages are for them.
+type Connections = HashMap<u64, (Rc<Connection>, u64), foldhash::fast::RandomState>;
 
 /// Connections of a thread by what they have subscribed to.
 #[derive(Default)]
 pub(super) struct Subscribers {
     of: [HashMap<Name, Connections, foldhash::fast::RandomState>; 3],
+    /// Changes whenever a connection no longer hears something.
+    generation: u64,
 }
 
 impl Subscribers {
     /// A connection hears this from now on.
-    pub(super) fn add(&mut self, by: By, name: Name, connection: Rc<Connection>) {
-        self.of[by as usize].entry(name).or_default().insert(connection.client.id, connection);
+    pub(super) fn add(&mut self, by: By, name: Name, connection: Rc<Connection>, since: u64) {
+        self.of[by as usize].entry(name).or_default().insert(connection.client.id, (connection, since));
     }
 
     /// A connection no longer hears this.
     pub(super) fn remove(&mut self, by: By, name: &[u8], client: u64) {
+        self.generation += 1;
         let names = &mut self.of[by as usize];
         if let Some(connections) = names.get_mut(name) {
             connections.remove(&client);
@@ -46,18 +52,19 @@ impl Subscribers {
     }
 
     /// Who hears a message: those of its channel, then those of each pattern that it matches.
-    fn listeners(&self, message: &Message) -> Vec<(Option<Name>, Vec<Rc<Connection>>)> {
+    fn listeners(&self, Queued { message, number, .. }: &Queued) -> Vec<(By, Name, Vec<Rc<Connection>>)> {
         let by = if message.shard { By::Shard } else { By::Channel };
-        let all = |connections: &Connections| connections.values().cloned().collect::<Vec<_>>();
-        let mut to: Vec<_> = self.of[by as usize]
-            .get(&*message.channel)
-            .map(|connections| (None, all(connections)))
-            .into_iter()
-            .collect();
+        let all = |connections: &Connections| {
+            let hears = connections.values().filter(|(_, since)| since <= number);
+            hears.map(|(connection, _)| connection.clone()).collect::<Vec<_>>()
+        };
+        let of_channel = self.of[by as usize].get_key_value(&*message.channel);
+        let mut to: Vec<_> =
+            of_channel.map(|(name, connections)| (by, name.clone(), all(connections))).into_iter().collect();
         if !message.shard {
             let patterns = self.of[By::Pattern as usize].iter();
             let matching = patterns.filter(|(pattern, _)| glob::matches(pattern, &message.channel));
-            to.extend(matching.map(|(pattern, connections)| (Some(pattern.clone()), all(connections))));
+            to.extend(matching.map(|(pattern, connections)| (By::Pattern, pattern.clone(), all(connections))));
         }
         to
     }
@@ -101,9 +108,7 @@ impl Written {
         (self.outputs, self.bytes) = (0, 0);
         for some in connections.chunks(SLICE.get()) {
             some.iter().for_each(Connection::send_pushed);
-            if some.len() == SLICE.get() {
-                tokio::task::yield_now().await;
-            }
+            tokio::task::yield_now().await;
         }
         connections.clear();
         self.connections = connections;
@@ -117,20 +122,30 @@ impl Worker {
         let mut written = Written::default();
         loop {
             self.messages.come().await;
-            while let Some(message) = self.messages.take() {
-                let listeners = self.subscribers.borrow().listeners(&message);
-                for (pattern, connections) in listeners {
+            while let Some(queued) = self.messages.take() {
+                let (listeners, generation) = {
+                    let subscribers = self.subscribers.borrow();
+                    (subscribers.listeners(&queued), subscribers.generation)
+                };
+                for (by, name, connections) in listeners {
                     let mut encoded = [const { None }; 2];
                     for connection in connections {
+                        // Others have had turns since: it may have ended this.
+                        if self.subscribers.borrow().generation != generation && !connection.hears(by, &name) {
+                            continue;
+                        }
                         let proto = connection.proto();
+                        let pattern = (by == By::Pattern).then_some(&*name);
                         let bytes = encoded[usize::from(proto == 3)]
-                            .get_or_insert_with(|| encode(&message, pattern.as_deref(), proto));
+                            .get_or_insert_with(|| encode(&queued.message, pattern, proto));
                         if connection.push(bytes) {
                             written.connections.push(connection);
                         }
                         (written.outputs, written.bytes) = (written.outputs + 1, written.bytes + bytes.len());
                         if written.is_much() {
                             written.send().await;
+                        } else if written.outputs.is_multiple_of(TURN.get()) {
+                            tokio::task::yield_now().await;
                         }
                     }
                 }

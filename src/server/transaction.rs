@@ -186,7 +186,10 @@ mod tests {
         let mut out = Reply::new(2);
         let result = exec(&mut ctx, args.as_args(), &mut out);
         match result {
-            Ok(()) => _ = ctx.txn.commit(&server.engine.log),
+            Ok(()) => {
+                ctx.txn.commit(&server.engine.log);
+                ctx.at_commit();
+            }
             Err(_) => ctx.rollback_to(Mark::default()),
         }
         drop(ctx.into_lease());

@@ -21,7 +21,7 @@ use crate::handler::buffers::Away;
 use crate::handler::effects::Wait;
 use crate::handler::session::{Waiting, bits};
 use crate::log::Lsn;
-use crate::shard::actor::{Job, Lease, ShardSet};
+use crate::shard::actor::{Job, Lease};
 use crate::shard::memory::blocked::{Again, Due, End, Next, Parked, Waiter};
 use crate::shard::memory::core::Core;
 use crate::shard::memory::object::Kind;
@@ -51,28 +51,19 @@ impl Waits {
     }
 }
 
-/// Takes a waiter out of the lines in which it stands. Shards that are not at hand are told.
+/// Takes a waiter out of the lines in which it stands. In shards that are not at hand that is done later, and whoever is behind it
+/// there is looked at: it may have waited for it meanwhile.
 fn leave(server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>, have_others_looked_at: bool) {
-    let mut far = ShardSet::new();
-    for key in &waiter.keys {
-        let shard = server.engine.router.shard_of(key);
-        match lease.binary_search_by_key(&shard, |core| core.shard) {
-            Ok(at) => remove(&mut lease[at], waiter, key, have_others_looked_at),
-            Err(_) => far.push(shard),
+    for shard in waiter.shards() {
+        if let Ok(at) = lease.binary_search_by_key(&shard, |core| core.shard) {
+            waiter.keys_in(shard).for_each(|key| remove(&mut lease[at], waiter, key, have_others_looked_at));
+            continue;
         }
-    }
-    far.sort_unstable();
-    far.dedup();
-    // One by one: they need not be had together.
-    for shard in far {
+        // One by one: they need not be had together.
         let (waiter, to_serve) = (waiter.clone(), server.clone());
         let job: Job = Box::new(move |mut lease| {
             if let Some(core) = lease.first_mut() {
-                for key in &waiter.keys {
-                    if to_serve.engine.router.shard_of(key) == core.shard {
-                        remove(core, &waiter, key, have_others_looked_at);
-                    }
-                }
+                waiter.keys_in(shard).for_each(|key| remove(core, &waiter, key, true));
             }
             serve(&to_serve, lease)
         });
@@ -95,7 +86,8 @@ impl Request {
             let waiter = waits.waiter.clone();
             return self.wait_as(&server, &waiter, lease);
         }
-        let Wait { mut keys, kind, hears_all, until_ms, whole, args } = what;
+        let Wait { keys, kind, hears_all, until_ms, whole, args } = what;
+        let mut keys: Vec<_> = keys.into_iter().map(|key| (server.engine.router.shard_of(&key), key)).collect();
         keys.sort_unstable();
         keys.dedup();
         self.args = args.unwrap_or(self.args);
@@ -109,26 +101,36 @@ impl Request {
         }
         *waiting = Waiting::For(waiter.clone(), until_ms);
         drop(waiting);
-        for key in &waiter.keys {
-            let shard = server.engine.router.shard_of(key);
-            if let Ok(at) = lease.binary_search_by_key(&shard, |core| core.shard) {
-                lease[at].blocked.add(ns, key, &waiter);
-            }
+        for core in lease.iter_mut() {
+            waiter.keys_in(core.shard).for_each(|key| core.blocked.add(ns, key, &waiter));
         }
         client.set_bit(bits::BLOCKED, true);
         self.wait_as(&server, &waiter, lease);
         client.news.notify_one();
+        if server.buffers.are_full() {
+            crate::server::client::evict(&server);
+        }
     }
 
     fn wait_as(self, server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>) {
         match waiter.again(Box::new(self)) {
             Again::Waits => {}
             Again::Run(parked) => request(parked, |request| request.post(Place::Here)),
-            Again::End(parked, end) => {
-                leave(server, waiter, lease, true);
-                request(parked, |request| request.answer(end));
-            }
+            Again::End(parked, end) => request(parked, |request| request.end(server, end, lease)),
         }
+    }
+
+    /// Why its wait is to end, if that was said while it was on its way to be served.
+    pub(super) fn is_to_end(&self) -> Option<End> {
+        self.waits.as_ref()?.waiter.is_to_end()
+    }
+
+    /// Ends its wait: it is not served any more.
+    pub(super) fn end(self, server: &Arc<Server>, end: End, lease: &mut Lease<'_>) {
+        if let Some(waits) = &self.waits {
+            waits.leave(server, lease, false);
+        }
+        self.answer(end);
     }
 
     /// Answers that its wait has ended.
@@ -162,6 +164,18 @@ pub fn end_wait(server: &Arc<Server>, waiter: &Arc<Waiter>) {
     }
 }
 
+/// Has those served, too, who wait for what a sweep removes.
+pub fn serve_after_sweeps(server: &Arc<Server>) {
+    let weak = Arc::downgrade(server);
+    let serve_shard = move |shard| {
+        if let Some(server) = weak.upgrade() {
+            let engine = server.engine.clone();
+            engine.post([shard].into_iter().collect(), Box::new(move |lease| serve(&server, lease)));
+        }
+    };
+    _ = server.engine.serve.set(Box::new(serve_shard));
+}
+
 /// Serves those who wait for what has been changed under this lease.
 #[inline]
 pub fn serve<'e>(server: &Arc<Server>, lease: Lease<'e>) -> Lease<'e> {
@@ -171,15 +185,15 @@ pub fn serve<'e>(server: &Arc<Server>, lease: Lease<'e>) -> Lease<'e> {
 #[cold]
 fn serve_due<'e>(server: &Arc<Server>, mut lease: Lease<'e>) -> Lease<'e> {
     let mut left = MOST_SERVED.get();
-    while let Some((at, due)) = lease.iter_mut().enumerate().find_map(|(at, core)| Some((at, core.blocked.next_due()?)))
-    {
+    while lease.iter().any(|core| core.blocked.is_due()) {
         if left == 0 {
-            lease[at].blocked.changed(due.ns, &due.key, due.unknown);
             let shards = lease.iter().filter(|core| core.blocked.is_due()).map(|core| core.shard).collect();
             let server = server.clone();
             server.clone().engine.post(shards, Box::new(move |lease| serve(&server, lease)));
             break;
         }
+        let due = lease.iter_mut().enumerate().find_map(|(at, core)| Some((at, core.blocked.next_due()?)));
+        let Some((at, due)) = due else { break };
         lease = serve_key(server, lease, at, due, &mut left);
     }
     lease
@@ -189,7 +203,8 @@ fn serve_due<'e>(server: &Arc<Server>, mut lease: Lease<'e>) -> Lease<'e> {
 fn serve_key<'e>(server: &Arc<Server>, mut lease: Lease<'e>, at: usize, due: Due, left: &mut usize) -> Lease<'e> {
     let Due { ns, key, unknown } = due;
     let hash = table_hash(server.engine.router.hash(&key), ns);
-    let mut from = 0;
+    let mut from = lease[at].blocked.begin(ns, &key);
+    let mut last = None;
     loop {
         let core = &mut *lease[at];
         // What a commit has changed is in the table, or was removed without a trace.
@@ -201,14 +216,17 @@ fn serve_key<'e>(server: &Arc<Server>, mut lease: Lease<'e>, at: usize, due: Due
         let Next::Serve(nth, waiter, parked) = core.blocked.next(ns, &key, holds, from) else { break };
         if *left == 0 {
             // It keeps its place, and is looked at with the others.
-            request(parked, |request| _ = waiter.again(Box::new(request)));
-            core.blocked.changed(ns, &key, unknown);
+            core.blocked.pause(ns, &key, unknown, last);
+            request(parked, |request| request.wait_as(server, &waiter, &mut lease));
             break;
         }
         *left -= 1;
         lease = serve_one(lease, &waiter, parked);
         from = match lease[at].blocked.stands(ns, &key, &waiter, nth) {
-            Some(nth) if waiter.waits() => nth + 1,
+            Some(nth) if waiter.waits() => {
+                last = Some(waiter);
+                nth + 1
+            }
             // Who is served later keeps those behind it.
             Some(nth) => nth,
             None => nth,

@@ -32,6 +32,7 @@ use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Lease, ShardSet};
 use crate::shard::engine::{Engine, gate};
 use crate::shard::memory::blind::Counting;
+use crate::shard::memory::blocked::End;
 use crate::shard::memory::reads::Reads;
 use crate::shard::txn::WriteSet;
 use crate::shard::txn::rest::Rests;
@@ -213,8 +214,12 @@ impl Request {
     }
 
     /// Runs it, without a look at those whom that may serve.
-    pub(super) fn run_once<'e>(mut self, lease: Lease<'e>, place: Place) -> Lease<'e> {
+    pub(super) fn run_once<'e>(mut self, mut lease: Lease<'e>, place: Place) -> Lease<'e> {
         let server = self.server.clone();
+        if let Some(end) = self.is_to_end() {
+            self.end(&server, end, &mut lease);
+            return lease;
+        }
         let bounds = Bounds::of(&server.config.settings());
         let running = meter::begin(match &place {
             Place::Here | Place::Served => Allowance::here(bounds.command),
@@ -320,6 +325,9 @@ impl Request {
             // Of a client that was killed nothing runs that has not begun.
             if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING == 0 {
                 self.post(place);
+            } else {
+                let server = self.server.clone();
+                self.end(&server, End::Gone, &mut Lease::default());
             }
         };
         lease[at].busy.wait(&key, Box::new(again));

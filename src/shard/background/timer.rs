@@ -182,7 +182,11 @@ impl<'a> Timer<'a> {
                 0
             }
         };
+        let is_due = txn.lease.iter().any(|core| core.blocked.is_due());
         drop(txn);
+        if is_due && let Some(serve) = self.engine.serve.get() {
+            serve(self.id);
+        }
         self.engine.write_out(need);
         result
     }

@@ -82,6 +82,9 @@ pub struct EngineStats {
     pub store_reopens: AtomicU64,
 }
 
+/// Looks at who waits for the keys of a shard.
+pub type Serve = Box<dyn Fn(ShardId) + Send + Sync>;
+
 /// All shards with their log and store.
 pub struct Engine {
     /// Key → shard.
@@ -94,6 +97,8 @@ pub struct Engine {
     pub log: Arc<Log>,
     /// fjall.
     pub store: Arc<Store>,
+    /// Has those served who wait for a key that a sweep has removed.
+    pub serve: OnceLock<Serve>,
     /// Who reads the store for commands that wait for it.
     pub readers: Readers,
     /// Who runs commands in slices.

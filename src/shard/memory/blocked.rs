@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use super::names::Names;
 use super::object::Kind;
 use crate::codec::NsId;
+use crate::shard::router::ShardId;
 
 /// Why a wait ends without anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +57,8 @@ pub struct Waiter {
     pub hears_all: bool,
     /// Its database.
     pub db: Box<[u8]>,
-    /// The keys, without repetition.
-    pub keys: Vec<Box<[u8]>>,
+    /// The keys with their shards, in this order, without repetition.
+    pub keys: Vec<(ShardId, Box<[u8]>)>,
     /// It can be served only where all shards of its command are at hand.
     pub whole: bool,
 }
@@ -80,7 +81,7 @@ pub enum Again {
 
 impl Waiter {
     /// One that is being served: [`Waiter::again`] has it wait.
-    pub fn new(kind: Kind, hears_all: bool, whole: bool, db: &[u8], keys: Vec<Box<[u8]>>) -> Waiter {
+    pub fn new(kind: Kind, hears_all: bool, whole: bool, db: &[u8], keys: Vec<(ShardId, Box<[u8]>)>) -> Waiter {
         let state = Mutex::new(State::Runs { missed: false, end: None });
         Waiter { state, kind, hears_all, db: db.into(), keys, whole }
     }
@@ -147,6 +148,25 @@ impl Waiter {
         }
     }
 
+    /// Why it is to end, if that was said while it is being served.
+    pub fn is_to_end(&self) -> Option<End> {
+        match *self.state.lock() {
+            State::Runs { end, .. } => end,
+            _ => None,
+        }
+    }
+
+    /// Its keys in a shard.
+    pub fn keys_in(&self, shard: ShardId) -> impl Iterator<Item = &[u8]> {
+        let first = self.keys.partition_point(|(of, _)| *of < shard);
+        self.keys[first..].iter().take_while(move |(of, _)| *of == shard).map(|(_, key)| &**key)
+    }
+
+    /// The shards of its keys, ascending.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> + '_ {
+        self.keys.chunk_by(|a, b| a.0 == b.0).filter_map(|keys| Some(keys.first()?.0))
+    }
+
     /// Whether its wait could be ended now.
     pub fn waits(&self) -> bool {
         matches!(*self.state.lock(), State::Waits(_))
@@ -170,7 +190,9 @@ impl Waiter {
 
     /// Memory, bytes.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Waiter>() + self.db.len() + self.keys.iter().map(|key| 2 * (key.len() + ENTRY_BYTES)).sum::<usize>()
+        size_of::<Waiter>()
+            + self.db.len()
+            + self.keys.iter().map(|(_, key)| 2 * (key.len() + ENTRY_BYTES)).sum::<usize>()
     }
 }
 
@@ -183,6 +205,8 @@ struct Line {
     waiters: VecDeque<Arc<Waiter>>,
     /// It is among the keys that are due.
     due: bool,
+    /// Those up to this one have been looked at since the key has changed.
+    tried: Option<Arc<Waiter>>,
 }
 
 /// A key that may hold something for those who wait.
@@ -239,7 +263,7 @@ impl Blocked {
         match keys.get_mut(key) {
             Some(line) => line.waiters.push_back(waiter.clone()),
             None => {
-                let line = Line { waiters: VecDeque::from([waiter.clone()]), due: false };
+                let line = Line { waiters: VecDeque::from([waiter.clone()]), ..Line::default() };
                 keys.insert(key.into(), line);
             }
         }
@@ -249,7 +273,13 @@ impl Blocked {
     pub fn remove(&mut self, ns: NsId, key: &[u8], waiter: &Arc<Waiter>, is_due: bool) {
         let Some(keys) = self.of.get_mut(&ns) else { return };
         let Some(line) = keys.get_mut(key) else { return };
-        line.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+        if let Some(at) = line.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+            // Who was the last that was looked at leaves that to the one before.
+            if line.tried.as_ref().is_some_and(|tried| Arc::ptr_eq(tried, waiter)) {
+                line.tried = at.checked_sub(1).and_then(|before| line.waiters.get(before)).cloned();
+            }
+            line.waiters.remove(at);
+        }
         if !line.waiters.is_empty() {
             if is_due {
                 self.changed(ns, key, true);
@@ -265,18 +295,44 @@ impl Blocked {
     /// A key has changed: it is due if anybody waits for it.
     #[cold]
     pub fn changed(&mut self, ns: NsId, key: &[u8], unknown: bool) {
-        if let Some(line) = self.line(ns, key)
-            && !std::mem::replace(&mut line.due, true)
-        {
-            self.due.push_back(Due { ns, key: key.into(), unknown });
+        if let Some(line) = self.line(ns, key) {
+            line.tried = None;
+            if !std::mem::replace(&mut line.due, true) {
+                self.due.push_back(Due { ns, key: key.into(), unknown });
+            }
         }
+    }
+
+    /// Others have a turn before those behind this one are looked at.
+    pub fn pause(&mut self, ns: NsId, key: &[u8], unknown: bool, behind: Option<Arc<Waiter>>) {
+        self.changed(ns, key, unknown);
+        if let Some(line) = self.line(ns, key) {
+            line.tried = behind;
+        }
+    }
+
+    /// Where to begin to look: behind those that have been looked at since the key has changed.
+    pub fn begin(&mut self, ns: NsId, key: &[u8]) -> usize {
+        let Some(line) = self.line(ns, key) else { return 0 };
+        let tried = line.tried.take();
+        let at = tried.and_then(|tried| line.waiters.iter().position(|other| Arc::ptr_eq(other, &tried)));
+        at.map_or(0, |at| at + 1)
     }
 
     /// Whether somebody who comes now to wait for a key's elements has others before him who are about to be served.
     pub fn comes_later(&self, ns: NsId, key: &[u8], kind: Kind) -> bool {
         let Some(line) = self.of.get(&ns).and_then(|keys| keys.get(key)) else { return false };
-        line.due && line.waiters.iter().any(|waiter| waiter.kind == kind)
-            || line.waiters.iter().any(|waiter| matches!(*waiter.state.lock(), State::Runs { .. }))
+        for waiter in &line.waiters {
+            let waits = waiter.waits();
+            if !waits && matches!(*waiter.state.lock(), State::Runs { .. }) {
+                return true;
+            }
+            if waiter.kind == kind && waits {
+                // Those behind are no further than this one.
+                return line.due;
+            }
+        }
+        false
     }
 
     /// The next key that is due.
@@ -329,7 +385,7 @@ impl Blocked {
             .collect();
         for (new, mut keys) in moved {
             for (key, line) in &mut keys {
-                line.due = true;
+                (line.due, line.tried) = (true, None);
                 self.due.push_back(Due { ns: new, key: key.clone(), unknown: true });
             }
             self.of.insert(new, keys);
@@ -344,7 +400,7 @@ mod tests {
     use crate::codec::NamespaceMap;
 
     fn waiter(kind: Kind) -> Arc<Waiter> {
-        let waiter = Waiter::new(kind, false, false, b"0", vec![b"key".as_slice().into()]);
+        let waiter = Waiter::new(kind, false, false, b"0", vec![(0, b"key".as_slice().into())]);
         assert!(matches!(waiter.again(Box::new(())), Again::Waits));
         Arc::new(waiter)
     }

@@ -65,6 +65,7 @@ impl Engine {
             io,
             gate: AtomicU32::new(gate::LOADING),
             watching: Default::default(),
+            serve: Default::default(),
             stats: EngineStats::default(),
             first_names: names.clone(),
             readers: Readers::default(),
