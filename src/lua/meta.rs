@@ -12,7 +12,7 @@ use super::names;
 use super::number;
 use super::thread::Return;
 use super::value::{Str, Tab, Value};
-use super::vm::{Event, Vm};
+use super::vm::{Event, Exit, Vm};
 
 /// So many tables and `__index` tables behind one another are looked through.
 const MAX_CHAIN: usize = 100;
@@ -388,6 +388,8 @@ pub(super) fn finish(vm: &mut Vm, protos: &[Loaded], func: usize, value: Value, 
             vm.th.stack[frame.base as usize + last - 1] = value;
             return match concat(vm, protos, i, last - 1) {
                 Ok(next) => next,
+                // Some operands are joined already: this cannot be tried again.
+                Err(Fault::Memory) => Next::Exit(Exit::Failed(Fault::Memory)),
                 Err(fault) => Next::Fault(call::locate(vm, protos, fault)),
             };
         }

@@ -83,6 +83,13 @@ pub(super) enum Flow {
     Load(super::Chunk),
 }
 
+/// An instruction, and the bytes in use when it was tried again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retried {
+    pub(super) place: (Co, usize, u32),
+    pub(super) bytes: usize,
+}
+
 /// What the library function on top of the frames goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
@@ -129,6 +136,8 @@ pub(super) struct Vm {
     pub(super) results: (usize, usize),
     /// What the library function on top of the frames goes on with.
     pub(super) input: Input,
+    /// The instruction that was last tried again after a collection because there was no room for it.
+    pub(super) retried: Option<Retried>,
     /// Where the error arose that the script has failed with: function and instruction.
     pub(super) origin: Option<(u32, u32)>,
     pub(super) random: super::lib::math::Random,
