@@ -55,11 +55,16 @@ fn try_again(vm: &mut Vm) -> bool {
     let place = (place.0, place.1, frame.pc);
     // Next to nothing was allocated since the last try: there is no garbage to speak of.
     const LITTLE: usize = 4096;
-    if vm.retried.is_some_and(|last| last.place == place && vm.heap.meter.bytes <= last.bytes + LITTLE) {
+    // A function that always fills all there is would be tried for ever.
+    const MAX_TRIES: u8 = 4;
+    let tries = vm.retried.map_or(0, |last| last.tries);
+    if tries >= MAX_TRIES
+        || vm.retried.is_some_and(|last| last.place == place && vm.heap.meter.bytes <= last.bytes + LITTLE)
+    {
         return false;
     }
     frame.pc -= 1;
-    vm.retried = Some(Retried { place, bytes: vm.heap.meter.bytes });
+    vm.retried = Some(Retried { place, bytes: vm.heap.meter.bytes, tries: tries + 1 });
     true
 }
 
@@ -234,7 +239,7 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                     let tab = attempt!(vm.heap.new_table(from_float_byte(i.b()), from_float_byte(i.c())));
                     regs!()[i.a()] = Value::Table(tab);
                 }
-                Op::SelfOp => {
+                Op::Method => {
                     let w = regs!();
                     let (object, c) = (w[i.b() & 255], i.c());
                     let key = rk!(w, c);
@@ -271,7 +276,10 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                     let w = regs!();
                     let value = w[i.b() & 255];
                     match value {
-                        Value::Table(tab) => w[i.a()] = Value::Number(vm.heap.table(tab).len() as f64),
+                        Value::Table(tab) => {
+                            let border = vm.heap.border(tab);
+                            regs!()[i.a()] = Value::Number(border as f64);
+                        }
                         Value::Str(s) => w[i.a()] = Value::Number(vm.heap.bytes(s).len() as f64),
                         _ => slow!(meta::len(vm, protos, i, value)),
                     }

@@ -462,8 +462,8 @@ impl Machine {
     }
 
     /// A table's border, as `#` finds it.
-    pub fn len(&self, tab: Tab) -> usize {
-        self.vm.heap.table(tab).len()
+    pub fn len(&mut self, tab: Tab) -> usize {
+        self.vm.heap.border(tab)
     }
 
     /// The pair after a key in the order of `next`.

@@ -15,7 +15,6 @@ pub(super) enum Event {
     Eq,
     Len,
     Call,
-    Mode,
     Add,
     Sub,
     Mul,
@@ -32,13 +31,12 @@ pub(super) enum Event {
     N,
 }
 
-pub(super) const EVENTS: [&str; 20] = [
+pub(super) const EVENTS: [&str; 19] = [
     "__index",
     "__newindex",
     "__eq",
     "__len",
     "__call",
-    "__mode",
     "__add",
     "__sub",
     "__mul",
@@ -88,6 +86,8 @@ pub(super) enum Flow {
 pub(super) struct Retried {
     pub(super) place: (Co, usize, u32),
     pub(super) bytes: usize,
+    /// How often the script has been helped so.
+    pub(super) tries: u8,
 }
 
 /// What the library function on top of the frames goes on with.
