@@ -94,6 +94,7 @@ fn native(vm: &mut Vm, protos: &[Loaded], function: NativeFn, args: Args, to: (R
 }
 
 fn push_native(vm: &mut Vm, args: Args, to: (Return, i32), cont: Cont) -> Result<(), Fault> {
+    vm.th.reserve_frame(&mut vm.heap.meter)?;
     vm.enter_level(to.0)?;
     let frame = Frame {
         kind: FrameKind::Native,
@@ -107,7 +108,7 @@ fn push_native(vm: &mut Vm, args: Args, to: (Return, i32), cont: Cont) -> Result
         fun: Fun(0),
         proto: 0,
     };
-    vm.th.push_frame(frame, &mut vm.heap.meter)?;
+    vm.th.frames.push(frame);
     vm.th.conts.push(cont);
     Ok(())
 }
@@ -218,6 +219,10 @@ pub(super) fn tail_call(vm: &mut Vm, protos: &[Loaded], func: usize, n: usize) -
     vm.th.frames.pop();
     // The level of the frame is taken over as it is.
     if let Err(fault) = enter(vm, protos, fun, to, n, frame.want, Return::Place) {
+        if matches!(fault, Fault::Memory) {
+            // The arguments have moved: this cannot be tried again.
+            return Next::Exit(Exit::Failed(fault));
+        }
         vm.th.frames.push(frame);
         return Next::Fault(locate(vm, protos, fault));
     }
@@ -230,8 +235,9 @@ pub(super) fn tail_call(vm: &mut Vm, protos: &[Loaded], func: usize, n: usize) -
 
 /// The library function on top of the frames goes on.
 pub(super) fn step(vm: &mut Vm, protos: &[Loaded]) -> Next {
-    vm.heap.meter.work(1);
     let input = std::mem::replace(&mut vm.input, Input::Results);
+    // One that was interrupted has to come further even with a single step, which it charges itself.
+    vm.heap.meter.work(usize::from(input != Input::Step));
     if let Input::Call(func, n) = input {
         if let Err(fault) = vm.th.reserve(func + n + 1, &mut vm.heap.meter) {
             return Next::Fault(fault);

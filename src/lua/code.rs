@@ -31,7 +31,7 @@ macro_rules! ops {
 ops! {
     Move true false, LoadK true false, LoadBool true false, LoadNil true false, GetUpval true false,
     GetGlobal true false, GetTable true false, SetGlobal false false, SetUpval false false, SetTable false false,
-    NewTable true false, SelfOp true false, Add true false, Sub true false, Mul true false, Div true false,
+    NewTable true false, Method true false, Add true false, Sub true false, Mul true false, Div true false,
     Mod true false, Pow true false, Unm true false, Not true false, Len true false, Concat true false,
     Jmp false false, Eq false true, Lt false true, Le false true, Test true true, TestSet true true,
     Call true false, TailCall true false, Return false false, ForLoop true false, ForPrep true false,
@@ -44,7 +44,6 @@ pub(super) struct Ins(pub(super) u32);
 
 pub(super) const MAX_BX: usize = (1 << 18) - 1;
 pub(super) const MAX_SBX: i32 = (MAX_BX >> 1) as i32;
-pub(super) const MAX_A: u32 = 255;
 pub(super) const MAX_BC: u32 = 511;
 /// From here on an RK operand is a constant.
 pub(super) const CONST_BIT: u32 = 256;

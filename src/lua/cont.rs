@@ -38,6 +38,8 @@ pub(super) enum Cont {
     Match(Box<Gsub>),
     /// `cjson.encode`
     Encode(Box<lib::cjson::Encoder>),
+    /// `cmsgpack.pack`
+    Pack(Box<lib::cmsgpack::Packer>),
     /// `cjson.decode`
     Decode(Box<lib::json_decode::Decoder>),
 }
@@ -54,6 +56,7 @@ impl Cont {
             Cont::Sort(sort) => sort.values().into_iter().for_each(visit),
             Cont::Match(state) => state.values().into_iter().for_each(visit),
             Cont::Encode(state) => state.values().into_iter().for_each(visit),
+            Cont::Pack(state) => state.values().into_iter().for_each(visit),
             Cont::Decode(state) => state.values().into_iter().for_each(visit),
             _ => {}
         }
@@ -66,6 +69,7 @@ impl Cont {
         match self {
             Cont::Match(state) => state.bytes(),
             Cont::Encode(state) => state.charged,
+            Cont::Pack(state) => state.charged,
             _ => 0,
         }
     }
@@ -101,6 +105,7 @@ pub(super) fn step(vm: &mut Vm, cont: Cont, args: Args, input: Input) -> Result<
         Cont::Insert(insert) => insert.step(vm),
         Cont::Sort(sort) => sort.step(vm, args, results, input),
         Cont::Encode(state) => state.run(vm),
+        Cont::Pack(state) => state.run(vm, args),
         Cont::Decode(state) => state.run(vm),
         Cont::Match(state) => state.step(vm, args, results, input),
     }

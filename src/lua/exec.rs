@@ -11,7 +11,7 @@ use super::heap::{Loaded, Upvalue};
 use super::meta;
 use super::thread::{Frame, FrameKind, Return, WINDOW};
 use super::value::Value;
-use super::vm::{Event, Exit, Vm};
+use super::vm::{Event, Exit, Retried, Vm};
 
 /// The registers of a function. Every base has `WINDOW` places after it, so operands need no check.
 #[inline(always)]
@@ -34,6 +34,7 @@ pub(super) fn run(vm: &mut Vm, protos: &[Loaded]) -> Exit {
         match next {
             Next::Again | Next::Done => {}
             Next::Exit(exit) => return exit,
+            Next::Fault(Fault::Memory) if try_again(vm) => return Exit::Collect,
             Next::Fault(fault) => {
                 if let Err(exit) = call::unwind(vm, protos, fault) {
                     return exit;
@@ -41,6 +42,30 @@ pub(super) fn run(vm: &mut Vm, protos: &[Loaded]) -> Exit {
             }
         }
     }
+}
+
+/// Where the bytes are used up, garbage may be the reason: the instruction is run again after a collection, once. Until it
+/// fails for want of bytes an instruction, or a library function called by it, changes nothing that is seen.
+fn try_again(vm: &mut Vm) -> bool {
+    let place = (vm.current, vm.th.frames.len());
+    let Some(frame) = vm.th.frames.last_mut() else { return false };
+    if frame.kind != FrameKind::Lua || frame.pc == 0 {
+        return false;
+    }
+    let place = (place.0, place.1, frame.pc);
+    // Next to nothing was allocated since the last try: there is no garbage to speak of.
+    const LITTLE: usize = 4096;
+    // A function that always fills all there is would be tried for ever.
+    const MAX_TRIES: u8 = 4;
+    let tries = vm.retried.map_or(0, |last| last.tries);
+    if tries >= MAX_TRIES
+        || vm.retried.is_some_and(|last| last.place == place && vm.heap.meter.bytes <= last.bytes + LITTLE)
+    {
+        return false;
+    }
+    frame.pc -= 1;
+    vm.retried = Some(Retried { place, bytes: vm.heap.meter.bytes, tries: tries + 1 });
+    true
 }
 
 fn fuel_exit(vm: &mut Vm) -> Exit {
@@ -214,7 +239,7 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                     let tab = attempt!(vm.heap.new_table(from_float_byte(i.b()), from_float_byte(i.c())));
                     regs!()[i.a()] = Value::Table(tab);
                 }
-                Op::SelfOp => {
+                Op::Method => {
                     let w = regs!();
                     let (object, c) = (w[i.b() & 255], i.c());
                     let key = rk!(w, c);
@@ -251,7 +276,10 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                     let w = regs!();
                     let value = w[i.b() & 255];
                     match value {
-                        Value::Table(tab) => w[i.a()] = Value::Number(vm.heap.table(tab).len() as f64),
+                        Value::Table(tab) => {
+                            let border = vm.heap.border(tab);
+                            regs!()[i.a()] = Value::Number(border as f64);
+                        }
                         Value::Str(s) => w[i.a()] = Value::Number(vm.heap.bytes(s).len() as f64),
                         _ => slow!(meta::len(vm, protos, i, value)),
                     }
@@ -372,22 +400,20 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                     }
                 }
                 Op::SetList => {
-                    let mut batch = i.c();
-                    if batch == 0 {
-                        batch = code[pc].0 as usize;
-                        pc += 1;
-                    }
+                    let wide = i.c() == 0;
+                    let batch = if wide { code[pc].0 as usize } else { i.c() };
                     let first = base + i.a();
                     let n = if i.b() != 0 { i.b() } else { vm.th.top - first - 1 };
                     attempt!(meta::set_list(vm, first, n, (batch - 1) * FIELDS_PER_FLUSH));
+                    pc += usize::from(wide);
                 }
                 Op::Close => vm.close_upvalues(base + i.a()),
                 Op::Closure => {
                     let child = loaded.children[i.bx()];
                     let count = protos[child as usize].proto.upvalues.len();
                     let sources = &code[pc..pc + count];
-                    pc += count;
                     let closure = attempt!(closure(vm, child, fun.0, base, sources));
+                    pc += count;
                     regs!()[i.a()] = closure;
                 }
                 Op::Vararg => {
@@ -479,13 +505,20 @@ pub(super) fn enter(
     let params = proto.params as usize;
     let mut base = func + 1;
     vm.th.reserve(base + n + params + proto.max_stack as usize, &mut vm.heap.meter)?;
-    if proto.is_vararg {
-        base = vararg_base(vm, proto, func, n)?;
-    } else if n < params {
-        vm.th.stack[base + n..base + params].fill(Value::Nil);
-    }
+    vm.th.reserve_frame(&mut vm.heap.meter)?;
     if ret != Return::Place {
         vm.enter_level(ret)?;
+    }
+    if proto.is_vararg {
+        base = match vararg_base(vm, proto, func, n) {
+            Ok(base) => base,
+            Err(fault) => {
+                vm.th.levels -= u32::from(ret != Return::Place);
+                return Err(fault);
+            }
+        };
+    } else if n < params {
+        vm.th.stack[base + n..base + params].fill(Value::Nil);
     }
     let frame = Frame {
         kind: FrameKind::Lua,
@@ -499,36 +532,37 @@ pub(super) fn enter(
         fun,
         proto: index,
     };
-    vm.th.push_frame(frame, &mut vm.heap.meter)
+    vm.th.frames.push(frame);
+    Ok(())
 }
 
 /// Moves the fixed arguments behind the extra ones, and makes the table `arg` where the function may use it.
 fn vararg_base(vm: &mut Vm, proto: &super::code::Proto, func: usize, n: usize) -> Result<usize, Fault> {
     let params = proto.params as usize;
-    let mut n = n;
-    if n < params {
-        vm.th.stack[func + 1 + n..func + 1 + params].fill(Value::Nil);
-        n = params;
-    }
-    let base = func + 1 + n;
-    vm.heap.meter.work(params / 8);
-    for at in 0..params {
-        vm.th.stack[base + at] = std::mem::replace(&mut vm.th.stack[func + 1 + at], Value::Nil);
-    }
-    if proto.line_defined == 0 {
-        return Ok(base);
-    }
+    let first = func + 1;
+    let extra = n.saturating_sub(params);
     let mut arg = Value::Nil;
+    // First what may fail.
     if proto.needs_arg {
-        let extra = n - params;
         let tab = vm.heap.new_table(extra, 1)?;
         for at in 0..extra {
-            vm.heap.raw_set_int(tab, at as i64 + 1, vm.th.stack[func + 1 + params + at])?;
+            vm.heap.raw_set_int(tab, at as i64 + 1, vm.th.stack[first + params + at])?;
         }
         let count = Value::Str(vm.event(Event::N));
         vm.heap.raw_set(tab, count, Value::Number(extra as f64))?;
         arg = Value::Table(tab);
     }
-    vm.th.stack[base + params] = arg;
+    if n < params {
+        vm.th.stack[first + n..first + params].fill(Value::Nil);
+    }
+    let base = first + params + extra;
+    vm.heap.meter.work((params + extra) / 8);
+    for at in 0..params {
+        vm.th.stack[base + at] = std::mem::replace(&mut vm.th.stack[first + at], Value::Nil);
+    }
+    // A chunk has `...`, but no `arg`.
+    if proto.line_defined > 0 {
+        vm.th.stack[base + params] = arg;
+    }
     Ok(base)
 }

@@ -202,6 +202,11 @@ impl Heap {
         table.set_int(n, value, &mut self.meter)
     }
 
+    /// What `#` answers for a table.
+    pub(super) fn border(&mut self, tab: Tab) -> usize {
+        self.tables.get(tab.0).len(&mut self.meter)
+    }
+
     pub(super) fn new_closure(&mut self, proto: u32, upvalues: Box<[u32]>) -> Result<Fun, Fault> {
         self.meter.take(CLOSURE_BYTES + upvalues.len() * 4)?;
         Ok(Fun(self.closures.add(Closure { proto, upvalues })))

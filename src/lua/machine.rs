@@ -132,6 +132,7 @@ impl Machine {
             results: (0, 0),
             input: Input::Results,
             origin: None,
+            retried: None,
             random: lib::math::Random::new(),
             configs: Vec::new(),
             max_string: limits.max_string,
@@ -205,6 +206,9 @@ impl Machine {
                 let room = meter.max_bytes.saturating_sub(meter.bytes);
                 meter.collect_at = meter.bytes + meter.bytes.min(room / 2).max(64 << 10);
                 meter.resume();
+                if let Some(retried) = &mut self.vm.retried {
+                    retried.bytes = meter.bytes;
+                }
             }
             let exit = match self.pending.take() {
                 Some(fault) => super::call::unwind(&mut self.vm, &self.protos.slots, fault).err(),
@@ -337,7 +341,8 @@ impl Machine {
 
     /// Ends whatever runs. What the scripts have left behind goes, at once or with the next collection.
     pub fn reset(&mut self) {
-        let garbage = self.vm.heap.meter.bytes > self.base_bytes + MAX_IDLE_BYTES;
+        let idle = MAX_IDLE_BYTES.min((self.vm.heap.meter.max_bytes - self.base_bytes) / 2);
+        let garbage = self.vm.heap.meter.bytes > self.base_bytes + idle;
         if (garbage || self.collection.is_some()) && self.kept.iter().all(Option::is_none) {
             let random = self.vm.random;
             *self = Machine::new(self.limits, Arc::clone(&self.items));
@@ -364,6 +369,7 @@ impl Machine {
         self.vm.heap.meter.give(self.vm.configs.len().saturating_sub(1) * size_of::<lib::cjson::Config>());
         self.vm.configs.clear();
         self.vm.results = (0, 0);
+        self.vm.retried = None;
         self.pending = None;
         for name in std::mem::take(&mut self.set) {
             if let Some(slot) = self.vm.heap.table_mut(self.vm.globals).slot(name) {
@@ -456,8 +462,8 @@ impl Machine {
     }
 
     /// A table's border, as `#` finds it.
-    pub fn len(&self, tab: Tab) -> usize {
-        self.vm.heap.table(tab).len()
+    pub fn len(&mut self, tab: Tab) -> usize {
+        self.vm.heap.border(tab)
     }
 
     /// The pair after a key in the order of `next`.

@@ -12,20 +12,22 @@ use super::names;
 use super::number;
 use super::thread::Return;
 use super::value::{Str, Tab, Value};
-use super::vm::{Event, Vm};
+use super::vm::{Event, Exit, Vm};
 
 /// So many tables and `__index` tables behind one another are looked through.
 const MAX_CHAIN: usize = 100;
+/// So many events have a bit in a metatable that lacks them.
+const REMEMBERED: u8 = 8;
 
-/// An entry of a metatable, by one of the machine's own strings. The first eight remember that they are not there.
+/// An entry of a metatable, by one of the machine's own strings. The first ones remember that they are not there.
 fn event_of(heap: &mut Heap, meta: Tab, event: Event, name: Str) -> Value {
     let bit = event as u8;
     let table = heap.table(meta);
-    if bit < 8 && table.absent & 1 << bit != 0 {
+    if bit < REMEMBERED && table.absent & 1 << bit != 0 {
         return Value::Nil;
     }
     let value = table.get_str(name);
-    if bit < 8 && value.is_nil() {
+    if bit < REMEMBERED && value.is_nil() {
         heap.table_mut(meta).absent |= 1 << bit;
     }
     value
@@ -49,14 +51,14 @@ pub(super) enum Found {
     Value(Value),
     /// This function is to be called with the object and the key.
     Call(Value, Value),
-    /// The object cannot be indexed.
-    Not(Value),
+    /// This cannot be indexed: the object itself, if the flag is set, or an `__index` of it.
+    Not(Value, bool),
 }
 
 /// `object[key]` with metamethods.
 pub(super) fn index(vm: &mut Vm, object: Value, key: Value) -> Result<Found, Fault> {
     let mut object = object;
-    for _ in 0..MAX_CHAIN {
+    for level in 0..MAX_CHAIN {
         let handler = if let Value::Table(tab) = object {
             let value = vm.heap.table(tab).get(key);
             if !value.is_nil() {
@@ -71,7 +73,7 @@ pub(super) fn index(vm: &mut Vm, object: Value, key: Value) -> Result<Found, Fau
         } else {
             let handler = metamethod_of(vm, object, Event::Index);
             if handler.is_nil() {
-                return Ok(Found::Not(object));
+                return Ok(Found::Not(object, level == 0));
             }
             handler
         };
@@ -120,8 +122,8 @@ pub(super) fn get_table(vm: &mut Vm, protos: &[Loaded], i: Ins, object: Value, k
             Ok(Next::Done)
         }
         Found::Call(handler, object) => call_meta(vm, protos, &[handler, object, key], 1, Return::Meta),
-        Found::Not(value) => {
-            let register = (value == object).then_some(i.b());
+        Found::Not(value, itself) => {
+            let register = itself.then_some(i.b());
             Err(names::type_error(vm, protos, register, value, "index"))
         }
     }
@@ -134,7 +136,7 @@ pub(super) fn get_global(vm: &mut Vm, protos: &[Loaded], i: Ins, name: Str) -> R
             Ok(Next::Done)
         }
         Found::Call(handler, object) => call_meta(vm, protos, &[handler, object, Value::Str(name)], 1, Return::Meta),
-        Found::Not(value) => Err(names::type_error(vm, protos, None, value, "index")),
+        Found::Not(value, _) => Err(names::type_error(vm, protos, None, value, "index")),
     }
 }
 
@@ -150,7 +152,7 @@ pub(super) fn set_table(
     register: Option<usize>,
 ) -> Result<Next, Fault> {
     let mut target = object;
-    for _ in 0..MAX_CHAIN {
+    for level in 0..MAX_CHAIN {
         let handler = if let Value::Table(tab) = target {
             let table = vm.heap.tables.get_mut(tab.0);
             if table.readonly {
@@ -172,7 +174,7 @@ pub(super) fn set_table(
         } else {
             let handler = metamethod_of(vm, target, Event::NewIndex);
             if handler.is_nil() {
-                let register = register.filter(|_| target == object);
+                let register = register.filter(|_| level == 0);
                 return Err(names::type_error(vm, protos, register, target, "index"));
             }
             handler
@@ -388,6 +390,8 @@ pub(super) fn finish(vm: &mut Vm, protos: &[Loaded], func: usize, value: Value, 
             vm.th.stack[frame.base as usize + last - 1] = value;
             return match concat(vm, protos, i, last - 1) {
                 Ok(next) => next,
+                // Some operands are joined already: this cannot be tried again.
+                Err(Fault::Memory) => Next::Exit(Exit::Failed(Fault::Memory)),
                 Err(fault) => Next::Fault(call::locate(vm, protos, fault)),
             };
         }

@@ -131,7 +131,7 @@ fn name_of(proto: &Proto, pc: usize, register: usize) -> Option<(&'static str, V
                 let name = proto.upvalues.get(setter.b()).map_or(b"?".to_vec(), |name| name.to_vec());
                 Some(("upvalue", name))
             }
-            Op::SelfOp => Some(("method", constant(setter.c()))),
+            Op::Method => Some(("method", constant(setter.c()))),
             _ => None,
         };
     }
@@ -150,7 +150,7 @@ fn find_setter(proto: &Proto, end: usize, register: usize) -> Option<usize> {
         match i.op() {
             Op::LoadNil if a <= register && register <= i.b() => last = Some(pc),
             Op::TForLoop if register >= a + 2 => last = Some(pc),
-            Op::SelfOp if register == a + 1 => last = Some(pc),
+            Op::Method if register == a + 1 => last = Some(pc),
             Op::Call | Op::TailCall if register >= a => last = Some(pc),
             Op::Jmp | Op::ForLoop | Op::ForPrep => {
                 let target = (pc as i32 + 1 + i.sbx()) as usize;

@@ -139,7 +139,7 @@ impl Table {
         match key {
             Value::Str(s) => s.hash as usize & (size - 1),
             Value::Bool(b) => usize::from(b) & (size - 1),
-            Value::Number(n) if n == 0.0 => 0,
+            Value::Number(0.0) => 0,
             Value::Number(n) => {
                 let bits = n.to_bits();
                 odd((bits as u32).wrapping_add((bits >> 32) as u32))
@@ -302,7 +302,7 @@ impl Table {
     }
 
     /// A border, found as Lua 5.1 finds it.
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn len(&self, meter: &mut Meter) -> usize {
         let array = self.array.len();
         if array > 0 && self.array[array - 1].is_nil() {
             let (mut low, mut high) = (0, array);
@@ -312,10 +312,10 @@ impl Table {
             }
             return low;
         }
-        if self.nodes.is_empty() { array } else { self.unbound_search(array) }
+        if self.nodes.is_empty() { array } else { self.unbound_search(array, meter) }
     }
 
-    fn unbound_search(&self, array: usize) -> usize {
+    fn unbound_search(&self, array: usize, meter: &mut Meter) -> usize {
         let (mut low, mut high) = (array, array + 1);
         while !self.get_int(high as i64).is_nil() {
             low = high;
@@ -326,6 +326,7 @@ impl Table {
                 while !self.get_int(at).is_nil() {
                     at += 1;
                 }
+                meter.work(at as usize);
                 return at as usize - 1;
             }
         }
@@ -371,7 +372,7 @@ impl Table {
 fn array_key(key: Value) -> Option<usize> {
     let Value::Number(n) = key else { return None };
     let k = n as i64;
-    (k as f64 == n && k >= 1 && k <= 1 << MAX_BITS).then_some(k as usize)
+    (k as f64 == n && (1..=1 << MAX_BITS).contains(&k)).then_some(k as usize)
 }
 
 pub(super) fn ceil_log2(n: usize) -> usize {

@@ -123,13 +123,10 @@ impl Thread {
         Ok(())
     }
 
+    /// Makes sure that there is a place for one more frame.
     #[inline(always)]
-    pub(super) fn push_frame(&mut self, frame: Frame, meter: &mut Meter) -> Result<(), Fault> {
-        if self.frames.len() == self.frames.capacity() {
-            self.grow_frames(meter)?;
-        }
-        self.frames.push(frame);
-        Ok(())
+    pub(super) fn reserve_frame(&mut self, meter: &mut Meter) -> Result<(), Fault> {
+        if self.frames.len() == self.frames.capacity() { self.grow_frames(meter) } else { Ok(()) }
     }
 
     #[cold]

@@ -19,12 +19,6 @@ macro_rules! handles {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name(pub(super) u32);
-
-        impl $name {
-            pub(super) fn at(self) -> usize {
-                self.0 as usize
-            }
-        }
     )*};
 }
 

@@ -15,7 +15,6 @@ pub(super) enum Event {
     Eq,
     Len,
     Call,
-    Mode,
     Add,
     Sub,
     Mul,
@@ -32,13 +31,12 @@ pub(super) enum Event {
     N,
 }
 
-pub(super) const EVENTS: [&str; 20] = [
+pub(super) const EVENTS: [&str; 19] = [
     "__index",
     "__newindex",
     "__eq",
     "__len",
     "__call",
-    "__mode",
     "__add",
     "__sub",
     "__mul",
@@ -81,6 +79,15 @@ pub(super) enum Flow {
     Yield(usize),
     /// A chunk is to be loaded; its function is the result.
     Load(super::Chunk),
+}
+
+/// An instruction, and the bytes in use when it was tried again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retried {
+    pub(super) place: (Co, usize, u32),
+    pub(super) bytes: usize,
+    /// How often the script has been helped so.
+    pub(super) tries: u8,
 }
 
 /// What the library function on top of the frames goes on with.
@@ -129,6 +136,8 @@ pub(super) struct Vm {
     pub(super) results: (usize, usize),
     /// What the library function on top of the frames goes on with.
     pub(super) input: Input,
+    /// The instruction that was last tried again after a collection because there was no room for it.
+    pub(super) retried: Option<Retried>,
     /// Where the error arose that the script has failed with: function and instruction.
     pub(super) origin: Option<(u32, u32)>,
     pub(super) random: super::lib::math::Random,

@@ -420,7 +420,7 @@ impl Func {
         Ok(())
     }
 
-    pub(super) fn to_register(&mut self, lex: &Lexer, e: &mut Exp, register: u32) -> Result<()> {
+    pub(super) fn put_in(&mut self, lex: &Lexer, e: &mut Exp, register: u32) -> Result<()> {
         self.discharge_to(lex, e, register)?;
         if let Kind::Jump(pc) = e.kind {
             e.if_true = self.join(lex, e.if_true, Jumps::one(pc))?;
@@ -443,39 +443,39 @@ impl Func {
         Ok(())
     }
 
-    pub(super) fn to_next(&mut self, lex: &Lexer, e: &mut Exp) -> Result<()> {
+    pub(super) fn put_next(&mut self, lex: &Lexer, e: &mut Exp) -> Result<()> {
         self.discharge(lex, e)?;
         self.free_exp(e);
         self.reserve(lex, 1)?;
-        self.to_register(lex, e, self.free - 1)
+        self.put_in(lex, e, self.free - 1)
     }
 
-    pub(super) fn to_any(&mut self, lex: &Lexer, e: &mut Exp) -> Result<u32> {
+    pub(super) fn put_anywhere(&mut self, lex: &Lexer, e: &mut Exp) -> Result<u32> {
         self.discharge(lex, e)?;
         if let Kind::Register(register) = e.kind {
             if !e.has_jumps() {
                 return Ok(register);
             }
             if register as usize >= self.active.len() {
-                self.to_register(lex, e, register)?;
+                self.put_in(lex, e, register)?;
                 return Ok(register);
             }
         }
-        self.to_next(lex, e)?;
+        self.put_next(lex, e)?;
         Ok(self.free - 1)
     }
 
-    pub(super) fn to_value(&mut self, lex: &Lexer, e: &mut Exp) -> Result<()> {
+    pub(super) fn make_value(&mut self, lex: &Lexer, e: &mut Exp) -> Result<()> {
         if e.has_jumps() {
-            self.to_any(lex, e)?;
+            self.put_anywhere(lex, e)?;
             return Ok(());
         }
         self.discharge(lex, e)
     }
 
     /// A register or a constant, as an operand.
-    pub(super) fn to_rk(&mut self, lex: &Lexer, e: &mut Exp) -> Result<u32> {
-        self.to_value(lex, e)?;
+    pub(super) fn operand(&mut self, lex: &Lexer, e: &mut Exp) -> Result<u32> {
+        self.make_value(lex, e)?;
         let few = self.proto.consts.len() < CONST_BIT as usize;
         let at = match e.kind {
             Kind::Nil if few => Some(self.constant(lex, ConstKey::Nil, || Const::Nil)?),
@@ -490,7 +490,7 @@ impl Func {
                 e.kind = Kind::Const(at);
                 Ok(at | CONST_BIT)
             }
-            None => self.to_any(lex, e),
+            None => self.put_anywhere(lex, e),
         }
     }
 

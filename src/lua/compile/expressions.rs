@@ -10,13 +10,16 @@ use std::sync::Arc;
 /// So many elements of a constructor go into the table at a time.
 pub(in super::super) const FIELDS_PER_FLUSH: usize = 50;
 
+/// A binary operator and its priorities to the left and to the right, if one follows.
+type Following = Option<(Binary, u8, u8)>;
+
 impl Parser<'_> {
     pub(super) fn expression(&mut self) -> Result<Exp> {
         Ok(self.operators(0)?.0)
     }
 
     /// Reads operands and operators that bind tighter than `limit`; the operator that follows is left to the caller.
-    fn operators(&mut self, limit: u8) -> Result<(Exp, Option<(Binary, u8, u8)>)> {
+    fn operators(&mut self, limit: u8) -> Result<(Exp, Following)> {
         self.enter()?;
         let mut left = match operators::unary(self.lex.token) {
             Some(op) => {
@@ -91,9 +94,9 @@ impl Parser<'_> {
             match self.lex.token {
                 Token::Char(b'.') => e = self.field(e)?,
                 Token::Char(b'[') => {
-                    let table = self.func.to_any(&self.lex, &mut e)?;
+                    let table = self.func.put_anywhere(&self.lex, &mut e)?;
                     let mut key = self.index()?;
-                    let key = self.func.to_rk(&self.lex, &mut key)?;
+                    let key = self.func.operand(&self.lex, &mut key)?;
                     e = Exp::new(Kind::Indexed(table, key));
                 }
                 Token::Char(b':') => {
@@ -104,7 +107,7 @@ impl Parser<'_> {
                     e = self.arguments(e)?;
                 }
                 Token::Char(b'(' | b'{') | Token::Str => {
-                    self.func.to_next(&self.lex, &mut e)?;
+                    self.func.put_next(&self.lex, &mut e)?;
                     e = self.arguments(e)?;
                 }
                 _ => return Ok(e),
@@ -114,29 +117,29 @@ impl Parser<'_> {
 
     /// `e.name`
     pub(super) fn field(&mut self, mut e: Exp) -> Result<Exp> {
-        let table = self.func.to_any(&self.lex, &mut e)?;
+        let table = self.func.put_anywhere(&self.lex, &mut e)?;
         self.lex.next()?;
         let name = self.name()?;
         let mut key = Exp::new(Kind::Const(self.string_constant(name)?));
-        let key = self.func.to_rk(&self.lex, &mut key)?;
+        let key = self.func.operand(&self.lex, &mut key)?;
         Ok(Exp::new(Kind::Indexed(table, key)))
     }
 
     fn index(&mut self) -> Result<Exp> {
         self.lex.next()?;
         let mut e = self.expression()?;
-        self.func.to_value(&self.lex, &mut e)?;
+        self.func.make_value(&self.lex, &mut e)?;
         self.check_next(Token::Char(b']'))?;
         Ok(e)
     }
 
     fn method(&mut self, e: &mut Exp, mut key: Exp) -> Result<()> {
-        let object = self.func.to_any(&self.lex, e)?;
+        let object = self.func.put_anywhere(&self.lex, e)?;
         self.func.free_exp(e);
         let base = self.func.free;
         self.func.reserve(&self.lex, 2)?;
-        let rk = self.func.to_rk(&self.lex, &mut key)?;
-        self.func.abc(&self.lex, Op::SelfOp, base, object, rk)?;
+        let rk = self.func.operand(&self.lex, &mut key)?;
+        self.func.abc(&self.lex, Op::Method, base, object, rk)?;
         self.func.free_exp(&key);
         *e = Exp::new(Kind::Register(base));
         Ok(())
@@ -170,7 +173,7 @@ impl Parser<'_> {
             0
         } else {
             if args.kind != Kind::Void {
-                self.func.to_next(&self.lex, &mut args)?;
+                self.func.put_next(&self.lex, &mut args)?;
             }
             self.func.free - base
         };
@@ -185,7 +188,7 @@ impl Parser<'_> {
         let mut count = 1;
         let mut e = self.expression()?;
         while self.accept(Token::Char(b','))? {
-            self.func.to_next(&self.lex, &mut e)?;
+            self.func.put_next(&self.lex, &mut e)?;
             e = self.expression()?;
             count += 1;
         }
@@ -196,14 +199,14 @@ impl Parser<'_> {
         let line = self.lex.line;
         let pc = self.func.abc(&self.lex, Op::NewTable, 0, 0, 0)?;
         let mut table = Exp::new(Kind::Open(pc));
-        self.func.to_next(&self.lex, &mut table)?;
+        self.func.put_next(&self.lex, &mut table)?;
         let register = self.func.free - 1;
         let (mut pairs, mut elements, mut pending) = (0usize, 0usize, 0usize);
         let mut last: Option<Exp> = None;
         self.check_next(Token::Char(b'{'))?;
         while self.lex.token != Token::Char(b'}') {
             if let Some(mut e) = last.take() {
-                self.func.to_next(&self.lex, &mut e)?;
+                self.func.put_next(&self.lex, &mut e)?;
                 if pending == FIELDS_PER_FLUSH {
                     self.set_list(register, elements, pending as u32)?;
                     pending = 0;
@@ -233,7 +236,7 @@ impl Parser<'_> {
                 elements -= 1;
             }
             Some(mut e) => {
-                self.func.to_next(&self.lex, &mut e)?;
+                self.func.put_next(&self.lex, &mut e)?;
                 self.set_list(register, elements, pending as u32)?;
             }
             None if pending > 0 => self.set_list(register, elements, pending as u32)?,
@@ -254,9 +257,9 @@ impl Parser<'_> {
             self.index()?
         };
         self.check_next(Token::Char(b'='))?;
-        let key = self.func.to_rk(&self.lex, &mut key)?;
+        let key = self.func.operand(&self.lex, &mut key)?;
         let mut value = self.expression()?;
-        let value = self.func.to_rk(&self.lex, &mut value)?;
+        let value = self.func.operand(&self.lex, &mut value)?;
         self.func.abc(&self.lex, Op::SetTable, table, key, value)?;
         self.func.free = free;
         Ok(())

@@ -149,12 +149,13 @@ impl<'a> Lexer<'a> {
     fn push_string(&self, out: &mut Vec<u8>) {
         let source = &self.source[self.start..];
         let opening = match source.first() {
-            Some(b'[') => 1 + source[1..].iter().take_while(|b| **b == b'=').count() + 1,
-            _ => 1,
+            Some(b'[') => 1 + source[1..].iter().take_while(|b| **b == b'=').count(),
+            _ => 0,
         };
-        let opening = &source[..opening.min(source.len())];
+        let whole = opening == 0 || source.get(opening) == Some(&b'[');
+        let opening = &source[..opening + usize::from(whole)];
         out.extend_from_slice(opening);
-        if opening.len() > 1 && source.get(opening.len() - 1) != Some(&b'[') {
+        if !whole {
             return;
         }
         out.extend_from_slice(&self.text);
@@ -300,7 +301,8 @@ impl<'a> Lexer<'a> {
         }
         loop {
             let rest = &self.source[self.at..];
-            let plain = memchr::memchr3(b']', b'\n', b'\r', rest).unwrap_or(rest.len());
+            let marks = |b: &u8| matches!(b, b']' | b'\n' | b'\r') || *b == b'[' && level == 0;
+            let plain = rest.iter().position(marks).unwrap_or(rest.len());
             if !comment {
                 self.text.extend_from_slice(&rest[..plain]);
             }
@@ -319,6 +321,16 @@ impl<'a> Lexer<'a> {
                     }
                     if !comment {
                         self.text.extend_from_slice(&self.source[from..self.at]);
+                    }
+                }
+                Some(b'[') => {
+                    self.at += 1;
+                    if self.byte() == Some(b'[') {
+                        let what = "nesting of [[...]] is deprecated";
+                        return Err(self.error_near(what, Some(Token::Char(b'['))));
+                    }
+                    if !comment {
+                        self.text.push(b'[');
                     }
                 }
                 Some(_) => {

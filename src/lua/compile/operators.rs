@@ -80,7 +80,7 @@ impl Func {
     }
 
     fn unary_op(&mut self, lex: &Lexer, op: Op, e: &mut Exp) -> Result<()> {
-        let register = self.to_any(lex, e)?;
+        let register = self.put_anywhere(lex, e)?;
         self.free_exp(e);
         *e = Exp::new(Kind::Open(self.abc(lex, op, 0, register, 0)?));
         Ok(())
@@ -91,10 +91,10 @@ impl Func {
         match op {
             Binary::And => self.go_if_true(lex, e)?,
             Binary::Or => self.go_if_false(lex, e)?,
-            Binary::Concat => self.to_next(lex, e)?,
+            Binary::Concat => self.put_next(lex, e)?,
             Binary::Arith(_) if e.is_numeral() => {}
             Binary::Arith(_) | Binary::Compare(..) => {
-                self.to_rk(lex, e)?;
+                self.operand(lex, e)?;
             }
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Func {
                 *left = right;
             }
             Binary::Concat => {
-                self.to_value(lex, &mut right)?;
+                self.make_value(lex, &mut right)?;
                 if let (Kind::Open(pc), Kind::Register(first)) = (right.kind, left.kind)
                     && self.proto.code[pc].op() == Op::Concat
                 {
@@ -122,7 +122,7 @@ impl Func {
                     self.proto.code[pc].set_b(first);
                     left.kind = Kind::Open(pc);
                 } else {
-                    self.to_next(lex, &mut right)?;
+                    self.put_next(lex, &mut right)?;
                     self.arith(lex, Op::Concat, left, &mut right)?;
                 }
             }
@@ -141,8 +141,8 @@ impl Func {
             left.kind = Kind::Number(n);
             return Ok(());
         }
-        let second = self.to_rk(lex, right)?;
-        let first = self.to_rk(lex, left)?;
+        let second = self.operand(lex, right)?;
+        let first = self.operand(lex, left)?;
         if first > second {
             self.free_exp(left);
             self.free_exp(right);
@@ -155,8 +155,8 @@ impl Func {
     }
 
     fn compare(&mut self, lex: &Lexer, op: Op, wanted: bool, left: &mut Exp, right: &mut Exp) -> Result<()> {
-        let mut first = self.to_rk(lex, left)?;
-        let mut second = self.to_rk(lex, right)?;
+        let mut first = self.operand(lex, left)?;
+        let mut second = self.operand(lex, right)?;
         self.free_exp(right);
         self.free_exp(left);
         let mut wanted = wanted;

@@ -208,7 +208,7 @@ impl Parser<'_> {
 
     fn expression_to_next(&mut self) -> Result<()> {
         let mut e = self.expression()?;
-        self.func.to_next(&self.lex, &mut e)
+        self.func.put_next(&self.lex, &mut e)
     }
 
     fn for_body(&mut self, base: u32, line: u32, variables: usize, numeric: bool) -> Result<()> {
@@ -262,7 +262,7 @@ impl Parser<'_> {
         self.activate(1);
         let line = self.lex.line;
         let mut function = self.body(false, line)?;
-        self.func.to_register(&self.lex, &mut function, register)?;
+        self.func.put_in(&self.lex, &mut function, register)?;
         // Error texts know the variable only once it has its value.
         let pc = self.func.pc() as u32;
         if let Some((_, at)) = self.func.active.last() {
@@ -299,7 +299,7 @@ impl Parser<'_> {
             return Ok(());
         }
         if e.kind != Kind::Void {
-            self.func.to_next(&self.lex, e)?;
+            self.func.put_next(&self.lex, e)?;
         }
         if extra > 0 {
             let from = self.func.free;
@@ -326,9 +326,9 @@ impl Parser<'_> {
                 }
                 (first, count) = (active, -1);
             } else if values == 1 {
-                (first, count) = (self.func.to_any(&self.lex, &mut e)?, 1);
+                (first, count) = (self.func.put_anywhere(&self.lex, &mut e)?, 1);
             } else {
-                self.func.to_next(&self.lex, &mut e)?;
+                self.func.put_next(&self.lex, &mut e)?;
                 (first, count) = (active, values as i32);
             }
         }
@@ -340,18 +340,18 @@ impl Parser<'_> {
         match target.kind {
             Kind::Local(register) => {
                 self.func.free_exp(value);
-                return self.func.to_register(&self.lex, value, register);
+                return self.func.put_in(&self.lex, value, register);
             }
             Kind::Upvalue(at) => {
-                let register = self.func.to_any(&self.lex, value)?;
+                let register = self.func.put_anywhere(&self.lex, value)?;
                 self.func.abc(&self.lex, Op::SetUpval, register, at, 0)?;
             }
             Kind::Global(name) => {
-                let register = self.func.to_any(&self.lex, value)?;
+                let register = self.func.put_anywhere(&self.lex, value)?;
                 self.func.emit(&self.lex, Ins::abx(Op::SetGlobal, register, name))?;
             }
             Kind::Indexed(table, key) => {
-                let rk = self.func.to_rk(&self.lex, value)?;
+                let rk = self.func.operand(&self.lex, value)?;
                 self.func.abc(&self.lex, Op::SetTable, table, key, rk)?;
             }
             _ => {}

@@ -306,7 +306,7 @@ fn undefined(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let tab = vm.check_table(args, 0)?;
     let from = vm.opt_i32(args, 1, 1)?;
-    let to = if vm.arg(args, 2).is_nil() { vm.heap.table(tab).len() as i32 } else { vm.check_i32(args, 2)? };
+    let to = if vm.arg(args, 2).is_nil() { vm.heap.border(tab) as i32 } else { vm.check_i32(args, 2)? };
     if from > to {
         return Ok(Flow::Nothing);
     }

@@ -1,5 +1,6 @@
 //! `cmsgpack`: MessagePack as Redis's library writes and reads it.
 
+use super::super::cont::Cont;
 use super::super::fault::Fault;
 use super::super::value::{Tab, Value};
 use super::super::vm::{Args, Flow, NativeFn, Vm};
@@ -20,6 +21,7 @@ const MAX_NESTING: usize = 16;
 const MAX_DEPTH: usize = 2600;
 
 /// A table that is being written.
+#[derive(Debug)]
 enum Level {
     Array {
         table: Tab,
@@ -34,51 +36,102 @@ enum Level {
     },
 }
 
+/// Arguments that are being written, one after the other.
+#[derive(Debug, Default)]
+pub(in super::super) struct Packer {
+    /// How many arguments were begun.
+    begun: usize,
+    levels: Vec<Level>,
+    out: Vec<u8>,
+    /// Bytes that were charged for `out`.
+    pub(in super::super) charged: usize,
+}
+
 fn pack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     if args.n == 0 {
         return Err(Fault::arg(0, "MessagePack pack needs input."));
     }
-    let mut out = Vec::new();
-    for n in 0..args.n {
-        write(vm, vm.arg(args, n), &mut out)?;
-    }
-    vm.owned(out).map(Flow::One)
+    Packer::default().run(vm, args)
 }
 
-fn write(vm: &mut Vm, value: Value, out: &mut Vec<u8>) -> Result<(), Fault> {
-    let mut levels: Vec<Level> = Vec::new();
-    let mut next = Some(value);
-    loop {
-        if let Some(value) = next.take() {
-            vm.heap.meter.work(2);
-            match value {
-                Value::Table(table) if levels.len() < MAX_NESTING => levels.push(open(vm, table, out)?),
-                other => scalar(vm, other, out)?,
+impl Packer {
+    pub(in super::super) fn values(&self) -> Vec<Value> {
+        let values = self.levels.iter().flat_map(|level| match level {
+            Level::Array { table, .. } => [Value::Table(*table), Value::Nil, Value::Nil],
+            Level::Map { table, key, value } => [Value::Table(*table), *key, value.unwrap_or(Value::Nil)],
+        });
+        values.collect()
+    }
+
+    /// Goes on until all is written or the fuel is used up.
+    pub(in super::super) fn run(mut self, vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
+        loop {
+            if vm.heap.meter.fuel <= 0 {
+                return Ok(Flow::Step(Cont::Pack(Box::new(self))));
             }
-            vm.check_length(out.len())?;
-        }
-        match levels.last_mut() {
-            None => return Ok(()),
-            Some(Level::Array { table, at, length }) => {
-                if at < length {
-                    *at += 1;
-                    next = Some(vm.heap.table(*table).get_int(*at));
-                } else {
-                    levels.pop();
+            match self.step(vm, args).and_then(|more| self.charge(vm).map(|()| more)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(fault) => {
+                    vm.heap.meter.give(self.charged);
+                    return Err(fault);
                 }
+            }
+        }
+        vm.heap.meter.give(self.charged);
+        vm.owned(self.out).map(Flow::One)
+    }
+
+    fn charge(&mut self, vm: &mut Vm) -> Result<(), Fault> {
+        vm.heap.meter.work(2);
+        if self.out.len() > self.charged {
+            if self.out.len() > vm.max_string {
+                return Err(Fault::lib("resulting string too large"));
+            }
+            let more = (self.out.len() - self.charged).max(self.charged).max(256);
+            vm.heap.meter.take(more)?;
+            self.charged += more;
+        }
+        Ok(())
+    }
+
+    /// Writes one value; false if there is none left.
+    fn step(&mut self, vm: &mut Vm, args: Args) -> Result<bool, Fault> {
+        let value = match self.levels.last_mut() {
+            None if self.begun == args.n => return Ok(false),
+            None => {
+                self.begun += 1;
+                vm.arg(args, self.begun - 1)
+            }
+            Some(Level::Array { table, at, length }) => {
+                if at == length {
+                    self.levels.pop();
+                    return Ok(true);
+                }
+                *at += 1;
+                vm.heap.table(*table).get_int(*at)
             }
             Some(Level::Map { table, key, value }) => {
                 if let Some(value) = value.take() {
-                    next = Some(value);
+                    value
                 } else if let Ok(Some(pair)) = vm.heap.tables.get(table.0).next(*key, &mut vm.heap.meter) {
                     *key = pair.0;
                     *value = Some(pair.1);
-                    next = Some(pair.0);
+                    pair.0
                 } else {
-                    levels.pop();
+                    self.levels.pop();
+                    return Ok(true);
                 }
             }
+        };
+        match value {
+            Value::Table(table) if self.levels.len() < MAX_NESTING => {
+                let level = open(vm, table, &mut self.out)?;
+                self.levels.push(level);
+            }
+            other => scalar(vm, other, &mut self.out)?,
         }
+        Ok(true)
     }
 }
 
@@ -95,7 +148,7 @@ fn open(vm: &mut Vm, table: Tab, out: &mut Vec<u8>) -> Result<Level, Fault> {
         key = name;
     }
     if is_array && max == count as f64 {
-        let length = vm.heap.table(table).len();
+        let length = vm.heap.border(table);
         header(length, (0x90, 15), [0, 0xdc, 0xdd], out);
         Ok(Level::Array { table, at: 0, length: length as i64 })
     } else {
@@ -148,14 +201,14 @@ fn scalar(vm: &mut Vm, value: Value, out: &mut Vec<u8>) -> Result<(), Fault> {
 fn integer(n: i64, out: &mut Vec<u8>) {
     let bytes = n.to_be_bytes();
     let (mark, size) = match n {
-        0..=127 | -32..=-1 => (None, 1),
-        0..=0xff => (Some(0xcc), 1),
-        0..=0xffff => (Some(0xcd), 2),
-        0..=0xffff_ffff => (Some(0xce), 4),
-        0.. => (Some(0xcf), 8),
-        -128.. => (Some(0xd0), 1),
-        -32768.. => (Some(0xd1), 2),
-        -2_147_483_648.. => (Some(0xd2), 4),
+        -32..=127 => (None, 1),
+        128..=0xff => (Some(0xcc), 1),
+        0x100..=0xffff => (Some(0xcd), 2),
+        0x1_0000..=0xffff_ffff => (Some(0xce), 4),
+        0x1_0000_0000.. => (Some(0xcf), 8),
+        -128..=-33 => (Some(0xd0), 1),
+        -32_768..=-129 => (Some(0xd1), 2),
+        -2_147_483_648..=-32_769 => (Some(0xd2), 4),
         _ => (Some(0xd3), 8),
     };
     out.extend(mark);

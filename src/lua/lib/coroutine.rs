@@ -50,7 +50,8 @@ pub(in super::super) fn bottom_frame(thread: &mut Thread, meter: &mut Meter) -> 
         fun: Fun(0),
         proto: 0,
     };
-    thread.push_frame(frame, meter)?;
+    thread.reserve_frame(meter)?;
+    thread.frames.push(frame);
     thread.conts.push(Cont::Base);
     Ok(())
 }

@@ -65,7 +65,7 @@ fn spec_of(text: &[u8]) -> Result<(Spec, &[u8]), Fault> {
         }
     }
     let mut rest = &text[flags..];
-    let mut digits = |rest: &mut &[u8]| {
+    let digits = |rest: &mut &[u8]| {
         let count = rest.iter().take(2).take_while(|b| b.is_ascii_digit()).count();
         let value = rest[..count].iter().fold(0, |sum, b| sum * 10 + usize::from(b - b'0'));
         *rest = &rest[count..];

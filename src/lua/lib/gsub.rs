@@ -156,7 +156,7 @@ impl Gsub {
     }
 
     pub(in super::super) fn step(
-        mut self: Box<Gsub>,
+        mut self,
         vm: &mut Vm,
         args: Args,
         results: Args,
@@ -288,7 +288,7 @@ impl Gsub {
                 let key = self.capture(vm, 0, end)?;
                 match meta::index(vm, self.replacement, key)? {
                     Found::Value(value) => self.replace_by(vm, value)?,
-                    Found::Not(value) => {
+                    Found::Not(value, _) => {
                         return Err(Fault::run(format!("attempt to index a {} value", value.type_name())));
                     }
                     Found::Call(handler, object) => {

@@ -304,8 +304,7 @@ fn read_unicode(text: &[u8]) -> Option<(u32, usize)> {
 
 fn write_utf8(point: u32, out: &mut Vec<u8>) {
     let mut bytes = [0; 4];
-    match char::from_u32(point) {
-        Some(c) => out.extend_from_slice(c.encode_utf8(&mut bytes).as_bytes()),
-        None => {}
+    if let Some(c) = char::from_u32(point) {
+        out.extend_from_slice(c.encode_utf8(&mut bytes).as_bytes());
     }
 }

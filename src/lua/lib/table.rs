@@ -23,7 +23,7 @@ pub(in super::super) const FUNCTIONS: &[(&str, NativeFn)] = &[
 
 fn getn(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let tab = vm.check_table(args, 0)?;
-    Ok(Flow::One(Value::Number(vm.heap.table(tab).len() as f64)))
+    Ok(Flow::One(Value::Number(vm.heap.border(tab) as f64)))
 }
 
 fn setn(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
@@ -45,7 +45,7 @@ fn concat(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let separator = vm.opt_string(args, 1)?;
     let tab = vm.check_table(args, 0)?;
     let from = vm.opt_i32(args, 2, 1)?;
-    let to = if vm.arg(args, 3).is_nil() { vm.heap.table(tab).len() as i32 } else { vm.check_i32(args, 3)? };
+    let to = if vm.arg(args, 3).is_nil() { vm.heap.border(tab) as i32 } else { vm.check_i32(args, 3)? };
     let mut out = Vec::new();
     let heap = &mut vm.heap;
     let separator = separator.map_or(&b""[..], |s| heap.strings.get(s));
@@ -83,7 +83,7 @@ pub(in super::super) struct Insert {
 
 fn insert(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let table = vm.check_table(args, 0)?;
-    let end = vm.heap.table(table).len() as i64 + 1;
+    let end = vm.heap.border(table) as i64 + 1;
     match args.n {
         2 => {
             set_checked(vm, table, Value::Number(end as f64), vm.arg(args, 1))?;
@@ -123,7 +123,7 @@ impl Insert {
 
 fn remove(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let tab = vm.check_table(args, 0)?;
-    let end = vm.heap.table(tab).len() as i64;
+    let end = vm.heap.border(tab) as i64;
     let position = if vm.arg(args, 1).is_nil() { end } else { i64::from(vm.check_i32(args, 1)?) };
     if !(1..=end).contains(&position) {
         return Ok(Flow::Nothing);
@@ -143,7 +143,7 @@ fn remove(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 
 fn sort(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let table = vm.check_table(args, 0)?;
-    let n = vm.heap.table(table).len() as i64;
+    let n = vm.heap.border(table) as i64;
     let comparator = if vm.arg(args, 1).is_nil() { Value::Nil } else { vm.check_function(args, 1)? };
     vm.th.top = args.base + args.n;
     Box::new(Sort::new(table, comparator, n)).run(vm)
@@ -169,7 +169,7 @@ fn foreach(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 fn foreachi(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let table = vm.check_table(args, 0)?;
     let function = vm.check_function(args, 1)?;
-    let end = Some(vm.heap.table(table).len() as i64);
+    let end = Some(vm.heap.border(table) as i64);
     ForEach { table, function, key: Value::Number(0.0), end }.next(vm)
 }
 

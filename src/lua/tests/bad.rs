@@ -216,17 +216,13 @@ fn bombs_stay_within_their_bytes() {
         ("byte", "return ('x'):rep(1e6):byte(1, -1)", End::Error("too long")),
         ("insert far", "local t = {} table.insert(t, 2^31 - 1, 1) return #t", End::Done),
         ("varargs", "local function f(...) return f(1, ...) end f()", End::Fuel),
-        (
-            "recursion with values",
-            "local function f(...) return (f(1, 2, 3, ...)) end f()",
-            End::Error("stack overflow"),
-        ),
+        ("recursion with values", "local function f(...) return (f(1, 2, 3, ...)) end f()", End::Memory),
         (
             "json laughs",
             "local t = {} for i = 1, 30 do t = {t, t} end return #cjson.encode(t)",
             End::Error("too large"),
         ),
-        ("json text", "local s = ('x'):rep(4e6) return cjson.encode({s, s, s, s, s, s})", End::Error("too large")),
+        ("json text", "local s = ('x'):rep(4e6) return cjson.encode({s, s, s, s, s, s})", End::Memory),
         ("json of lists", "return cjson.decode('[' .. ('[],'):rep(2e6) .. '1]')", End::Memory),
         ("msgpack of lists", "return cmsgpack.unpack('\\221\\255\\255\\255\\255' .. ('\\144'):rep(4e6))", End::Memory),
         (

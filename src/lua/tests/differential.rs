@@ -426,9 +426,21 @@ while true do
 end
 "#;
 
-fn reference(programs: &[String]) -> Option<Vec<String>> {
+/// Says of each program only whether it compiles.
+const COMPILER: &str = r#"
+io.stdout:setvbuf('full')
+while true do
+  local n = io.read('*n')
+  if not n then break end
+  io.read(1)
+  local f, e = loadstring(io.read(n), '@user_script')
+  io.write(f and 'compiles' or e, '\0')
+end
+"#;
+
+fn reference(runner: &str, programs: &[String]) -> Option<Vec<String>> {
     let mut child =
-        Command::new("lua5.1").args(["-e", RUNNER]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        Command::new("lua5.1").args(["-e", runner]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
     let mut stdin = child.stdin.take().unwrap();
     let input: Vec<u8> = programs.iter().flat_map(|p| format!("{}\n{p}", p.len()).into_bytes()).collect();
     let writer = std::thread::spawn(move || stdin.write_all(&input));
@@ -449,7 +461,7 @@ fn generated_programs_do_what_they_do_in_lua() {
     let mut failed = 0;
     for batch in (seed..seed + count).collect::<Vec<_>>().chunks(500) {
         let programs: Vec<String> = batch.iter().map(|seed| Generator::program(*seed)).collect();
-        let Some(expected) = reference(&programs) else {
+        let Some(expected) = reference(RUNNER, &programs) else {
             eprintln!("skipped: there is no lua5.1");
             return;
         };
@@ -461,6 +473,120 @@ fn generated_programs_do_what_they_do_in_lua() {
                     let (a, b) = got.lines().zip(expected.lines()).find(|(a, b)| a != b).unwrap_or((&got, expected));
                     let program = program.replacen(PRELUDE, "", 1);
                     eprintln!("seed {seed}:\n{program}\n  here: {a}\n  lua:  {b}");
+                }
+            }
+        }
+    }
+    assert_eq!(failed, 0, "programs that differ");
+}
+
+/// Takes tokens away, doubles, swaps and inserts some.
+fn mutated(program: &str, random: &mut Random) -> String {
+    let mut tokens: Vec<String> = Vec::new();
+    for c in program.chars() {
+        match tokens.last_mut() {
+            Some(last) if c.is_alphanumeric() && last.chars().all(char::is_alphanumeric) => last.push(c),
+            _ => tokens.push(c.to_string()),
+        }
+    }
+    for _ in 0..1 + random.below(3) {
+        let (at, other) = (random.below(tokens.len()), random.below(tokens.len()));
+        match random.below(5) {
+            0 => {
+                tokens.remove(at);
+            }
+            1 => tokens.insert(at, tokens[other].clone()),
+            2 => tokens.swap(at, other),
+            3 => tokens.truncate(at.max(1)),
+            _ => {
+                let token = random.one_of(&[
+                    " end ",
+                    " do ",
+                    " then ",
+                    " local ",
+                    " function ",
+                    " return ",
+                    " break ",
+                    " if ",
+                    " until ",
+                    " repeat ",
+                    "(",
+                    ")",
+                    "{",
+                    "}",
+                    "[",
+                    "]",
+                    "'",
+                    "\"",
+                    "[[",
+                    "]]",
+                    "--",
+                    "--[[",
+                    "\n",
+                    "\\",
+                    "...",
+                    "..",
+                    "=",
+                    "==",
+                    "~=",
+                    "~",
+                    ";",
+                    ":",
+                    ",",
+                    ".",
+                    " and ",
+                    " not ",
+                    " nil ",
+                    "0x",
+                    "1e",
+                    "3x",
+                    "@",
+                    "$",
+                    "\u{1}",
+                    "é",
+                ]);
+                tokens.insert(at, token.into());
+            }
+        }
+    }
+    tokens.concat()
+}
+
+#[test]
+fn spoilt_programs_are_refused_with_the_same_texts() {
+    let count = from_environment("TARN_LUA_PROGRAMS", 3_000);
+    let seed = from_environment("TARN_LUA_SEED", 1);
+    let mut failed = 0;
+    for batch in (seed..seed + count).collect::<Vec<_>>().chunks(500) {
+        let spoil = |seed: &u64| mutated(&Generator::program(*seed), &mut Random(*seed));
+        let programs: Vec<String> = batch.iter().map(spoil).collect();
+        let Some(expected) = reference(COMPILER, &programs) else {
+            eprintln!("skipped: there is no lua5.1");
+            return;
+        };
+        for ((program, expected), seed) in programs.iter().zip(&expected).zip(batch) {
+            let limits = Limits::default();
+            let got = match Chunk::compile(program.as_bytes(), "@user_script", &limits) {
+                Err(text) => String::from_utf8_lossy(&text).into_owned(),
+                Ok(chunk) => {
+                    // It may do anything now, but it ends with its steps.
+                    let mut machine = machine(Limits { max_bytes: 4 << 20, ..limits });
+                    assert!(machine.start(&chunk));
+                    for _ in 0..20 {
+                        match machine.run(1_000) {
+                            Outcome::OutOfFuel => {}
+                            Outcome::Call(_) => machine.answer(&[]),
+                            Outcome::Done | Outcome::Failed(_) => break,
+                        }
+                    }
+                    assert!(machine.peak_bytes() <= 4 << 20);
+                    "compiles".into()
+                }
+            };
+            if got != *expected {
+                failed += 1;
+                if failed <= 5 {
+                    eprintln!("seed {seed}:\n  here: {got}\n  lua:  {expected}");
                 }
             }
         }
