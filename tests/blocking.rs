@@ -368,3 +368,82 @@ fn a_group_delivers_each_entry_once() {
         });
     }
 }
+
+/// Of many who are served in vain each is looked at once, and those behind them, too.
+#[test]
+fn nobody_is_looked_at_without_end() {
+    for kind in SERVERS {
+        let server = start(kind, &["--shards", "1"]);
+        let mut watch = server.client();
+        watch.call("XGROUP CREATE s busy $ MKSTREAM");
+        watch.call("XGROUP CREATE s other $");
+        let reads = |group: &str| format!("XREADGROUP GROUP {group} one BLOCK 0 STREAMS s >");
+        let mut idle: Vec<Client> = (0..150).map(|_| wait_for(&server, &mut watch, &reads("busy"))).collect();
+        let mut last = wait_for(&server, &mut watch, &reads("other"));
+        assert!(!watch.call("XADD s * f v").is_error());
+        assert!(!idle[0].read().unwrap().is_error());
+        assert_eq!(last.read().unwrap().items().len(), 1, "who stands behind them is served");
+        until("the others wait on", || info(&mut watch, "blocked_clients") == 149);
+        // Who has looked at all is done: nothing more happens of itself.
+        let commands = |watch: &mut Client| watch.call("PING").text();
+        assert_eq!(commands(&mut watch), "PONG");
+        assert!(!watch.call("XADD s * f v").is_error());
+        assert!(!idle[1].read().unwrap().is_error());
+    }
+}
+
+/// Of two keys in different shards that change at once each serves somebody, also where both would have served the same.
+#[test]
+fn whoever_was_passed_over_for_one_who_was_being_served_is_looked_at() {
+    let server = start(Kind::Tarn, &["--shards", "8", "--io-threads", "2"]);
+    let mut watch = server.client();
+    for round in 0..150 {
+        let keys = ["a", "b"].map(|name| format!("{name}{round}"));
+        let mut both = wait_for(&server, &mut watch, &format!("BLPOP {} {} 0", keys[0], keys[1]));
+        let mut one = wait_for(&server, &mut watch, &format!("BLPOP {} 0", keys[1]));
+        let [mut left, mut right] = [server.client(), server.client()];
+        std::thread::scope(|scope| {
+            scope.spawn(|| left.call(&format!("RPUSH {} x", keys[0])));
+            scope.spawn(|| right.call(&format!("RPUSH {} y", keys[1])));
+        });
+        let first = both.read().unwrap().items()[0].text();
+        if first == keys[1] {
+            // It got what the other one waits for.
+            assert_eq!(watch.call(&format!("LLEN {}", keys[0])).int(), Some(1));
+            continue;
+        }
+        assert_eq!(one.read().unwrap().items()[1].text(), "y", "round {round}");
+    }
+}
+
+/// One that is about to be served elsewhere when it is killed, or leaves, stands in nobody's way, and takes nothing.
+#[test]
+fn who_ends_on_the_way_to_be_served_stands_in_nobodys_way() {
+    for kills in [true, false] {
+        let server = start(Kind::Tarn, &["--shards", "4"]);
+        let mut client = server.client();
+        // The copy holds its destination for a while.
+        let members: Vec<String> = (0..50_000).map(|n| format!("member{n}")).collect();
+        for some in members.chunks(5000) {
+            client.call(&format!("SADD {{t}}big {}", some.join(" ")));
+        }
+        let mut waiter = server.client();
+        let id = waiter.call("CLIENT ID").int().unwrap();
+        waiter.send_raw(&encode(&["BLPOP", "{t}a", "{t}copy", "0"])).unwrap();
+        until("it waits", || info(&mut client, "blocked_clients") == 1);
+        let mut copier = server.client();
+        for _ in 0..20 {
+            copier.send_raw(&encode(&["COPY", "{t}big", "{t}copy", "REPLACE"])).unwrap();
+        }
+        client.call("RPUSH {t}a x");
+        if kills {
+            client.call(&format!("CLIENT KILL ID {id}"));
+        }
+        drop(waiter);
+        (0..20).for_each(|_| drop(copier.read()));
+        until("nobody waits", || info(&mut client, "total_blocking_keys") == 0);
+        // It was served before it ended, or was not.
+        client.call("RPUSH {t}a y");
+        assert!(!client.call("BLPOP {t}a 1").is_nil(), "the key is not dead");
+    }
+}

@@ -1,0 +1,114 @@
+//! Pub/sub with many at once: who has ended a subscription hears no more of it, who begins one hears nothing older, and who is slow
+//! holds up nobody.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::resp::{Client, Value, encode};
+use common::server::{Kind, Server};
+use common::wait::until;
+
+fn start(kind: Kind, args: &[&str]) -> Server {
+    Server::start(kind, args).unwrap_or_else(|| panic!("cargo builds tarn before its tests"))
+}
+
+fn subscribers(server: &Server, count: usize) -> Vec<Client> {
+    let mut all: Vec<Client> = (0..count).map(|_| server.client()).collect();
+    all.iter_mut().for_each(|client| assert_eq!(client.call("SUBSCRIBE c").items()[2].int(), Some(1)));
+    all
+}
+
+/// The connection's next reply is that to its next command: no message comes between.
+#[test]
+fn after_the_reply_to_unsubscribe_no_message_comes() {
+    for kind in [Kind::Tarn, Kind::ScaledTarn] {
+        let server = start(kind, &[]);
+        let many = subscribers(&server, 150);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut publisher = server.client();
+                while !done.load(Ordering::SeqCst) {
+                    publisher.call("PUBLISH c message");
+                }
+            });
+            let mut client = server.client();
+            for _ in 0..200 {
+                client.send_raw(&encode(&["SUBSCRIBE", "c"])).unwrap();
+                client.send_raw(&encode(&["UNSUBSCRIBE", "c"])).unwrap();
+                client.send_raw(&encode(&["GET", "none"])).unwrap();
+                assert_eq!(client.read().unwrap().items()[0].text(), "subscribe");
+                while client.read().unwrap().items()[0].text() != "unsubscribe" {}
+                assert!(client.read().unwrap().is_nil(), "the reply to GET");
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        drop(many);
+    }
+}
+
+#[test]
+fn who_subscribes_hears_nothing_older() {
+    for kind in [Kind::Tarn, Kind::ScaledTarn] {
+        let server = start(kind, &["--io-threads", "2"]);
+        let many = subscribers(&server, 100);
+        let mut publisher = server.client();
+        for round in 0..300 {
+            publisher.call(&format!("PUBLISH c old{round}"));
+            // The publisher has its answer.
+            let mut newcomer = server.client();
+            newcomer.call("SUBSCRIBE c");
+            publisher.call(&format!("PUBLISH c new{round}"));
+            assert_eq!(newcomer.read().unwrap().items()[2].text(), format!("new{round}"));
+        }
+        drop(many);
+        until("nobody is left", || publisher.call("PUBSUB NUMSUB c").items()[1].int() == Some(0));
+    }
+}
+
+/// One that reads nothing is cut off at its limit, whatever it waits for, and takes nothing any more.
+#[test]
+fn who_reads_nothing_is_cut_off() {
+    let server = start(Kind::Tarn, &["--client-output-buffer-limit", "pubsub 4mb 1mb 60"]);
+    let mut client = server.client();
+    let mut slow = server.client();
+    slow.call("HELLO 3");
+    slow.call("SUBSCRIBE c");
+    slow.send_raw(&encode(&["BLPOP", "k", "0"])).unwrap();
+    until("it waits", || client.call("INFO clients").text().contains("blocked_clients:1\r\n"));
+    let text = "x".repeat(1 << 20);
+    for _ in 0..30 {
+        client.try_call(&["PUBLISH", "c", &text]).unwrap();
+    }
+    until("it is gone", || client.call("PUBSUB NUMSUB c").items()[1].int() == Some(0));
+    client.call("RPUSH k precious");
+    assert_eq!(client.call("LLEN k").int(), Some(1));
+    assert!(client.call("INFO stats").text().contains("client_output_buffer_limit_disconnections:1\r\n"));
+}
+
+/// What is published to many is read by all of them, in order.
+#[test]
+fn everybody_hears_everything_in_order() {
+    for kind in [Kind::Tarn, Kind::ScaledTarn] {
+        let server = start(kind, &["--io-threads", "2"]);
+        let many = subscribers(&server, 40);
+        std::thread::scope(|scope| {
+            for mut client in many {
+                scope.spawn(move || {
+                    for n in 0..500 {
+                        let message = client.read().unwrap();
+                        assert_eq!(message.items()[2].text(), n.to_string());
+                    }
+                });
+            }
+            let mut publisher = server.client();
+            for n in 0..500 {
+                let heard = publisher.call(&format!("PUBLISH c {n}"));
+                assert!(matches!(heard, Value::Int(40)), "{heard:?}");
+            }
+        });
+    }
+}
