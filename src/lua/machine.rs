@@ -47,7 +47,7 @@ impl Chunk {
         if source.len() > limits.max_source {
             return Err(b"source text too long"[..].into());
         }
-        super::compile::compile(source, name.as_bytes()).map(Arc::new)
+        super::compile::compile(source, name.as_bytes(), 0).map(Arc::new)
     }
 }
 

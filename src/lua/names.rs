@@ -12,6 +12,9 @@ use super::thread::{Frame, FrameKind};
 use super::value::Value;
 use super::vm::Vm;
 
+/// So long, with a zero byte, are names of chunks in texts of errors that arise when they run.
+const SHOWN_NAME: usize = 60;
+
 /// `chunk:line: ` of the function at a level, 1 being the topmost frame; nothing if it is no Lua function.
 pub(super) fn position(vm: &Vm, protos: &[Loaded], level: usize) -> Vec<u8> {
     let mut left = level as i64 - 1;
@@ -24,7 +27,7 @@ pub(super) fn position(vm: &Vm, protos: &[Loaded], level: usize) -> Vec<u8> {
                 break;
             }
             let proto = &protos[frame.proto as usize].proto;
-            let mut text = display_name(&proto.source);
+            let mut text = display_name(&proto.source, SHOWN_NAME);
             text.extend_from_slice(format!(":{}: ", proto.line((frame.pc as usize).saturating_sub(1))).as_bytes());
             return text;
         }

@@ -208,6 +208,8 @@ pub(super) fn general(n: f64, precision: usize, alternate: bool, upper: bool, ou
         out.extend_from_slice(mantissa.as_bytes());
         if !alternate {
             cut_zeros(from, out);
+        } else if precision == 1 {
+            out.push(b'.');
         }
         push_exponent(exponent, upper, out);
     } else {

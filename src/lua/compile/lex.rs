@@ -62,6 +62,8 @@ pub(super) struct Lexer<'a> {
     unfinished: bool,
 }
 
+/// So long, with a zero byte, are names of chunks in texts of syntax errors.
+const SHOWN_NAME: usize = 80;
 const MAX_LINE: u32 = i32::MAX as u32 - 2;
 
 impl<'a> Lexer<'a> {
@@ -69,7 +71,7 @@ impl<'a> Lexer<'a> {
         Lexer {
             source,
             at: 0,
-            name: display_name(chunk_name),
+            name: display_name(chunk_name, SHOWN_NAME),
             line: 1,
             last_line: 1,
             token: Token::End,
@@ -400,18 +402,17 @@ impl<'a> Lexer<'a> {
 }
 
 /// Error texts show a chunk's name without its mark: `=name` and `@file` bare, source text in `[string "…"]`.
-pub(in super::super) fn display_name(name: &[u8]) -> Vec<u8> {
-    const MAX: usize = 60;
+pub(in super::super) fn display_name(name: &[u8], max: usize) -> Vec<u8> {
     match name.first() {
-        Some(b'=') => name[1..name.len().min(MAX)].to_vec(),
+        Some(b'=') => name[1..name.len().min(max)].to_vec(),
         Some(b'@') => {
             let rest = &name[1..];
-            let keep = MAX - " '...' ".len() - 1;
+            let keep = max - " '...' ".len() - 1;
             if rest.len() > keep { [b"...", &rest[rest.len() - keep..]].concat() } else { rest.to_vec() }
         }
         _ => {
             let line = name.iter().position(|b| matches!(b, b'\n' | b'\r')).unwrap_or(name.len());
-            let keep = MAX - " [string \"...\"] ".len() - 1;
+            let keep = max - " [string \"...\"] ".len() - 1;
             let mut text = b"[string \"".to_vec();
             text.extend_from_slice(&name[..line.min(keep)]);
             if line < name.len() || line > keep {

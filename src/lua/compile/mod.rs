@@ -30,8 +30,8 @@ const MAX_LEVELS: usize = 200;
 const MAX_LOCALS: usize = 200;
 const MAX_UPVALUES: usize = 60;
 
-/// Compiles source text.
-pub(super) fn compile(source: &[u8], name: &[u8]) -> std::result::Result<Chunk, Box<[u8]>> {
+/// Compiles source text. `depth` is how many of the levels are used up by what asks for it.
+pub(super) fn compile(source: &[u8], name: &[u8], depth: usize) -> std::result::Result<Chunk, Box<[u8]>> {
     let mut parser = Parser {
         lex: Lexer::new(source, name),
         source: name.into(),
@@ -41,7 +41,7 @@ pub(super) fn compile(source: &[u8], name: &[u8]) -> std::result::Result<Chunk, 
         names: Vec::new(),
         by_name: HashMap::new(),
         visible: Vec::new(),
-        depth: 0,
+        depth,
     };
     parser.main()?;
     Ok(Chunk::of(parser.protos))

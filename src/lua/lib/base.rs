@@ -137,7 +137,12 @@ fn next(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 }
 
 fn pcall(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
-    vm.check_any(args, 0)?;
+    if args.n == 0 {
+        // Redis's own `pcall` then calls the result that it has prepared.
+        let text = vm.heap.string(b"attempt to call a boolean value")?;
+        vm.push_all(&[Value::Bool(false), text])?;
+        return Ok(Flow::Many(2));
+    }
     Ok(Flow::Call(Cont::Pcall, args.base, args.n - 1))
 }
 
@@ -351,7 +356,7 @@ fn compile_chunk(vm: &mut Vm, source: &[u8], name: &[u8]) -> Result<Flow, Fault>
     // Compiling takes some instructions' time for each byte.
     vm.heap.meter.work(200 + source.len());
     vm.heap.meter.room(source.len().saturating_mul(4))?;
-    match compile::compile(source, name) {
+    match compile::compile(source, name, vm.th.levels as usize) {
         Ok(chunk) => Ok(Flow::Load(chunk)),
         Err(text) => failed(vm, &text),
     }

@@ -85,7 +85,9 @@ fn spec_of(text: &[u8]) -> Result<(Spec, &[u8]), Fault> {
 fn convert(vm: &mut Vm, args: Args, n: usize, (spec, conversion): (&Spec, u8), out: &mut Vec<u8>) -> Result<(), Fault> {
     match conversion {
         b'c' => {
-            let code = vm.check_number(args, n)? as i64 as u8;
+            let code = vm.check_number(args, n)?;
+            // What is no `int` becomes the smallest one, whose last byte is zero.
+            let code = if code.abs() < 2_147_483_648.0 { code as i32 as u8 } else { 0 };
             // C's buffer ends at a zero byte.
             let mut text = Vec::new();
             pad(spec, &[code], &mut text);
@@ -107,8 +109,11 @@ fn convert(vm: &mut Vm, args: Args, n: usize, (spec, conversion): (&Spec, u8), o
                 _ => ("0X", format!("{value:X}")),
             };
             let prefix = if spec.alternate && value != 0 { prefix } else { "" };
-            let digits = if conversion == b'o' && spec.alternate && value != 0 { format!("0{digits}") } else { digits };
-            integer(spec, prefix.as_bytes(), digits.as_bytes(), value == 0, out);
+            // `#` gives an octal number a leading zero, unless precision has given it one.
+            let bare = digits.len() >= spec.precision.unwrap_or(0);
+            let octal = conversion == b'o' && spec.alternate && bare;
+            let digits = if octal && value != 0 { format!("0{digits}") } else { digits };
+            integer(spec, prefix.as_bytes(), digits.as_bytes(), value == 0 && !octal, out);
         }
         b'e' | b'E' | b'f' | b'g' | b'G' => {
             let value = vm.check_number(args, n)?;

@@ -176,7 +176,7 @@ impl Sort {
                 return self.partition(vm, middle);
             }
             Phase::Up if hit => {
-                if self.i >= self.upper {
+                if self.i > self.upper {
                     return Err(Fault::lib("invalid order function for sorting"));
                 }
                 self.i += 1;
@@ -187,7 +187,7 @@ impl Sort {
                 self.compare(Phase::Down, self.pivot, self.get(vm, self.j));
             }
             Phase::Down if hit => {
-                if self.j <= self.lower {
+                if self.j < self.lower {
                     return Err(Fault::lib("invalid order function for sorting"));
                 }
                 self.j -= 1;

@@ -243,8 +243,16 @@ fn bombs_stay_within_their_bytes() {
     }
 }
 
+/// Half of what threads have, in a build without optimisation.
+const STACK_BYTES: usize = 1 << 20;
+
 #[test]
 fn depth_costs_bytes_and_no_stack() {
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    thread.spawn(nested_scripts).unwrap().join().unwrap();
+}
+
+fn nested_scripts() {
     let deep =
         |open: &str, inner: &str, close: &str, n: usize| [open.repeat(n), inner.into(), close.repeat(n)].concat();
     let many = |part: &str, n: usize| part.repeat(n);
