@@ -108,11 +108,7 @@ impl Effects {
         for effect in &self.noted {
             match effect {
                 Effect::Kill(client) => client.kill(),
-                Effect::Unblock(client, waiter, end) => {
-                    if waiter.end(*end) {
-                        client.news.notify_one();
-                    }
-                }
+                Effect::Unblock(client, waiter, end) if waiter.end(*end) => client.news.notify_one(),
                 _ => {}
             }
         }

@@ -213,7 +213,7 @@ impl Generator {
         let varargs = self.varargs;
         let (a, b) = (self.fresh(), self.fresh());
         let parameters = match self.random.below(4) {
-            0 => format!("{a}"),
+            0 => a.to_string(),
             1 => format!("{a}, {b}"),
             2 => "...".to_string(),
             _ => format!("{a}, ..."),

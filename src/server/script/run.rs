@@ -88,7 +88,7 @@ pub(super) fn run(
     };
     let db = ctx.session().db.clone();
     let was_scripted = std::mem::replace(&mut ctx.scripted, true);
-    let result = run.begin(keys, argv).and_then(|()| run.to_end(ctx, out));
+    let result = run.begin(keys, argv).and_then(|()| run.finish(ctx, out));
     ctx.scripted = was_scripted;
     if let Some(running) = &run.running {
         ctx.server.scripts.ended(running);
@@ -121,7 +121,7 @@ impl Run<'_> {
         if self.machine.start(&self.script.chunk) { Ok(()) } else { Err(NO_ROOM) }
     }
 
-    fn to_end(&mut self, ctx: &mut Ctx, out: &mut Reply) -> Result {
+    fn finish(&mut self, ctx: &mut Ctx, out: &mut Reply) -> Result {
         let mut outcome = self.slice(SLICE);
         loop {
             self.charge(ctx)?;
