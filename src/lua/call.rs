@@ -50,7 +50,7 @@ fn call_other(vm: &mut Vm, protos: &[Loaded], func: usize, n: usize, want: i32, 
         Value::Host(id) => match push_native(vm, args, (ret, want), Cont::Host) {
             Ok(()) => {
                 vm.results = (args.base, n);
-                // What the host answers comes behind them, and not into the registers of the caller.
+                // The answer comes after the arguments.
                 vm.th.top = args.base + n;
                 Next::Exit(Exit::Host(id))
             }
@@ -89,8 +89,14 @@ fn native(vm: &mut Vm, protos: &[Loaded], function: NativeFn, args: Args, to: (R
             Next::Done
         }
         Ok(flow) => settle(vm, protos, flow, args, to),
-        Err(fault) => Next::Fault(native_fault(vm, protos, fault)),
+        Err(fault) => native_failed(vm, protos, fault, args),
     }
+}
+
+fn native_failed(vm: &mut Vm, protos: &[Loaded], fault: Fault, args: Args) -> Next {
+    // If the call is tried again, it finds its arguments where they were.
+    vm.th.top = args.base + args.n;
+    Next::Fault(native_fault(vm, protos, fault))
 }
 
 fn push_native(vm: &mut Vm, args: Args, to: (Return, i32), cont: Cont) -> Result<(), Fault> {
@@ -254,7 +260,7 @@ pub(super) fn step(vm: &mut Vm, protos: &[Loaded]) -> Next {
     let args = Args { base: frame.base as usize, n: (frame.top - frame.base) as usize };
     match cont::step(vm, cont, args, input) {
         Ok(flow) => settle(vm, protos, flow, args, (frame.ret, frame.want)),
-        Err(fault) => Next::Fault(native_fault(vm, protos, fault)),
+        Err(fault) => native_failed(vm, protos, fault, args),
     }
 }
 

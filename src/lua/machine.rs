@@ -187,6 +187,10 @@ impl Machine {
 
     /// Goes on for so many steps; one is about an instruction.
     pub fn run(&mut self, fuel: u64) -> Outcome {
+        // What the host has made since the last run may be the reason to collect.
+        if self.vm.heap.meter.resume() && self.collection.is_none() {
+            self.collect();
+        }
         self.vm.heap.meter.fuel = i64::try_from(fuel).unwrap_or(i64::MAX);
         let outcome = self.advance();
         self.vm.heap.meter.resume();

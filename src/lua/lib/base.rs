@@ -102,7 +102,7 @@ fn setmetatable(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 
 fn ipairs(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let tab = vm.check_table(args, 0)?;
-    vm.push_all(&[Value::Native(super::place_of("(ipairs)")), Value::Table(tab), Value::Number(0.0)])?;
+    vm.push_all(&[Value::Native(super::PLACES.ipairs), Value::Table(tab), Value::Number(0.0)])?;
     Ok(Flow::Many(3))
 }
 
@@ -119,7 +119,7 @@ fn ipairs_next(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 
 fn pairs(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let tab = vm.check_table(args, 0)?;
-    vm.push_all(&[Value::Native(super::place_of("next")), Value::Table(tab), Value::Nil])?;
+    vm.push_all(&[Value::Native(super::PLACES.next), Value::Table(tab), Value::Nil])?;
     Ok(Flow::Many(3))
 }
 

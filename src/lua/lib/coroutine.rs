@@ -63,7 +63,7 @@ fn create(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 fn wrap(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let co = new_thread(vm, args)?;
     let values = [Value::Thread(co), Value::Nil, Value::Nil];
-    vm.heap.new_bound(super::place_of("(wrap)"), values).map(Flow::One)
+    vm.heap.new_bound(super::PLACES.wrap, values).map(Flow::One)
 }
 
 fn status_of(vm: &Vm, co: Co) -> Status {

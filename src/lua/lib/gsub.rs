@@ -84,7 +84,7 @@ fn find(vm: &mut Vm, args: Args, mode: Mode) -> Result<Flow, Fault> {
 fn gmatch(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let (subject, pattern) = (vm.check_string(args, 0)?, vm.check_string(args, 1)?);
     let values = [Value::Str(subject), Value::Str(pattern), Value::Number(0.0)];
-    vm.heap.new_bound(super::place_of("(gmatch)"), values).map(Flow::One)
+    vm.heap.new_bound(super::PLACES.gmatch, values).map(Flow::One)
 }
 
 fn gmatch_next(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {

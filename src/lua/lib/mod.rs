@@ -40,6 +40,21 @@ pub(super) static NATIVES: std::sync::LazyLock<Vec<(&'static str, NativeFn)>> = 
     groups.concat()
 });
 
+/// Functions that others make values of.
+pub(super) struct Places {
+    pub(super) next: u16,
+    pub(super) ipairs: u16,
+    pub(super) wrap: u16,
+    pub(super) gmatch: u16,
+}
+
+pub(super) static PLACES: std::sync::LazyLock<Places> = std::sync::LazyLock::new(|| Places {
+    next: place_of("next"),
+    ipairs: place_of("(ipairs)"),
+    wrap: place_of("(wrap)"),
+    gmatch: place_of("(gmatch)"),
+});
+
 /// The place of a function among all.
 pub(super) fn place_of(name: &str) -> u16 {
     NATIVES.iter().position(|(row, _)| *row == name).unwrap_or(0) as u16

@@ -593,3 +593,33 @@ fn spoilt_programs_are_refused_with_the_same_texts() {
     }
     assert_eq!(failed, 0, "programs that differ");
 }
+
+#[test]
+fn little_room_changes_nothing_but_the_end() {
+    let seed = from_environment("TARN_LUA_SEED", 1);
+    let (mut same, mut cut) = (0, 0);
+    for seed in seed..seed + from_environment("TARN_LUA_PROGRAMS", 1_000) {
+        let program = Generator::program(seed);
+        let limits = Limits::default();
+        let Ok(chunk) = Chunk::compile(program.as_bytes(), "@user_script", &limits) else { continue };
+        let whole = run_in_slices(program.as_bytes(), u64::MAX);
+        for room in [40, 46, 52, 64, 90] {
+            let mut machine = machine(Limits { max_bytes: room << 10, ..limits });
+            if !machine.start(&chunk) {
+                continue;
+            }
+            let out = String::from_utf8_lossy(&finish(&mut machine, 1 + seed % 500)).into_owned();
+            if out == whole {
+                same += 1;
+            } else {
+                let begun = out.strip_suffix("FAILED out of memory");
+                assert!(
+                    begun.is_some_and(|begun| whole.starts_with(begun)),
+                    "seed {seed}, {room} KiB:\n{program}\n{out}\nnot\n{whole}"
+                );
+                cut += 1;
+            }
+        }
+    }
+    assert!(same > 0 && cut > 0, "{same} {cut}");
+}

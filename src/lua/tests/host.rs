@@ -242,3 +242,26 @@ fn there_is_no_room_beyond_the_limit() {
     assert!(machine.start(&chunk("return 1")));
     assert!(matches!(machine.run(10_000), Outcome::Done));
 }
+
+#[test]
+fn what_the_host_makes_is_collected_and_costs_no_steps_twice() {
+    let mut machine = machine(Limits { max_bytes: 2 << 20, ..Limits::default() });
+    assert!(machine.start(&chunk("local n = 0 for i = 1, 1000 do n = n + #print(i) end return n")));
+    let mut answers = 0;
+    loop {
+        let before = machine.used();
+        match machine.run(100_000) {
+            Outcome::Call(_) => {
+                answers += 1;
+                let value = machine.string(format!("{answers:05}{}", "x".repeat(9_995)).as_bytes()).unwrap();
+                machine.answer(&[value]);
+            }
+            Outcome::Done => break,
+            Outcome::OutOfFuel => {}
+            Outcome::Failed(failure) => panic!("{}", text(&machine, failure.value.unwrap())),
+        }
+        assert!(machine.used() >= before && machine.used() - before < 200_000);
+    }
+    assert_eq!(machine.values(), [Value::Number(10_000_000.0)]);
+    assert!(machine.peak_bytes() <= 2 << 20);
+}

@@ -144,7 +144,7 @@ enum Todo {
     Elements(Tab, usize, Mark, usize),
     /// The pairs after this key; the header, how many there were, and whether values are written, too.
     Pairs(Tab, Value, Mark, usize, bool),
-    /// The boolean's way depends on what the script has asked for.
+    /// What was open is whole.
     Close,
 }
 
@@ -154,10 +154,7 @@ pub(super) fn to_reply(machine: &mut Machine, value: Value, resp3: bool, out: &m
     let mut levels = 0;
     while let Some(next) = todo.pop() {
         match next {
-            Todo::Value(value) if levels >= MOST_LEVELS => {
-                _ = value;
-                out.error_text(b"ERR reached lua stack limit");
-            }
+            Todo::Value(_) if levels >= MOST_LEVELS => out.error_text(b"ERR reached lua stack limit"),
             Todo::Value(value) => {
                 if let Some(more) = write(machine, value, resp3, out) {
                     levels += 1;
