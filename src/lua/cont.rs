@@ -124,7 +124,7 @@ fn prepend(vm: &mut Vm, results: Args, value: Value) -> Result<(), Fault> {
 pub(super) fn caught(vm: &mut Vm, value: Value) -> Result<Flow, Fault> {
     let mut value = value;
     if let Value::Table(tab) = value {
-        let text = vm.heap.table(tab).get_str(vm.event(Event::Err));
+        let text = vm.heap.get_str(tab, vm.events[Event::Err as usize]);
         if !matches!(text, Value::Str(_) | Value::Number(_)) {
             vm.push_all(&[Value::Bool(false), value, text])?;
             return Ok(Flow::Many(3));

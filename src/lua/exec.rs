@@ -191,7 +191,7 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                 }
                 Op::GetGlobal => {
                     let Value::Str(name) = k[i.bx()] else { unreachable!("a global's name is a string") };
-                    let value = vm.heap.table(vm.globals).get_str(name);
+                    let value = vm.heap.get_str(vm.globals, name);
                     if value.is_nil() {
                         slow!(meta::get_global(vm, protos, i, name));
                     } else {
@@ -203,7 +203,7 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                     let (object, c) = (w[i.b() & 255], i.c());
                     let key = rk!(w, c);
                     if let Value::Table(tab) = object {
-                        let value = vm.heap.table(tab).get(key);
+                        let value = vm.heap.get(tab, key);
                         if !value.is_nil() {
                             regs!()[i.a()] = value;
                             continue;
@@ -222,7 +222,7 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                     if let Value::Table(tab) = object {
                         let table = vm.heap.tables.get_mut(tab.0);
                         if !table.readonly
-                            && let Some(slot) = table.slot(key)
+                            && let Some(slot) = table.slot(key, &mut vm.heap.meter)
                             && !slot.is_nil()
                         {
                             *slot = value;
@@ -245,7 +245,7 @@ fn instructions(vm: &mut Vm, protos: &[Loaded]) -> Next {
                     let key = rk!(w, c);
                     w[(i.a() + 1) & 255] = object;
                     if let Value::Table(tab) = object {
-                        let value = vm.heap.table(tab).get(key);
+                        let value = vm.heap.get(tab, key);
                         if !value.is_nil() {
                             regs!()[i.a()] = value;
                             continue;

@@ -202,6 +202,21 @@ impl Heap {
         table.set_int(n, value, &mut self.meter)
     }
 
+    /// Reads without metamethods.
+    #[inline(always)]
+    pub(super) fn get(&mut self, tab: Tab, key: Value) -> Value {
+        self.tables.get(tab.0).get(key, &mut self.meter)
+    }
+
+    #[inline(always)]
+    pub(super) fn get_str(&mut self, tab: Tab, key: Str) -> Value {
+        self.tables.get(tab.0).get_str(key, &mut self.meter)
+    }
+
+    pub(super) fn get_int(&mut self, tab: Tab, n: i64) -> Value {
+        self.tables.get(tab.0).get_int(n, &mut self.meter)
+    }
+
     /// What `#` answers for a table.
     pub(super) fn border(&mut self, tab: Tab) -> usize {
         self.tables.get(tab.0).len(&mut self.meter)

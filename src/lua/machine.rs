@@ -376,7 +376,8 @@ impl Machine {
         self.vm.retried = None;
         self.pending = None;
         for name in std::mem::take(&mut self.set) {
-            if let Some(slot) = self.vm.heap.table_mut(self.vm.globals).slot(name) {
+            let heap = &mut self.vm.heap;
+            if let Some(slot) = heap.tables.get_mut(self.vm.globals.0).slot(name, &mut heap.meter) {
                 *slot = Value::Nil;
             }
         }
@@ -448,21 +449,21 @@ impl Machine {
     }
 
     /// Reads without metamethods.
-    pub fn get(&self, tab: Tab, key: Value) -> Value {
-        self.vm.heap.table(tab).get(key)
+    pub fn get(&mut self, tab: Tab, key: Value) -> Value {
+        self.vm.heap.get(tab, key)
     }
 
     /// Reads a field without metamethods.
     pub fn get_field(&mut self, tab: Tab, name: &str) -> Value {
         match self.vm.heap.string(name.as_bytes()) {
-            Ok(key) => self.vm.heap.table(tab).get(key),
+            Ok(key) => self.vm.heap.get(tab, key),
             Err(_) => Value::Nil,
         }
     }
 
     /// Reads an element without metamethods.
-    pub fn get_index(&self, tab: Tab, n: usize) -> Value {
-        self.vm.heap.table(tab).get_int(n as i64)
+    pub fn get_index(&mut self, tab: Tab, n: usize) -> Value {
+        self.vm.heap.get_int(tab, n as i64)
     }
 
     /// A table's border, as `#` finds it.
@@ -532,7 +533,7 @@ fn library(heap: &mut Heap, items: &[(String, HostItem)]) -> Result<Library, Fau
     let index = Value::Str(events[Event::Index as usize]);
     let string_meta = heap.new_table(0, 1)?;
     let string = heap.string(b"string")?;
-    let string = heap.table(globals).get(string);
+    let string = heap.get(globals, string);
     heap.raw_set(string_meta, index, string)?;
     let global_meta = heap.new_table(0, 1)?;
     heap.raw_set(global_meta, index, Value::Native(lib::place_of("(undefined)")))?;

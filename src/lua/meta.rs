@@ -22,11 +22,10 @@ const REMEMBERED: u8 = 8;
 /// An entry of a metatable, by one of the machine's own strings. The first ones remember that they are not there.
 fn event_of(heap: &mut Heap, meta: Tab, event: Event, name: Str) -> Value {
     let bit = event as u8;
-    let table = heap.table(meta);
-    if bit < REMEMBERED && table.absent & 1 << bit != 0 {
+    if bit < REMEMBERED && heap.table(meta).absent & 1 << bit != 0 {
         return Value::Nil;
     }
-    let value = table.get_str(name);
+    let value = heap.get_str(meta, name);
     if bit < REMEMBERED && value.is_nil() {
         heap.table_mut(meta).absent |= 1 << bit;
     }
@@ -60,7 +59,7 @@ pub(super) fn index(vm: &mut Vm, object: Value, key: Value) -> Result<Found, Fau
     let mut object = object;
     for level in 0..MAX_CHAIN {
         let handler = if let Value::Table(tab) = object {
-            let value = vm.heap.table(tab).get(key);
+            let value = vm.heap.get(tab, key);
             if !value.is_nil() {
                 return Ok(Found::Value(value));
             }
@@ -159,7 +158,7 @@ pub(super) fn set_table(
                 return Err(Fault::run(READONLY));
             }
             let meta = table.meta();
-            let present = meta.is_some() && !table.get(key).is_nil();
+            let present = meta.is_some() && !table.get(key, &mut vm.heap.meter).is_nil();
             let handler = match meta {
                 Some(meta) if !present => {
                     event_of(&mut vm.heap, meta, Event::NewIndex, vm.events[Event::NewIndex as usize])

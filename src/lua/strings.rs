@@ -72,14 +72,14 @@ impl Strings {
     fn find(&self, bytes: &[u8], hash: u32, meter: &mut Meter) -> Option<Str> {
         let mut at = self.buckets[hash as usize & (self.buckets.len() - 1)];
         while at != NONE {
+            // Strings that were made to collide are paid for.
+            meter.fuel -= 1;
             let slot = &self.slots[at as usize];
             if slot.hash == hash && slot.data.len() == bytes.len() {
                 meter.copy(bytes.len());
                 if *slot.data == *bytes {
                     return Some(Str { id: at, hash });
                 }
-                // Strings that were made to collide are paid for.
-                meter.work(1);
             }
             at = slot.next;
         }

@@ -63,23 +63,25 @@ impl Table {
         self.array.len() * VALUE_BYTES + self.nodes.len() * NODE_BYTES
     }
 
-    pub(super) fn get(&self, key: Value) -> Value {
+    pub(super) fn get(&self, key: Value, meter: &mut Meter) -> Value {
         match key {
-            Value::Str(s) => self.get_str(s),
-            Value::Number(n) => self.get_num(n),
+            Value::Str(s) => self.get_str(s, meter),
+            Value::Number(n) => self.get_num(n, meter),
             Value::Nil | Value::Dead => Value::Nil,
-            _ => self.find(key).map_or(Value::Nil, |at| self.nodes[at].value),
+            _ => self.find(key, meter).map_or(Value::Nil, |at| self.nodes[at].value),
         }
     }
 
-    pub(super) fn get_str(&self, key: Str) -> Value {
-        match self.find_str(key) {
+    #[inline(always)]
+    pub(super) fn get_str(&self, key: Str, meter: &mut Meter) -> Value {
+        match self.find_str(key, meter) {
             Some(at) => self.nodes[at].value,
             None => Value::Nil,
         }
     }
 
-    fn find_str(&self, key: Str) -> Option<usize> {
+    #[inline(always)]
+    fn find_str(&self, key: Str, meter: &mut Meter) -> Option<usize> {
         if self.nodes.is_empty() {
             return None;
         }
@@ -94,28 +96,30 @@ impl Table {
             if node.next == NO_NEXT {
                 return None;
             }
+            // Keys that were made to collide are paid for.
+            meter.fuel -= 1;
             at = node.next as usize;
         }
     }
 
-    pub(super) fn get_num(&self, n: f64) -> Value {
+    pub(super) fn get_num(&self, n: f64, meter: &mut Meter) -> Value {
         let k = n as i64;
         if k as f64 == n
             && let Some(value) = self.array.get((k as usize).wrapping_sub(1))
         {
             return *value;
         }
-        self.find(Value::Number(n)).map_or(Value::Nil, |at| self.nodes[at].value)
+        self.find(Value::Number(n), meter).map_or(Value::Nil, |at| self.nodes[at].value)
     }
 
-    pub(super) fn get_int(&self, n: i64) -> Value {
+    pub(super) fn get_int(&self, n: i64, meter: &mut Meter) -> Value {
         match self.array.get((n as usize).wrapping_sub(1)) {
             Some(value) => *value,
-            None => self.find(Value::Number(n as f64)).map_or(Value::Nil, |at| self.nodes[at].value),
+            None => self.find(Value::Number(n as f64), meter).map_or(Value::Nil, |at| self.nodes[at].value),
         }
     }
 
-    fn find(&self, key: Value) -> Option<usize> {
+    fn find(&self, key: Value, meter: &mut Meter) -> Option<usize> {
         if self.nodes.is_empty() {
             return None;
         }
@@ -128,6 +132,7 @@ impl Table {
             if node.next == NO_NEXT {
                 return None;
             }
+            meter.fuel -= 1;
             at = node.next as usize;
         }
     }
@@ -154,7 +159,7 @@ impl Table {
     }
 
     /// The place of an existing key's value.
-    pub(super) fn slot(&mut self, key: Value) -> Option<&mut Value> {
+    pub(super) fn slot(&mut self, key: Value, meter: &mut Meter) -> Option<&mut Value> {
         if let Value::Number(n) = key {
             let k = n as i64;
             if k as f64 == n && (k as usize).wrapping_sub(1) < self.array.len() {
@@ -162,9 +167,9 @@ impl Table {
             }
         }
         let at = match key {
-            Value::Str(s) => self.find_str(s)?,
+            Value::Str(s) => self.find_str(s, meter)?,
             Value::Nil | Value::Dead => return None,
-            _ => self.find(key)?,
+            _ => self.find(key, meter)?,
         };
         Some(&mut self.nodes[at].value)
     }
@@ -172,7 +177,7 @@ impl Table {
     /// Assigns without metamethods. A key that is nil or not a number is refused.
     pub(super) fn set(&mut self, key: Value, value: Value, meter: &mut Meter) -> Result<(), Fault> {
         self.absent = 0;
-        if let Some(slot) = self.slot(key) {
+        if let Some(slot) = self.slot(key, meter) {
             *slot = value;
             return Ok(());
         }
@@ -234,7 +239,7 @@ impl Table {
 
     fn add_after_rehash(&mut self, key: Value, value: Value, meter: &mut Meter) -> Result<(), Fault> {
         self.rehash(key, meter)?;
-        match self.slot(key) {
+        match self.slot(key, meter) {
             Some(slot) => *slot = value,
             None => self.add(key, value, meter)?,
         }
@@ -317,13 +322,13 @@ impl Table {
 
     fn unbound_search(&self, array: usize, meter: &mut Meter) -> usize {
         let (mut low, mut high) = (array, array + 1);
-        while !self.get_int(high as i64).is_nil() {
+        while !self.get_int(high as i64, meter).is_nil() {
             low = high;
             high *= 2;
             if high > i32::MAX as usize - 2 {
                 // A table made to mislead the doubling: one by one, as far as there are entries at all.
                 let mut at = 1;
-                while !self.get_int(at).is_nil() {
+                while !self.get_int(at, meter).is_nil() {
                     at += 1;
                 }
                 meter.work(at as usize);
@@ -332,7 +337,7 @@ impl Table {
         }
         while high - low > 1 {
             let middle = (low + high) / 2;
-            if self.get_int(middle as i64).is_nil() { high = middle } else { low = middle }
+            if self.get_int(middle as i64, meter).is_nil() { high = middle } else { low = middle }
         }
         low
     }
@@ -343,7 +348,7 @@ impl Table {
             Value::Nil => 0,
             _ => match array_key(key).filter(|k| *k <= self.array.len()) {
                 Some(k) => k,
-                None => self.array.len() + self.find(key).ok_or(NoSuchKey)? + 1,
+                None => self.array.len() + self.find(key, meter).ok_or(NoSuchKey)? + 1,
             },
         };
         self.next_from(from, meter)

@@ -76,7 +76,7 @@ fn getmetatable(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
         _ => None,
     };
     let Some(meta) = meta else { return Ok(Flow::One(Value::Nil)) };
-    let shown = vm.heap.table(meta).get_str(vm.event(Event::Metatable));
+    let shown = vm.heap.get_str(meta, vm.events[Event::Metatable as usize]);
     Ok(Flow::One(if shown.is_nil() { Value::Table(meta) } else { shown }))
 }
 
@@ -89,7 +89,7 @@ fn setmetatable(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
         _ => return Err(Fault::arg(2, "nil or table expected")),
     };
     if let Some(old) = vm.heap.table(tab).meta()
-        && !vm.heap.table(old).get_str(vm.event(Event::Metatable)).is_nil()
+        && !vm.heap.get_str(old, vm.events[Event::Metatable as usize]).is_nil()
     {
         return Err(Fault::lib("cannot change a protected metatable"));
     }
@@ -109,7 +109,7 @@ fn ipairs(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 fn ipairs_next(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let at = vm.check_i32(args, 1)?.wrapping_add(1);
     let tab = vm.check_table(args, 0)?;
-    let value = vm.heap.table(tab).get_int(i64::from(at));
+    let value = vm.heap.get_int(tab, i64::from(at));
     if value.is_nil() {
         return Ok(Flow::Nothing);
     }
@@ -162,7 +162,7 @@ fn rawequal(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 fn rawget(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let tab = vm.check_table(args, 0)?;
     let key = vm.check_any(args, 1)?;
-    Ok(Flow::One(vm.heap.table(tab).get(key)))
+    Ok(Flow::One(vm.heap.get(tab, key)))
 }
 
 fn rawset(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
@@ -322,7 +322,7 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     vm.heap.meter.work(n);
     vm.th.reserve(vm.th.top + n, &mut vm.heap.meter)?;
     for at in from..=to {
-        let value = vm.heap.table(tab).get_int(i64::from(at));
+        let value = vm.heap.get_int(tab, i64::from(at));
         vm.push(value)?;
     }
     Ok(Flow::Many(n))

@@ -324,7 +324,7 @@ impl Encoder {
                     self.out.push(b',');
                 }
                 self.levels.push(Level::Array { table, at: at + 1, length });
-                let value = vm.heap.table(table).get_int(at + 1);
+                let value = vm.heap.get_int(table, at + 1);
                 self.value(vm, value)
             }
             Level::Array { .. } => {

@@ -109,7 +109,7 @@ impl Packer {
                     return Ok(true);
                 }
                 *at += 1;
-                vm.heap.table(*table).get_int(*at)
+                vm.heap.get_int(*table, *at)
             }
             Some(Level::Map { table, key, value }) => {
                 if let Some(value) = value.take() {

@@ -66,7 +66,7 @@ pub(super) fn register(heap: &mut Heap, globals: Tab, name: &str, value: Value) 
     let mut rest = name;
     while let Some((first, after)) = rest.split_once('.') {
         let key = heap.string(first.as_bytes())?;
-        table = match heap.table(table).get(key) {
+        table = match heap.get(table, key) {
             Value::Table(tab) => tab,
             _ => {
                 let tab = heap.new_table(0, 0)?;

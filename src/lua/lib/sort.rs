@@ -108,8 +108,8 @@ impl Sort {
         }
     }
 
-    fn get(&self, vm: &Vm, at: i64) -> Value {
-        vm.heap.table(self.table).get_int(at)
+    fn get(&self, vm: &mut Vm, at: i64) -> Value {
+        vm.heap.get_int(self.table, at)
     }
 
     fn set(&self, vm: &mut Vm, at: i64, value: Value) -> Result<(), Fault> {
@@ -132,7 +132,7 @@ impl Sort {
     }
 
     /// The next range that is worth sorting; false if there is none.
-    fn begin(&mut self, vm: &Vm) -> bool {
+    fn begin(&mut self, vm: &mut Vm) -> bool {
         while self.lower >= self.upper {
             match self.rest.pop() {
                 Some((lower, upper)) => (self.lower, self.upper) = (lower, upper),
@@ -143,7 +143,7 @@ impl Sort {
         true
     }
 
-    fn end_range(&mut self, vm: &Vm) -> bool {
+    fn end_range(&mut self, vm: &mut Vm) -> bool {
         self.lower = self.upper;
         self.begin(vm)
     }

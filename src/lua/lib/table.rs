@@ -51,7 +51,7 @@ fn concat(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let separator = separator.map_or(&b""[..], |s| heap.strings.get(s));
     let mut charged = 0;
     for at in from..=to {
-        match heap.tables.get(tab.0).get_int(i64::from(at)) {
+        match heap.tables.get(tab.0).get_int(i64::from(at), &mut heap.meter) {
             Value::Str(s) => out.extend_from_slice(heap.strings.get(s)),
             Value::Number(n) => number::print(n, &mut out),
             other => {
@@ -112,7 +112,7 @@ impl Insert {
                 return Ok(Flow::Step(Cont::Insert(self)));
             }
             vm.heap.meter.work(4);
-            let below = vm.heap.table(self.table).get_int(self.at - 1);
+            let below = vm.heap.get_int(self.table, self.at - 1);
             vm.heap.raw_set_int(self.table, self.at, below)?;
             self.at -= 1;
         }
@@ -131,10 +131,10 @@ fn remove(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     if vm.heap.table(tab).readonly {
         return Err(Fault::run(READONLY));
     }
-    let removed = vm.heap.table(tab).get_int(position);
+    let removed = vm.heap.get_int(tab, position);
     vm.heap.meter.work((end - position) as usize / 4);
     for at in position..end {
-        let above = vm.heap.table(tab).get_int(at + 1);
+        let above = vm.heap.get_int(tab, at + 1);
         vm.heap.raw_set_int(tab, at, above)?;
     }
     vm.heap.raw_set_int(tab, end, Value::Nil)?;
@@ -182,7 +182,7 @@ impl ForEach {
         let pair = match (self.end, self.key) {
             (Some(end), Value::Number(at)) => {
                 let at = at as i64 + 1;
-                (at <= end).then(|| (Value::Number(at as f64), vm.heap.table(self.table).get_int(at)))
+                (at <= end).then(|| (Value::Number(at as f64), vm.heap.get_int(self.table, at)))
             }
             _ => match vm.heap.tables.get(self.table.0).next(self.key, &mut vm.heap.meter) {
                 Ok(pair) => pair,

@@ -117,6 +117,10 @@ fn endless_loops_end_with_their_steps() {
         ("foreach", "table.foreach({1}, function() while true do end end)"),
         ("xpcall handler", "xpcall(error, function() while true do end end)"),
         ("insert far below", "table.insert({}, -2147483648, 1)"),
+        (
+            "keys that collide",
+            "local t = {} for i = 1, 1e5 do t[2 ^ 17 * (1 + (i * 2 ^ 32 + 4294967295 - i) / 2 ^ 52)] = i end",
+        ),
         ("garbage", "while true do local t = {{}, {}, 'x' .. math.random()} end"),
         ("garbage strings", "local s = ('x'):rep(1e6) while true do local t = s .. math.random() end"),
         (
