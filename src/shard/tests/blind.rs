@@ -162,8 +162,7 @@ fn nobody_becomes_blind_while_somebody_counts() {
 #[test]
 fn a_replay_knows_by_itself_what_there_was() {
     for key in [&b"there"[..], b"not"] {
-        // Nobody sights them before they are looked at.
-        let mut world = asleep(Fsync::Always);
+        let mut world = world(Fsync::Always);
         world.put(DB, b"not", b"1", 0);
         let fill = |world: &mut World, from: u8| (from..from + 6).for_each(|n| world.put(DB, &[n], b"1", 0));
         fill(&mut world, 0);
