@@ -19,7 +19,7 @@
 //! Invariants:
 //! - **No recursion that a script can drive.** Calls, metamethods, `pcall`, coroutines, comparators and callbacks are frames;
 //!   patterns and the collector keep lists; the compiler and the serialisers have a depth.
-//! - **Every step is charged**, in [`fault::Meter`]. What a single step may overdraw is bounded by the bytes there are.
+//! - **Every step is charged**, in one meter (`fault`). What a single step may overdraw is bounded by the bytes there are.
 //! - **Every byte is charged** before it is allocated. Beyond the limit a script ends with an error that it cannot catch.
 //! - **No script changes what the next one finds**: the library's tables are read-only, also by `rawset` and `setmetatable`.
 

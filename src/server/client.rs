@@ -288,7 +288,7 @@ fn unblock(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let id = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
     let client = u64::try_from(id).ok().and_then(|id| ctx.server.clients.lock().get(&id).cloned());
-    let waiter = client.as_ref().and_then(|client| client.waits_for()).filter(|waiter| waiter.waits());
+    let waiter = client.as_ref().and_then(|client| client.waits_for()).filter(|waiter| waiter.can_end());
     out.int(waiter.is_some().into());
     if let (Some(client), Some(waiter)) = (client, waiter) {
         ctx.note(Effect::Unblock(client, waiter, end));

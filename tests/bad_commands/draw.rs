@@ -6,7 +6,14 @@ use crate::common::rng::Rng;
 use crate::common::server::Server;
 
 /// Not sent: what ends, stops or rewires the server or the connection, which is what it is for.
-const UNFIT: [&str; 20] = [
+const UNFIT: [&str; 26] = [
+    // Answered once for each of their arguments, and they change what the connection may do.
+    "subscribe",
+    "unsubscribe",
+    "psubscribe",
+    "punsubscribe",
+    "ssubscribe",
+    "sunsubscribe",
     "shutdown",
     "debug",
     "monitor",
@@ -123,12 +130,15 @@ pub(crate) struct Row {
     name: Vec<String>,
     arity: i64,
     keys: (i64, i64, i64),
+    /// It may wait for its keys.
+    pub(crate) waits: bool,
 }
 
 pub(crate) fn rows(server: &Server) -> Vec<Row> {
     let row = |value: &Value, name: Vec<String>| {
         let number = |at: usize| value.items()[at].int().unwrap_or(0);
-        Row { name, arity: number(1), keys: (number(3), number(4), number(5)) }
+        let waits = value.items()[2].items().iter().any(|flag| flag.text() == "blocking");
+        Row { name, arity: number(1), keys: (number(3), number(4), number(5)), waits }
     };
     let mut rows = Vec::new();
     for value in server.client().call("COMMAND").items() {

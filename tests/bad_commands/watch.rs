@@ -73,9 +73,13 @@ impl Watch {
     }
 
     pub(crate) fn one<A: AsRef<[u8]>>(&mut self, args: &[A]) {
-        let label: Vec<String> = args.iter().take(8).map(|arg| shown(arg.as_ref())).collect();
-        let more = if args.len() > 8 { format!(" … {} arguments", args.len()) } else { String::new() };
-        self.run(&format!("{}{more}", label.join(" ")), &encode(args), 1);
+        self.run(&label_of(args), &encode(args), 1);
+    }
+
+    /// The same where nothing waits.
+    pub(crate) fn one_in_multi<A: AsRef<[u8]>>(&mut self, args: &[A]) {
+        let request = [encode(&["MULTI"]), encode(args), encode(&["EXEC"])].concat();
+        self.run(&format!("MULTI {} EXEC", label_of(args)), &request, 3);
     }
 
     pub(crate) fn end(mut self) {
@@ -96,6 +100,12 @@ impl Watch {
             assert!(slowest <= Duration::from_millis(most_ms), "a PING took {slowest:?}");
         }
     }
+}
+
+fn label_of<A: AsRef<[u8]>>(args: &[A]) -> String {
+    let label: Vec<String> = args.iter().take(8).map(|arg| shown(arg.as_ref())).collect();
+    let more = if args.len() > 8 { format!(" … {} arguments", args.len()) } else { String::new() };
+    format!("{}{more}", label.join(" "))
 }
 
 fn shown(arg: &[u8]) -> String {

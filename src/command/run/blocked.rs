@@ -46,24 +46,24 @@ impl Waits {
     /// looked at, unless they have not been waiting for it.
     pub(super) fn leave(&self, server: &Arc<Server>, lease: &mut Lease<'_>, at_once: bool) -> Lsn {
         self.waiter.over();
-        leave(server, &self.waiter, lease, !at_once);
+        leave(server, &self.waiter, lease, (!at_once, true));
         self.need
     }
 }
 
-/// Takes a waiter out of the lines in which it stands. In shards that are not at hand that is done later, and whoever is behind it
-/// there is looked at: it may have waited for it meanwhile.
-fn leave(server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>, have_others_looked_at: bool) {
+/// Takes a waiter out of the lines in which it stands; in shards that are not at hand that is done later. Those behind it are looked
+/// at, here and there, where they may have waited for it to be served.
+fn leave(server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>, (others_here, others_there): (bool, bool)) {
     for shard in waiter.shards() {
         if let Ok(at) = lease.binary_search_by_key(&shard, |core| core.shard) {
-            waiter.keys_in(shard).for_each(|key| remove(&mut lease[at], waiter, key, have_others_looked_at));
+            waiter.keys_in(shard).for_each(|key| remove(&mut lease[at], waiter, key, others_here));
             continue;
         }
         // One by one: they need not be had together.
         let (waiter, to_serve) = (waiter.clone(), server.clone());
         let job: Job = Box::new(move |mut lease| {
             if let Some(core) = lease.first_mut() {
-                waiter.keys_in(shard).for_each(|key| remove(core, &waiter, key, true));
+                waiter.keys_in(shard).for_each(|key| remove(core, &waiter, key, others_there));
             }
             serve(&to_serve, lease)
         });
@@ -159,7 +159,7 @@ fn request(parked: Parked, then: impl FnOnce(Request)) {
 /// Answers a command whose wait has been ended, and takes it out of the lines in which it stands.
 pub fn end_wait(server: &Arc<Server>, waiter: &Arc<Waiter>) {
     if let Some((parked, end)) = waiter.take_ended() {
-        leave(server, waiter, &mut Lease::default(), false);
+        leave(server, waiter, &mut Lease::default(), (false, false));
         request(parked, |request| request.answer(end));
     }
 }

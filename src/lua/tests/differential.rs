@@ -213,7 +213,7 @@ impl Generator {
         let varargs = self.varargs;
         let (a, b) = (self.fresh(), self.fresh());
         let parameters = match self.random.below(4) {
-            0 => a.to_string(),
+            0 => a.clone(),
             1 => format!("{a}, {b}"),
             2 => "...".to_string(),
             _ => format!("{a}, ..."),
@@ -415,6 +415,9 @@ function print(...)
   end
   io.write('\n')
 end
+setmetatable(_G, { __index = function(_, name)
+  error("Script attempted to access nonexistent global variable '" .. name .. "'", 2)
+end })
 while true do
   local n = io.read('*n')
   if not n then break end
@@ -490,6 +493,9 @@ fn mutated(program: &str, random: &mut Random) -> String {
         }
     }
     for _ in 0..1 + random.below(3) {
+        if tokens.len() < 2 {
+            break;
+        }
         let (at, other) = (random.below(tokens.len()), random.below(tokens.len()));
         match random.below(5) {
             0 => {

@@ -167,7 +167,12 @@ impl Waiter {
         self.keys.chunk_by(|a, b| a.0 == b.0).filter_map(|keys| Some(keys.first()?.0))
     }
 
-    /// Whether its wait could be ended now.
+    /// Whether its wait could be ended: it is ended, too, if it is just being served, and in vain.
+    pub fn can_end(&self) -> bool {
+        matches!(*self.state.lock(), State::Waits(_) | State::Runs { end: None, .. })
+    }
+
+    /// Whether it waits, and is not being served.
     pub fn waits(&self) -> bool {
         matches!(*self.state.lock(), State::Waits(_))
     }
