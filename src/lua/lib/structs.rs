@@ -167,7 +167,7 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let mut format = Format::new(vm, args)?;
     let data = vm.check_string(args, 1)?;
     let length = vm.heap.bytes(data).len();
-    let position = vm.opt_int(args, 2, 1)? - 1;
+    let position = vm.opt_int(args, 2, 1)?.wrapping_sub(1);
     let Ok(mut at) = usize::try_from(position) else {
         return Err(match position {
             -1 => Fault::arg(3, "offset must be 1 or greater"),

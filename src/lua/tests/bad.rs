@@ -397,6 +397,7 @@ fn malformed_input_is_an_error() {
         ("struct big size", "return struct.unpack('c2147483647', 'abc')", End::Error("too short")),
         ("struct offset", "return struct.unpack('b', 'abc', 2^62)", End::Error("too short")),
         ("struct offset below", "return struct.unpack('b', 'abc', -2^62)", End::Error("too short")),
+        ("struct lowest offset", "return struct.unpack('b', 'abc', -2^63)", End::Error("too short")),
         ("struct c0", "return struct.unpack('dc0', struct.pack('d', -1))", End::Error("too short")),
         ("struct padding", "return struct.pack('c2147483647', 'x')", End::Error("too")),
         ("struct padding sum", "return struct.size(('c2147483647'):rep(1000)) > 0", End::Done),
