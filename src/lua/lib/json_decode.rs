@@ -281,7 +281,7 @@ fn read_string(text: &[u8], wrong: impl Fn(usize, &str) -> Fault) -> Result<(Vec
     }
 }
 
-/// `\uXXXX`, or two of them that make one code point.
+/// `\u` with four digits, or two of these that make one code point.
 fn read_unicode(text: &[u8]) -> Option<(u32, usize)> {
     let unit = |from: usize| {
         let digits = text.get(from..from + 4)?;
