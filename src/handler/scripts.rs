@@ -1,13 +1,13 @@
 //! The scripts that the server knows, and those that run for long.
 //!
 //! A script is known by the SHA-1 of its text. What SCRIPT LOAD brought stays until SCRIPT FLUSH; of what EVAL brought the
-//! oldest leaves when there are more than [`MOST_EVALS`], or all take more bytes than they may. Every thread keeps at hand what it has run, as long as nothing was
-//! taken away ([`Scripts::generation`]): to run a script again takes no lock.
+//! oldest leaves when there are more than [`MOST_EVALS`], or all take more bytes than they may. Every thread keeps at hand
+//! what it has run, as long as nothing was taken away ([`Scripts::generation`]): to run a script again takes no lock.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -64,8 +64,9 @@ pub struct Scripts {
 }
 
 thread_local! {
-    /// Scripts that this thread has run, of the server at this address, as of this generation.
-    static AT_HAND: RefCell<(usize, u64, HashMap<Sha, Arc<Script>>)> = RefCell::default();
+    /// Scripts that this thread has run, of the server at this address, as of this generation. It keeps none of them alive:
+    /// a thread may run no script for days after all were flushed.
+    static AT_HAND: RefCell<(usize, u64, HashMap<Sha, Weak<Script>>)> = RefCell::default();
 }
 
 impl Scripts {
@@ -77,11 +78,11 @@ impl Scripts {
                 (*of, *generation) = now;
                 scripts.clear();
             }
-            if let Some(script) = scripts.get(sha) {
-                return Some(script.clone());
+            if let Some(script) = scripts.get(sha).and_then(Weak::upgrade) {
+                return Some(script);
             }
             let script = self.known.lock().scripts.get(sha)?.0.clone();
-            scripts.insert(*sha, script.clone());
+            scripts.insert(*sha, Arc::downgrade(&script));
             Some(script)
         })
     }
@@ -187,7 +188,9 @@ mod tests {
         assert!(scripts.add(&script(100), false, 30) && scripts.counts().0 == 3);
         assert!(!scripts.add(&script(101), false, 30) && !scripts.add(&script(102), true, 30));
         assert_eq!(scripts.counts().1, 30);
+        let known = Arc::downgrade(&scripts.find(&[0; 40]).unwrap());
         scripts.flush();
+        assert!(known.upgrade().is_none(), "nobody keeps what was flushed");
         assert!(scripts.find(&[0; 40]).is_none() && scripts.counts().1 == 0);
     }
 

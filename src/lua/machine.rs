@@ -91,6 +91,8 @@ pub struct Machine {
     protos: Protos,
     /// The scripts that were loaded: chunk and main function, by the chunk's id.
     loaded: HashMap<u64, u32>,
+    /// The memory of these chunks, bytes. They live on here when everybody else has forgotten them.
+    loaded_bytes: usize,
     collection: Option<Collection>,
     /// What the host keeps alive.
     kept: Vec<Option<Value>>,
@@ -106,6 +108,8 @@ pub struct Machine {
 
 /// So many scripts stay loaded.
 const MAX_LOADED: usize = 512;
+/// And so many bytes of them, when no script runs.
+const MAX_LOADED_BYTES: usize = 4 << 20;
 /// Garbage beyond which a machine that is reset begins anew.
 const MAX_IDLE_BYTES: usize = 1 << 20;
 
@@ -143,6 +147,7 @@ impl Machine {
             vm,
             protos: Protos::default(),
             loaded: HashMap::new(),
+            loaded_bytes: 0,
             collection: None,
             kept: Vec::new(),
             set: Vec::new(),
@@ -161,9 +166,11 @@ impl Machine {
             None => {
                 if self.loaded.len() >= MAX_LOADED {
                     self.loaded.clear();
+                    self.loaded_bytes = 0;
                 }
                 let Ok(proto) = self.load(chunk, false) else { return false };
                 self.loaded.insert(chunk.id, proto);
+                self.loaded_bytes += chunk.bytes();
                 proto
             }
         };
@@ -347,7 +354,8 @@ impl Machine {
     pub fn reset(&mut self) {
         let idle = MAX_IDLE_BYTES.min((self.vm.heap.meter.max_bytes - self.base_bytes) / 2);
         let garbage = self.vm.heap.meter.bytes > self.base_bytes + idle;
-        if (garbage || self.collection.is_some()) && self.kept.iter().all(Option::is_none) {
+        let has_much = self.loaded_bytes > MAX_LOADED_BYTES;
+        if (garbage || has_much || self.collection.is_some()) && self.kept.iter().all(Option::is_none) {
             let random = self.vm.random;
             *self = Machine::new(self.limits, Arc::clone(&self.items));
             self.vm.random = random;
@@ -386,6 +394,11 @@ impl Machine {
     /// Bytes in use.
     pub fn bytes(&self) -> usize {
         self.vm.heap.meter.bytes
+    }
+
+    /// The memory of the chunks that stay loaded, bytes. They are shared with whoever else has them.
+    pub fn loaded_bytes(&self) -> usize {
+        self.loaded_bytes
     }
 
     /// The most bytes that were ever in use.

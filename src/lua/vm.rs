@@ -268,6 +268,18 @@ impl Vm {
         self.heap.meter.room(bytes)
     }
 
+    /// Charges a step of writing, and what an output of this length has grown by beyond what was charged for it.
+    pub(super) fn charge_output(&mut self, len: usize, charged: &mut usize) -> Result<(), Fault> {
+        self.heap.meter.work(2);
+        if len > *charged {
+            self.check_length(len)?;
+            let more = (len - *charged).max(*charged).max(256);
+            self.heap.meter.take(more)?;
+            *charged += more;
+        }
+        Ok(())
+    }
+
     pub(super) fn enter_level(&mut self, ret: Return) -> Result<(), Fault> {
         if ret != Return::Place {
             if self.th.levels >= MAX_C_LEVELS {

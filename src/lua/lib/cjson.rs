@@ -249,24 +249,14 @@ impl Encoder {
                 self.levels.push(level);
                 return Ok(Flow::Step(Cont::Encode(Box::new(self))));
             }
-            if let Err(fault) = self.level(vm, level).and_then(|()| self.charge(vm)) {
+            if let Err(fault) = self.level(vm, level).and_then(|()| vm.charge_output(self.out.len(), &mut self.charged))
+            {
                 vm.heap.meter.give(self.charged);
                 return Err(fault);
             }
         }
         vm.heap.meter.give(self.charged);
         vm.owned(self.out).map(Flow::One)
-    }
-
-    fn charge(&mut self, vm: &mut Vm) -> Result<(), Fault> {
-        vm.heap.meter.work(2);
-        if self.out.len() > self.charged {
-            vm.check_length(self.out.len())?;
-            let more = (self.out.len() - self.charged).max(self.charged).max(256);
-            vm.heap.meter.take(more)?;
-            self.charged += more;
-        }
-        Ok(())
     }
 
     fn value(&mut self, vm: &mut Vm, value: Value) -> Result<(), Fault> {

@@ -69,7 +69,10 @@ impl Packer {
             if vm.heap.meter.fuel <= 0 {
                 return Ok(Flow::Step(Cont::Pack(Box::new(self))));
             }
-            match self.step(vm, args).and_then(|more| self.charge(vm).map(|()| more)) {
+            match self
+                .step(vm, args)
+                .and_then(|more| vm.charge_output(self.out.len(), &mut self.charged).map(|()| more))
+            {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(fault) => {
@@ -80,19 +83,6 @@ impl Packer {
         }
         vm.heap.meter.give(self.charged);
         vm.owned(self.out).map(Flow::One)
-    }
-
-    fn charge(&mut self, vm: &mut Vm) -> Result<(), Fault> {
-        vm.heap.meter.work(2);
-        if self.out.len() > self.charged {
-            if self.out.len() > vm.max_string {
-                return Err(Fault::lib("resulting string too large"));
-            }
-            let more = (self.out.len() - self.charged).max(self.charged).max(256);
-            vm.heap.meter.take(more)?;
-            self.charged += more;
-        }
-        Ok(())
     }
 
     /// Writes one value; false if there is none left.

@@ -265,3 +265,20 @@ fn what_the_host_makes_is_collected_and_costs_no_steps_twice() {
     assert_eq!(machine.values(), [Value::Number(10_000_000.0)]);
     assert!(machine.peak_bytes() <= 2 << 20);
 }
+
+#[test]
+fn what_stays_loaded_has_a_bound() {
+    let mut machine = machine(Limits::default());
+    let mut sources = 0;
+    for n in 0..40 {
+        let source = chunk(&format!("local a = {n} {}return a", "a = a + 1 ".repeat(20_000)));
+        sources += source.bytes();
+        for _ in 0..2 {
+            assert!(machine.start(&source));
+            assert!(matches!(machine.run(1_000_000), Outcome::Done));
+            machine.reset();
+        }
+        assert!(machine.loaded_bytes() <= (4 << 20) && Arc::strong_count(&source) == 1, "{}", machine.loaded_bytes());
+    }
+    assert!(sources > 5 << 20, "{sources}");
+}
