@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a change of the session | at once, as the commands behind it in the same EXEC go by it; a rollback restores what was before |
 //! | a subscription | at once, too; the thread of the connection is told when the command has committed |
-//! | a kill, the end of another one's wait | when the command has committed |
+//! | a kill, the end of another one's wait | when the command has committed; the socket is shut down as the reply leaves |
 //! | a command that ran within it, to be counted; a message | noted; it leaves as the reply does, once the log holds what it tells |
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
@@ -49,6 +49,19 @@ pub enum Effect {
     Publish(Publication),
     /// A command ran within this one: it is counted.
     Ran(Ran),
+}
+
+impl Effect {
+    /// About its memory, bytes.
+    pub fn bytes(&self) -> usize {
+        let more = match self {
+            Effect::Publish(publication) => publication.bytes(),
+            Effect::Session(_) => size_of::<State>(),
+            Effect::Ran(ran) => ran.error.as_ref().map_or(0, |error| error.len()),
+            Effect::Kill(_) | Effect::Unblock(..) | Effect::Subscribed(..) | Effect::Unsubscribed(..) => 0,
+        };
+        size_of::<Effect>() + more
+    }
 }
 
 /// What a command waits for that has found nothing. If that does not come, it replies with a null array.
@@ -107,7 +120,7 @@ impl Effects {
     pub(super) fn at_commit(&self) {
         for effect in &self.noted {
             match effect {
-                Effect::Kill(client) => client.kill(),
+                Effect::Kill(client) => client.doom(),
                 Effect::Unblock(client, waiter, end) if waiter.end(*end) => client.news.notify_one(),
                 _ => {}
             }
@@ -163,11 +176,8 @@ pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = 
     for effect in effects {
         match effect {
             Effect::Publish(publication) => publication.leave(),
-            Effect::Session(_)
-            | Effect::Subscribed(..)
-            | Effect::Unsubscribed(..)
-            | Effect::Kill(_)
-            | Effect::Unblock(..) => {}
+            Effect::Session(_) | Effect::Subscribed(..) | Effect::Unsubscribed(..) | Effect::Unblock(..) => {}
+            Effect::Kill(client) => client.kill(),
             Effect::Ran(ran) => stats.into_iter().for_each(|stats| stats.count_ran(&ran)),
         }
     }

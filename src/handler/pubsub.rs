@@ -349,6 +349,11 @@ pub struct Publication {
 }
 
 impl Publication {
+    /// About its memory, bytes. Whoever else has the message has the same one.
+    pub fn bytes(&self) -> usize {
+        self.message.bytes() + self.to.len() * size_of::<(Arc<Messages>, u32)>()
+    }
+
     /// Leaves it with the threads.
     pub fn leave(self) {
         self.to.iter().for_each(|(thread, count)| thread.put(self.message.clone(), (*count).into()));

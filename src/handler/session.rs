@@ -139,7 +139,8 @@ pub mod bits {
     pub const WAITS: u32 = BLOCKED | POSTPONED | ELSEWHERE;
 }
 
-/// A connection as other connections see it. Written by its own thread only, except for `kill`.
+/// A connection as other connections see it. Its own thread writes what it is and has; others end it or its wait, and
+/// lend it the bits and bytes of what they do for it.
 #[derive(Debug, Default)]
 pub struct Client {
     /// Connection id.
@@ -220,10 +221,15 @@ impl Client {
         self.buffer_bytes.load(Ordering::Relaxed) + self.away_bytes.load(Ordering::Relaxed)
     }
 
-    /// Closes the connection from any thread; it runs nothing more.
-    pub fn kill(&self) {
+    /// The connection runs nothing more, and waits for nothing; somebody [kills](Client::kill) it soon.
+    pub fn doom(&self) {
         self.bits.fetch_or(bits::CLOSING, Ordering::SeqCst);
         self.end_wait(End::Gone);
+    }
+
+    /// Closes the connection from any thread.
+    pub fn kill(&self) {
+        self.doom();
         // As long as this is held the descriptor is not closed.
         let left = self.left.lock();
         if !*left {
@@ -317,10 +323,10 @@ impl Session {
         self.does(command, flags::WRITE)
     }
 
-    /// Whether a command leaves messages with network threads, or is EXEC and one does that it is to run.
+    /// Whether a command may leave messages with network threads, or is EXEC and one may that it is to run.
     #[cold]
-    pub fn publishes(&self, command: &Command) -> bool {
-        self.does(command, flags::PUBLISHES)
+    pub fn may_publish(&self, command: &Command) -> bool {
+        self.does(command, flags::MAY_WRITE)
     }
 
     fn does(&self, command: &Command, what: u32) -> bool {

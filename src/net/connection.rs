@@ -32,7 +32,7 @@ use super::worker::Worker;
 use crate::command;
 use crate::command::run::{self, Call, Finished, Outcome, Runner};
 use crate::error::Error;
-use crate::handler::effects::carry_out;
+use crate::handler::effects::{Effect, carry_out};
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::bits::{CLOSING, GONE, UNIX};
 use crate::handler::session::{Client, ReplyMode};
@@ -43,9 +43,6 @@ use crate::shard::engine::gate;
 use crate::shard::memory::reads::Reads;
 use crate::shard::txn::WriteSet;
 use crate::util::time::now_ms;
-
-/// Output above which no more requests are run until the peer has read.
-const OUTPUT_HIGH: usize = 1 << 20;
 
 /// How long who publishes waits for threads that are far behind with their messages, before it looks again.
 const BEHIND: Duration = Duration::from_millis(1);
@@ -209,7 +206,7 @@ impl Connection {
             if state.broken || self.is_killed() || state.closing && drained {
                 return Poll::Ready(Stop::Close);
             }
-            state.stalled = state.closing || state.pending_bytes() > OUTPUT_HIGH;
+            state.stalled = state.closing || state.is_full();
             if state.stalled {
                 return Poll::Pending;
             }
@@ -334,7 +331,7 @@ impl Connection {
                 }
                 state.tries = 0;
                 done = call.end;
-                if stop.is_none() && state.pending_bytes() > OUTPUT_HIGH {
+                if stop.is_none() && state.is_full() {
                     stop = Some(Stop::Full);
                 }
                 if stop.is_some() {
@@ -423,7 +420,7 @@ impl Connection {
             return Some(Stop::Park(Parked::Slowed(delay)));
         }
         if self.worker.server.hub.is_behind()
-            && state.session.as_deref().is_some_and(|session| session.publishes(command.1))
+            && state.session.as_deref().is_some_and(|session| session.may_publish(command.1))
         {
             return Some(Stop::Park(Parked::Slowed(BEHIND)));
         }
@@ -575,6 +572,7 @@ impl Connection {
 
     fn send_now(&self, state: &mut State) {
         if !state.effects.is_empty() {
+            state.effect_bytes = 0;
             carry_out(Some(&self.worker.runner.borrow().stats), state.effects.drain(..));
         }
         let bytes = state.out.len() as u64;
@@ -608,7 +606,10 @@ impl Connection {
             let messages: Vec<u8> = pushed.drain(..).flat_map(|at| out.as_slice()[at].to_vec()).collect();
             state.out.truncate(0);
             state.out.raw(&messages);
-            state.effects.clear();
+            state.effect_bytes = 0;
+            // Who was doomed at commit is not spared.
+            let kills = state.effects.drain(..).filter(|effect| matches!(effect, Effect::Kill(_)));
+            carry_out(None, kills);
             let error = Error::Misconf(why.to_owned().into());
             for _ in 0..replies {
                 state.out.error(&error);

@@ -33,7 +33,10 @@ impl Connection {
                     subscribers.remove(by, &name, self.client.id);
                     state.hears.remove(&(by, name));
                 }
-                other => state.effects.push(other),
+                other => {
+                    state.effect_bytes += other.bytes();
+                    state.effects.push(other);
+                }
             }
         }
     }

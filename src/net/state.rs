@@ -14,6 +14,8 @@ use crate::handler::{Command, Reply, Session};
 use crate::resp::{Limits, Parser};
 use crate::shard::memory::reads::Reads;
 
+/// Output above which no more requests are run until the peer has read.
+const OUTPUT_HIGH: usize = 1 << 20;
 /// What a buffer larger than this has reserved and not used takes no memory yet: the system gives it page by page.
 const UNTOUCHED: usize = 1 << 20;
 /// A buffer larger than this is given back once it is empty.
@@ -27,6 +29,8 @@ pub(super) struct State {
     pub(super) out: Reply,
     /// What leaves with the replies in `out`.
     pub(super) effects: Vec<Effect>,
+    /// Their memory, bytes.
+    pub(super) effect_bytes: usize,
     /// Replies in `out`.
     pub(super) replies: usize,
     pub(super) sending: Vec<u8>,
@@ -64,6 +68,7 @@ impl State {
             input: Vec::new(),
             out: Reply::new(2),
             effects: Vec::new(),
+            effect_bytes: 0,
             replies: 0,
             sending: Vec::new(),
             sent: 0,
@@ -98,6 +103,7 @@ impl State {
             + taken(self.out.len(), self.out.capacity())
             + taken(self.sending.len(), self.sending.capacity())
             + self.reads.as_ref().map_or(0, Reads::memory_bytes)
+            + self.effect_bytes
     }
 
     /// Makes room for so many bytes more of a request: twice what there was, as vectors do, but no more than the request
@@ -121,6 +127,11 @@ impl State {
             input.shrink_to(input.len());
         }
         self.input = input;
+    }
+
+    /// What waits to leave is so much that the client's next commands wait for it.
+    pub(super) fn is_full(&self) -> bool {
+        self.pending_bytes() + self.effect_bytes > OUTPUT_HIGH
     }
 
     pub(super) fn pending_bytes(&self) -> usize {
