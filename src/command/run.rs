@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
-use posted::{First, post, wait};
+use posted::{First, Request, post};
 
 use super::table;
 use crate::error::{Error, LOADING, quotation};
@@ -333,7 +333,7 @@ fn run_here(
     {
         let running = meter::begin(Allowance::here(bounds.command));
         let place = (bounds.reply, false, Rests::Never, Served::No);
-        let (lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
+        let (mut lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
         // What waits for these cores has an allowance of its own.
         drop(running);
         match result {
@@ -349,7 +349,9 @@ fn run_here(
             Err(Again::Waits(what, lsn)) => {
                 let Some(session) = slot.take() else { return Outcome::Closed };
                 let call = Call { command: call.command, ..call };
-                return Outcome::Posted(wait(server, session, command, call, shards, out.proto(), (lease, what, lsn)));
+                let (request, finished) = Request::new(server, session, command, call, shards, out.proto());
+                request.wait(*what, lsn, &mut lease);
+                return Outcome::Posted(finished);
             }
             Err(Again::Counted) => {
                 first = First::Count;
@@ -536,14 +538,9 @@ fn wishes<'a>(session: &'a Session, command: &'a Command, args: Args<'a>) -> imp
         let is_written = |flags: u16| flags & (key::RW | key::OW | key::RM) != 0;
         // By Redis's flags XREADGROUP only reads, SORT leaves its source as it was, and PFCOUNT keeps no result.
         let all = command.has(flags::SORTS) || !keys.iter().any(|&(_, flags)| is_written(flags));
-        let writes = may_write(command);
+        let writes = command.may_write();
         keys.into_iter().filter_map(move |(at, flags)| Some((args.get(at)?, writes && (all || is_written(flags)))))
     })
-}
-
-/// Whether a command writes keys at all.
-fn may_write(command: &Command) -> bool {
-    [flags::WRITE, flags::MAY_WRITE, flags::KEEPS_RESULT].iter().any(|what| command.has(*what))
 }
 
 /// The key that somebody else goes through and that keeps a call from running: its core, and the key.
@@ -558,7 +555,7 @@ fn kept_by(
 ) -> Option<(usize, Vec<u8>)> {
     let holds = matches!(rests, Rests::Holding(_));
     // Who only reads, and holds nothing, waits for nobody.
-    if !holds && !calls(session, command, args).any(|(command, _)| may_write(command)) {
+    if !holds && !calls(session, command, args).any(|(command, _)| command.may_write()) {
         return None;
     }
     wishes(session, command, args).find_map(|(key, writes)| {

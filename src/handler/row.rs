@@ -26,7 +26,6 @@ pub mod flags {
     pub const ASKING: u32 = 1 << 11;
     pub const FAST: u32 = 1 << 12;
     pub const NO_AUTH: u32 = 1 << 13;
-    pub const MAY_REPLICATE: u32 = 1 << 14;
     pub const NO_ASYNC_LOADING: u32 = 1 << 15;
     pub const NO_MULTI: u32 = 1 << 16;
     pub const MOVABLEKEYS: u32 = 1 << 17;
@@ -36,11 +35,9 @@ pub mod flags {
     pub const SORTS: u32 = 1 << 19;
     /// May be called in RESP2 by who has subscribed to something.
     pub const SUBSCRIBER: u32 = 1 << 20;
-    /// Leaves messages with network threads.
-    pub const PUBLISHES: u32 = 1 << 21;
-    pub const NO_MANDATORY_KEYS: u32 = 1 << 22;
-    /// May write, though it is no command that writes.
-    pub const MAY_WRITE: u32 = 1 << 23;
+    pub const NO_MANDATORY_KEYS: u32 = 1 << 21;
+    /// May write or publish, though it is no command that writes.
+    pub const MAY_WRITE: u32 = 1 << 22;
     /// Needs the lease of all shards.
     pub const ALL_SHARDS: u32 = 1 << 24;
     /// Always runs on a shard's thread: it walks or waits.
@@ -329,6 +326,11 @@ impl Command {
     #[inline]
     pub const fn has(&self, flags: u32) -> bool {
         self.flags & flags == flags
+    }
+
+    /// Whether it may write keys or publish at all.
+    pub const fn may_write(&self) -> bool {
+        self.has(flags::WRITE) || self.has(flags::MAY_WRITE) || self.has(flags::KEEPS_RESULT)
     }
 
     /// Whether this number of arguments is right.

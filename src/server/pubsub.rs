@@ -150,8 +150,7 @@ fn pubsub_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 const SUBSCRIBES: u32 = flags::PUBSUB | flags::NOSCRIPT | flags::LOADING | flags::STALE | flags::SUBSCRIBER;
-const PUBLISHES: u32 =
-    flags::PUBSUB | flags::LOADING | flags::STALE | flags::FAST | flags::PUBLISHES | flags::MAY_WRITE;
+const PUBLISHES: u32 = flags::PUBSUB | flags::LOADING | flags::STALE | flags::FAST | flags::MAY_WRITE;
 const ASKS: u32 = flags::PUBSUB | flags::LOADING | flags::STALE;
 const CHANNELS: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::NOT_KEY)];
 const CHANNEL: &[KeySpec] = &[KeySpec::one(1, key::NOT_KEY)];

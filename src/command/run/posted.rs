@@ -20,7 +20,6 @@ use super::{Again, Call, Finished, MOST_RUNS, kept_by, under_lease, want_rest, w
 use crate::command::table;
 use crate::handler::buffers::Away;
 use crate::handler::ctx::Served;
-use crate::handler::effects::Wait;
 use crate::handler::effects::carry_out;
 use crate::handler::keys::has_others;
 use crate::handler::limits::Bounds;
@@ -90,23 +89,8 @@ pub(super) fn post(
     finished
 }
 
-/// Has a call wait whose function has found nothing.
-pub(super) fn wait<'e>(
-    server: &Arc<Server>,
-    session: Box<Session>,
-    row: &'static Command,
-    call: Call<'_>,
-    shards: ShardSet,
-    proto: u8,
-    (mut lease, what, need): (Lease<'e>, Box<Wait>, Lsn),
-) -> oneshot::Receiver<Finished> {
-    let (request, finished) = Request::new(server, session, row, call, shards, proto);
-    request.wait(*what, need, &mut lease);
-    finished
-}
-
 impl Request {
-    fn new(
+    pub(super) fn new(
         server: &Arc<Server>,
         session: Box<Session>,
         row: &'static Command,

@@ -21,7 +21,6 @@ const FLAGS: &[(u32, &str)] = &[
     (flags::ASKING, "asking"),
     (flags::FAST, "fast"),
     (flags::NO_AUTH, "no_auth"),
-    (flags::MAY_REPLICATE, "may_replicate"),
     (flags::NO_MANDATORY_KEYS, "no_mandatory_keys"),
     (flags::NO_ASYNC_LOADING, "no_async_loading"),
     (flags::NO_MULTI, "no_multi"),

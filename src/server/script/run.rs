@@ -297,15 +297,14 @@ impl Run<'_> {
         if let Some(permit) = row.permit {
             permit(ctx.server, ctx.session())?;
         }
-        if row.has(flags::WRITE) {
-            if self.read_only {
-                return Err(Error::err("ERR Write commands are not allowed from read-only scripts."));
-            }
-            if ctx.server.engine.gate.load(Ordering::Relaxed) & gate::REFUSED != 0
-                && let Some(why) = ctx.server.engine.refusal()
-            {
-                return Err(Error::Misconf(why.to_string().into()));
-            }
+        if self.read_only && row.may_write() {
+            return Err(Error::err("ERR Write commands are not allowed from read-only scripts."));
+        }
+        if row.has(flags::WRITE)
+            && ctx.server.engine.gate.load(Ordering::Relaxed) & gate::REFUSED != 0
+            && let Some(why) = ctx.server.engine.refusal()
+        {
+            return Err(Error::Misconf(why.to_string().into()));
         }
         Ok(())
     }
