@@ -17,23 +17,13 @@ const SERVERS: [Kind; 2] = [Kind::Tarn, Kind::ScaledTarn];
 /// Lists that do not fit into memory, and shards enough for the keys of a command to be in several.
 const SMALL: [&str; 6] = ["--maxmemory", "16mb", "--block-cache-size", "1mb", "--shards", "8"];
 
-fn start(kind: Kind, args: &[&str]) -> Server {
-    Server::start(kind, args).unwrap_or_else(|| panic!("cargo builds tarn before its tests"))
-}
-
-fn info(client: &mut Client, name: &str) -> u64 {
-    let info = client.call("INFO clients").text();
-    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
-}
-
 /// Has a client send a command that waits.
 fn wait_for(server: &Server, watch: &mut Client, command: &str) -> Client {
-    let waiting = info(watch, "blocked_clients");
+    let waiting = watch.info("clients", "blocked_clients");
     let mut client = server.client();
     let words: Vec<&str> = command.split(' ').collect();
     client.send_raw(&encode(&words)).unwrap();
-    until("it waits", || info(watch, "blocked_clients") == waiting + 1);
+    until("it waits", || watch.info("clients", "blocked_clients") == waiting + 1);
     client
 }
 
@@ -163,7 +153,7 @@ fn work(server: &Server, seed: u64, each: u64, padding: usize) -> Vec<Vec<Popped
 fn every_element_gets_to_one_who_waits_and_in_order() {
     let seed = seed_from("TARN_BLOCKING_SEED");
     for (kind, each, padding) in [(Kind::Tarn, 600, 0), (Kind::ScaledTarn, 200, 0), (Kind::Tarn, 150, 20_000)] {
-        let server = start(kind, &SMALL);
+        let server = Server::built(kind, &SMALL);
         if padding > 0 {
             // These come first, and not all of them fit into memory.
             produce(&mut server.client(), &mut Rng(seed), 9, 1500, padding).unwrap();
@@ -190,7 +180,7 @@ fn every_element_gets_to_one_who_waits_and_in_order() {
             assert!((each..=each + 2).contains(&count), "seed {seed}: {count} of {each} of producer {producer}");
         }
         let mut watch = server.client();
-        assert_eq!((info(&mut watch, "blocked_clients"), info(&mut watch, "total_blocking_keys")), (0, 0));
+        assert_eq!((watch.info("clients", "blocked_clients"), watch.info("clients", "total_blocking_keys")), (0, 0));
     }
 }
 
@@ -199,7 +189,7 @@ fn every_element_gets_to_one_who_waits_and_in_order() {
 fn who_began_to_wait_first_gets_the_first() {
     const WAITING: usize = 40;
     for kind in SERVERS {
-        let server = start(kind, &["--shards", "8"]);
+        let server = Server::built(kind, &["--shards", "8"]);
         let mut watch = server.client();
         let commands = (0..WAITING).map(|n| match n % 4 {
             0 => "BLPOP line 0".to_owned(),
@@ -225,13 +215,13 @@ fn who_began_to_wait_first_gets_the_first() {
             };
             assert_eq!(got, n.to_string());
         }
-        assert_eq!((info(&mut watch, "blocked_clients"), info(&mut watch, "total_blocking_keys")), (0, 0));
+        assert_eq!((watch.info("clients", "blocked_clients"), watch.info("clients", "total_blocking_keys")), (0, 0));
     }
 }
 
 #[test]
 fn nothing_is_left_of_who_has_gone() {
-    let server = start(Kind::Tarn, &["--shards", "8"]);
+    let server = Server::built(Kind::Tarn, &["--shards", "8"]);
     let mut watch = server.client();
     let mut clients = Vec::new();
     for n in 0..150 {
@@ -247,8 +237,8 @@ fn nothing_is_left_of_who_has_gone() {
         client.send_raw(&encode(&words)).unwrap();
         clients.push((id, client));
     }
-    until("all wait", || info(&mut watch, "blocked_clients") == 150);
-    assert_eq!(info(&mut watch, "total_blocking_keys"), 60);
+    until("all wait", || watch.info("clients", "blocked_clients") == 150);
+    assert_eq!(watch.info("clients", "total_blocking_keys"), 60);
     for (n, (id, client)) in clients.into_iter().enumerate() {
         match n % 3 {
             0 => drop(client),
@@ -256,8 +246,8 @@ fn nothing_is_left_of_who_has_gone() {
             _ => assert_eq!(watch.call(&format!("CLIENT UNBLOCK {id}")).int(), Some(1)),
         }
     }
-    until("nobody waits", || info(&mut watch, "blocked_clients") == 0);
-    until("no key is waited for", || info(&mut watch, "total_blocking_keys") == 0);
+    until("nobody waits", || watch.info("clients", "blocked_clients") == 0);
+    until("no key is waited for", || watch.info("clients", "total_blocking_keys") == 0);
     for key in 0..60 {
         assert_eq!(watch.call(&format!("RPUSH k{key} x")).int(), Some(1));
         assert_eq!(watch.call(&format!("LLEN k{key}")).int(), Some(1));
@@ -267,7 +257,7 @@ fn nothing_is_left_of_who_has_gone() {
 /// What has been answered stays so: a popped element does not come back, a pushed one is not lost.
 #[test]
 fn a_kill_neither_loses_nor_doubles_what_was_answered() {
-    let mut server = start(Kind::Tarn, &["--shards", "8"]);
+    let mut server = Server::built(Kind::Tarn, &["--shards", "8"]);
     let seed = seed_from("TARN_BLOCKING_SEED");
     for round in 0..4 {
         let (pushed, taken) = std::thread::scope(|scope| {
@@ -333,7 +323,7 @@ fn a_kill_neither_loses_nor_doubles_what_was_answered() {
 #[test]
 fn a_group_delivers_each_entry_once() {
     for kind in SERVERS {
-        let server = start(kind, &["--shards", "8"]);
+        let server = Server::built(kind, &["--shards", "8"]);
         let mut client = server.client();
         client.call("XGROUP CREATE stream group $ MKSTREAM");
         let done = AtomicBool::new(false);
@@ -373,7 +363,7 @@ fn a_group_delivers_each_entry_once() {
 #[test]
 fn nobody_is_looked_at_without_end() {
     for kind in SERVERS {
-        let server = start(kind, &["--shards", "1"]);
+        let server = Server::built(kind, &["--shards", "1"]);
         let mut watch = server.client();
         watch.call("XGROUP CREATE s busy $ MKSTREAM");
         watch.call("XGROUP CREATE s other $");
@@ -383,7 +373,7 @@ fn nobody_is_looked_at_without_end() {
         assert!(!watch.call("XADD s * f v").is_error());
         assert!(!idle[0].read().unwrap().is_error());
         assert_eq!(last.read().unwrap().items().len(), 1, "who stands behind them is served");
-        until("the others wait on", || info(&mut watch, "blocked_clients") == 149);
+        until("the others wait on", || watch.info("clients", "blocked_clients") == 149);
         // Who has looked at all is done: nothing more happens of itself.
         let commands = |watch: &mut Client| watch.call("PING").text();
         assert_eq!(commands(&mut watch), "PONG");
@@ -395,7 +385,7 @@ fn nobody_is_looked_at_without_end() {
 /// Of two keys in different shards that change at once each serves somebody, also where both would have served the same.
 #[test]
 fn whoever_was_passed_over_for_one_who_was_being_served_is_looked_at() {
-    let server = start(Kind::Tarn, &["--shards", "8", "--io-threads", "2"]);
+    let server = Server::built(Kind::Tarn, &["--shards", "8", "--io-threads", "2"]);
     let mut watch = server.client();
     for round in 0..150 {
         let keys = ["a", "b"].map(|name| format!("{name}{round}"));
@@ -420,7 +410,7 @@ fn whoever_was_passed_over_for_one_who_was_being_served_is_looked_at() {
 #[test]
 fn who_ends_on_the_way_to_be_served_stands_in_nobodys_way() {
     for kills in [true, false] {
-        let server = start(Kind::Tarn, &["--shards", "4"]);
+        let server = Server::built(Kind::Tarn, &["--shards", "4"]);
         let mut client = server.client();
         // The copy holds its destination for a while.
         let members: Vec<String> = (0..50_000).map(|n| format!("member{n}")).collect();
@@ -430,7 +420,7 @@ fn who_ends_on_the_way_to_be_served_stands_in_nobodys_way() {
         let mut waiter = server.client();
         let id = waiter.call("CLIENT ID").int().unwrap();
         waiter.send_raw(&encode(&["BLPOP", "{t}a", "{t}copy", "0"])).unwrap();
-        until("it waits", || info(&mut client, "blocked_clients") == 1);
+        until("it waits", || client.info("clients", "blocked_clients") == 1);
         let mut copier = server.client();
         for _ in 0..20 {
             copier.send_raw(&encode(&["COPY", "{t}big", "{t}copy", "REPLACE"])).unwrap();
@@ -441,7 +431,7 @@ fn who_ends_on_the_way_to_be_served_stands_in_nobodys_way() {
         }
         drop(waiter);
         (0..20).for_each(|_| drop(copier.read()));
-        until("nobody waits", || info(&mut client, "total_blocking_keys") == 0);
+        until("nobody waits", || client.info("clients", "total_blocking_keys") == 0);
         // It was served before it ended, or was not.
         client.call("RPUSH {t}a y");
         assert!(!client.call("BLPOP {t}a 1").is_nil(), "the key is not dead");

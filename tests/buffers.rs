@@ -19,12 +19,6 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-fn info(client: &mut Client, name: &str) -> u64 {
-    let info = client.call("INFO all").text();
-    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
-}
-
 /// A field of this connection's own line in CLIENT LIST.
 fn mine(client: &mut Client, name: &str) -> u64 {
     let line = client.call("CLIENT INFO").text();
@@ -69,9 +63,9 @@ fn send_all(mut streams: Vec<TcpStream>, bytes: &[u8]) -> Vec<TcpStream> {
 
 /// What holds for a budget of 256 MB whatever clients do.
 fn assert_bounded(server: &Server, client: &mut Client) {
-    until("the largest are closed", || info(client, "tarn_client_buffer_bytes") <= 256 * MB / 10);
-    assert!(info(client, "mem_clients_normal") < 256 * MB / 10 + MB + 300 * 32 * 1024);
-    assert!(info(client, "evicted_clients") > 0);
+    until("the largest are closed", || client.info("all", "tarn_client_buffer_bytes") <= 256 * MB / 10);
+    assert!(client.info("all", "mem_clients_normal") < 256 * MB / 10 + MB + 300 * 32 * 1024);
+    assert!(client.info("all", "evicted_clients") > 0);
     let peak = peak_bytes(server);
     assert!(peak < 256 * MB * 115 / 100 + 64 * MB, "{} MB were resident", peak / MB);
 }
@@ -84,7 +78,7 @@ fn halves_of_requests_are_bounded_in_sum() {
     let streams = send_all((0..200).map(|_| connect(&server)).collect(), &half);
     assert_bounded(&server, &mut client);
     drop(streams);
-    until("nothing is left", || info(&mut client, "tarn_client_buffer_bytes") == 0);
+    until("nothing is left", || client.info("all", "tarn_client_buffer_bytes") == 0);
 }
 
 #[test]
@@ -94,10 +88,10 @@ fn replies_that_nobody_reads_are_bounded_in_sum() {
     let value = "v".repeat(10_000_000);
     assert_eq!(client.try_call(&["SET", "k", &value]).ok(), Some(Value::Simple(b"OK".to_vec())));
     let streams = send_all((0..100).map(|_| connect(&server)).collect(), &encode(&["GET", "k"]));
-    until("all have asked", || info(&mut client, "evicted_clients") >= 80);
+    until("all have asked", || client.info("all", "evicted_clients") >= 80);
     assert_bounded(&server, &mut client);
     drop(streams);
-    until("nothing is left", || info(&mut client, "tarn_client_buffer_bytes") == 0);
+    until("nothing is left", || client.info("all", "tarn_client_buffer_bytes") == 0);
 }
 
 #[test]
@@ -110,12 +104,12 @@ fn the_largest_are_closed_and_no_evict_spares() {
         assert_eq!(client.try_call(&["SET", "k", &"v".repeat(bytes)]).ok(), Some(Value::Simple(b"QUEUED".to_vec())));
     }
     let (mut client, mut watcher) = (server.client(), server.client());
-    assert_eq!(info(&mut watcher, "evicted_clients"), 0);
+    assert_eq!(watcher.info("all", "evicted_clients"), 0);
     // The limit is changed for connections that are there.
     client.call("CONFIG SET maxmemory-clients 2mb");
     client.call("MULTI");
     assert!(client.try_call(&["SET", "k", &"v".repeat(100_000)]).is_ok());
-    until("the largest that may be is closed", || info(&mut watcher, "evicted_clients") == 1);
+    until("the largest that may be is closed", || watcher.info("all", "evicted_clients") == 1);
     assert!(matches!(large.try_call(&["PING"]), Err(Gone::Closed)));
     assert_eq!(spared.call("DISCARD"), Value::Simple(b"OK".to_vec()));
     assert_eq!(client.call("DISCARD"), Value::Simple(b"OK".to_vec()));

@@ -16,16 +16,9 @@ fn value(key: u64) -> String {
     format!("{key}:").repeat(3000)
 }
 
-fn info(client: &mut Client, name: &str) -> u64 {
-    let info = client.call("INFO all").text();
-    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
-}
-
 /// A server most of whose keys are on disk only: strings in database 0, other strings, hashes and sets in database 1.
 fn filled(kind: Kind) -> Server {
-    let server = Server::start(kind, &["--maxmemory", "32mb", "--block-cache-size", "1mb", "--shards", "16"]);
-    let server = server.unwrap_or_else(|| panic!("cargo builds tarn before its tests"));
+    let server = Server::built(kind, &["--maxmemory", "32mb", "--block-cache-size", "1mb", "--shards", "16"]);
     let mut client = server.client();
     client.set_timeout(Duration::from_secs(60));
     for key in 0..KEYS {
@@ -91,7 +84,7 @@ fn a_pipeline_over_data_on_disk_is_answered_in_order() {
     for kind in SERVERS {
         let server = filled(kind);
         let mut control = server.client();
-        let reads = info(&mut control, "tarn_store_reads");
+        let reads = control.info("all", "tarn_store_reads");
         for _ in 0..4 {
             let mut client = server.client();
             client.set_timeout(Duration::from_secs(60));
@@ -122,8 +115,8 @@ fn a_pipeline_over_data_on_disk_is_answered_in_order() {
                 received = whole;
             }
         }
-        assert!(info(&mut control, "tarn_store_reads") > reads + 300, "most of it was on disk");
-        assert_eq!(info(&mut control, "tarn_store_reads_waiting"), 0);
+        assert!(control.info("all", "tarn_store_reads") > reads + 300, "most of it was on disk");
+        assert_eq!(control.info("all", "tarn_store_reads_waiting"), 0);
     }
 }
 
@@ -133,8 +126,7 @@ fn a_pipeline_over_large_values_on_disk_comes_to_its_end() {
     const LARGE: usize = 600;
     let value = |key: usize| format!("{key:05}").repeat(12_000);
     for kind in SERVERS {
-        let server = Server::start(kind, &["--maxmemory", "32mb", "--block-cache-size", "1mb"]);
-        let server = server.unwrap_or_else(|| panic!("cargo builds tarn before its tests"));
+        let server = Server::built(kind, &["--maxmemory", "32mb", "--block-cache-size", "1mb"]);
         let mut client = server.client();
         client.set_timeout(Duration::from_secs(60));
         for key in 0..LARGE {
@@ -170,7 +162,7 @@ fn clients_that_leave_while_they_wait_for_the_disk_leave_nothing() {
             control.call("CLIENT KILL TYPE normal SKIPME yes");
         }
         let began = std::time::Instant::now();
-        while info(&mut control, "connected_clients") > 1 || info(&mut control, "tarn_store_reads_waiting") > 0 {
+        while control.info("all", "connected_clients") > 1 || control.info("all", "tarn_store_reads_waiting") > 0 {
             assert!(began.elapsed() < Duration::from_secs(30), "{kind:?}: they are gone");
         }
         let mut last = server.client();

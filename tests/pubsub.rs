@@ -11,10 +11,6 @@ use common::resp::{Client, Value, encode};
 use common::server::{Kind, Server};
 use common::wait::until;
 
-fn start(kind: Kind, args: &[&str]) -> Server {
-    Server::start(kind, args).unwrap_or_else(|| panic!("cargo builds tarn before its tests"))
-}
-
 fn subscribers(server: &Server, count: usize) -> Vec<Client> {
     let mut all: Vec<Client> = (0..count).map(|_| server.client()).collect();
     all.iter_mut().for_each(|client| assert_eq!(client.call("SUBSCRIBE c").items()[2].int(), Some(1)));
@@ -25,7 +21,7 @@ fn subscribers(server: &Server, count: usize) -> Vec<Client> {
 #[test]
 fn after_the_reply_to_unsubscribe_no_message_comes() {
     for kind in [Kind::Tarn, Kind::ScaledTarn] {
-        let server = start(kind, &[]);
+        let server = Server::built(kind, &[]);
         let many = subscribers(&server, 150);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -53,7 +49,7 @@ fn after_the_reply_to_unsubscribe_no_message_comes() {
 #[test]
 fn who_subscribes_hears_nothing_older() {
     for kind in [Kind::Tarn, Kind::ScaledTarn] {
-        let server = start(kind, &["--io-threads", "2"]);
+        let server = Server::built(kind, &["--io-threads", "2"]);
         let many = subscribers(&server, 100);
         let mut publisher = server.client();
         for round in 0..300 {
@@ -72,7 +68,7 @@ fn who_subscribes_hears_nothing_older() {
 /// One that reads nothing is cut off at its limit, whatever it waits for, and takes nothing any more.
 #[test]
 fn who_reads_nothing_is_cut_off() {
-    let server = start(Kind::Tarn, &["--client-output-buffer-limit", "pubsub 4mb 1mb 60"]);
+    let server = Server::built(Kind::Tarn, &["--client-output-buffer-limit", "pubsub 4mb 1mb 60"]);
     let mut client = server.client();
     let mut slow = server.client();
     slow.call("HELLO 3");
@@ -93,7 +89,7 @@ fn who_reads_nothing_is_cut_off() {
 #[test]
 fn everybody_hears_everything_in_order() {
     for kind in [Kind::Tarn, Kind::ScaledTarn] {
-        let server = start(kind, &["--io-threads", "2"]);
+        let server = Server::built(kind, &["--io-threads", "2"]);
         let many = subscribers(&server, 40);
         std::thread::scope(|scope| {
             for mut client in many {

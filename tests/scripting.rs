@@ -13,10 +13,6 @@ use common::rng::{Rng, seed_from};
 use common::server::{Kind, Server};
 use common::wait::PATIENCE;
 
-fn start(kind: Kind, args: &[&str]) -> Server {
-    Server::start(kind, args).unwrap_or_else(|| panic!("cargo builds tarn before its tests"))
-}
-
 /// How long a script may run before it is killed.
 const KILLED_AFTER: Duration = Duration::from_millis(300);
 
@@ -189,7 +185,7 @@ fn suffer(server: &Server, script: &str) {
 
 #[test]
 fn bad_scripts_end_and_leave_nothing() {
-    let server = start(Kind::Tarn, &["--maxmemory", "256mb", "--shards", "8", "--proto-max-bulk-len", "64mb"]);
+    let server = Server::built(Kind::Tarn, &["--maxmemory", "256mb", "--shards", "8", "--proto-max-bulk-len", "64mb"]);
     let mut client = server.client();
     client.call("SET other x");
     let all = BAD.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).chain(source_bombs());
@@ -218,7 +214,7 @@ fn scripts_are_each_as_if_they_ran_alone() {
                     local n = 0 for i = 1, tonumber(ARGV[2]) do n = n + 1 end \
                     redis.call('set', KEYS[1], a - ARGV[1]) redis.call('set', KEYS[2], b + ARGV[1]) return n";
     for kind in [Kind::Tarn, Kind::ScaledTarn] {
-        let server = start(kind, &["--shards", "8"]);
+        let server = Server::built(kind, &["--shards", "8"]);
         let mut client = server.client();
         (0..ACCOUNTS).for_each(|n| drop(client.call(&format!("SET account{n} 1000"))));
         let names: Vec<String> = (0..ACCOUNTS).map(|n| format!("account{n}")).collect();
@@ -259,7 +255,7 @@ fn scripts_are_each_as_if_they_ran_alone() {
 /// Nobody waits for a script that runs on but who writes its keys.
 #[test]
 fn who_writes_the_keys_of_a_long_script_waits() {
-    let server = start(Kind::Tarn, &["--shards", "1"]);
+    let server = Server::built(Kind::Tarn, &["--shards", "1"]);
     let (mut client, mut writer): (Client, Client) = (server.client(), server.client());
     client.call("SET key before");
     client.send_raw(&encode(&["EVAL", "redis.call('get', KEYS[1]) while true do end", "1", "key"])).unwrap();

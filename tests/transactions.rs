@@ -19,16 +19,6 @@ const EACH: i64 = 1000;
 const CLIENTS: u64 = 4;
 const SERVERS: [Kind; 2] = [Kind::Tarn, Kind::ScaledTarn];
 
-fn start(kind: Kind, args: &[&str]) -> Server {
-    Server::start(kind, args).unwrap_or_else(|| panic!("cargo builds tarn before its tests"))
-}
-
-fn info(client: &mut Client, name: &str) -> u64 {
-    let info = client.call("INFO clients").text();
-    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
-}
-
 /// The account's number, padded so that few of them fit into memory.
 fn padded(amount: i64) -> String {
     format!("{amount} {}", "x".repeat(20_000))
@@ -93,7 +83,7 @@ const SMALL: [&str; 6] = ["--maxmemory", "16mb", "--block-cache-size", "1mb", "-
 #[test]
 fn transfers_neither_make_nor_lose_anything() {
     for kind in SERVERS {
-        let server = start(kind, &SMALL);
+        let server = Server::built(kind, &SMALL);
         open_accounts(&mut server.client());
         let seed = seed_from("TARN_TRANSACTIONS_SEED");
         let ran = std::thread::scope(|scope| {
@@ -123,7 +113,7 @@ fn a_kill_between_transfers_leaves_them_whole() {
 }
 
 fn kill_between_transfers(mode: &str, rounds: u64) {
-    let mut server = start(Kind::Tarn, &[&SMALL[..], &["--appendfsync", mode]].concat());
+    let mut server = Server::built(Kind::Tarn, &[&SMALL[..], &["--appendfsync", mode]].concat());
     open_accounts(&mut server.client());
     let seed = seed_from("TARN_TRANSACTIONS_SEED");
     for round in 0..rounds {
@@ -144,7 +134,7 @@ fn kill_between_transfers(mode: &str, rounds: u64) {
 #[test]
 fn of_two_that_watch_what_the_other_writes_one_fails() {
     for kind in SERVERS {
-        let server = start(kind, &["--shards", "8"]);
+        let server = Server::built(kind, &["--shards", "8"]);
         let barrier = Barrier::new(2);
         let on_call = |mine: &'static str, other: &'static str| {
             let (mut client, barrier) = (server.client(), &barrier);
@@ -176,9 +166,10 @@ fn of_two_that_watch_what_the_other_writes_one_fails() {
 #[test]
 fn what_is_watched_is_forgotten_when_its_client_is_done() {
     for kind in SERVERS {
-        let server = start(kind, &["--shards", "8"]);
+        let server = Server::built(kind, &["--shards", "8"]);
         let mut client = server.client();
-        let watching = |client: &mut Client| ["watching_clients", "total_watched_keys"].map(|name| info(client, name));
+        let watching =
+            |client: &mut Client| ["watching_clients", "total_watched_keys"].map(|name| client.info("clients", name));
         let until = |client: &mut Client, expected: [u64; 2]| {
             let began = Instant::now();
             while watching(client) != expected {
@@ -226,7 +217,7 @@ fn what_is_watched_is_forgotten_when_its_client_is_done() {
 /// What is refused for its size leaves what was watched before, and is told as every request that is too large.
 #[test]
 fn a_client_watches_so_much_and_no_more() {
-    let server = start(Kind::Tarn, &["--maxmemory", "64mb"]);
+    let server = Server::built(Kind::Tarn, &["--maxmemory", "64mb"]);
     let (mut client, mut other) = (server.client(), server.client());
     client.call("WATCH first");
     let refused = (0..200).find_map(|n| {
@@ -235,7 +226,7 @@ fn a_client_watches_so_much_and_no_more() {
     });
     let (n, text) = refused.unwrap();
     assert!(n > 10 && text.starts_with("OOM command needs more memory"), "{n}: {text}");
-    assert_eq!(info(&mut other, "total_watched_keys"), n + 1);
+    assert_eq!(other.info("clients", "total_watched_keys"), n + 1);
     other.call("SET first x");
     client.call("MULTI");
     assert_eq!(client.call("EXEC"), Value::NilArray);

@@ -40,12 +40,6 @@ fn listed(client: &mut Client, text: &str) -> usize {
     client.call("CLIENT LIST").text().lines().filter(|line| line.contains(text)).count()
 }
 
-fn info(client: &mut Client, section: &str, name: &str) -> u64 {
-    let info = client.call(&format!("INFO {section}")).text();
-    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
-}
-
 /// A client of which nothing but its requests is wanted, each running when `flag` stands in CLIENT LIST.
 fn waiters(server: &Server, client: &mut Client, count: usize, request: &[u8], shown: &str) -> Vec<TcpStream> {
     let streams: Vec<TcpStream> = (0..count).map(|_| connect(server)).collect();
@@ -65,13 +59,13 @@ fn waiters_that_left_hold_no_connection() {
         (b"WAIT 1 9000000000000000\r\nPING\r\n", "cmd=wait "),
     ] {
         let streams = waiters(&server, &mut client, 200, request, shown);
-        assert_eq!(info(&mut client, "clients", "connected_clients"), 201);
+        assert_eq!(client.info("clients", "connected_clients"), 201);
         for stream in &streams[..100] {
             send(stream, b"PING\r\nPING\r\n");
         }
         drop(streams);
-        until("they are gone", || info(&mut client, "clients", "connected_clients") == 1);
-        assert_eq!(info(&mut client, "clients", "blocked_clients"), 0);
+        until("they are gone", || client.info("clients", "connected_clients") == 1);
+        assert_eq!(client.info("clients", "blocked_clients"), 0);
     }
     client.call("CLIENT PAUSE 9000000000000000 ALL");
     let streams = waiters(&server, &mut client, 200, b"SET k v\r\n", "cmd=set ");
@@ -79,7 +73,7 @@ fn waiters_that_left_hold_no_connection() {
     until("they are gone", || listed(&mut client, "cmd=set") == 0);
     client.call("CLIENT UNPAUSE");
     assert!(client.call("GET k").is_nil(), "what was held back of a peer that left never happens");
-    assert_eq!(info(&mut client, "stats", "rejected_connections"), 0);
+    assert_eq!(client.info("stats", "rejected_connections"), 0);
 }
 
 #[test]
@@ -89,7 +83,7 @@ fn what_waits_is_shown_as_blocked() {
     let stream = connect(&server);
     send(&stream, b"WAIT 1 9000000000000000\r\n");
     until("it waits", || listed(&mut client, "flags=b ") == 1);
-    assert_eq!(info(&mut client, "clients", "blocked_clients"), 1);
+    assert_eq!(client.info("clients", "blocked_clients"), 1);
 }
 
 #[test]
@@ -105,7 +99,7 @@ fn a_killed_waiter_is_gone_and_runs_nothing_more() {
         let _ = stream.read_to_end(&mut rest);
         assert_eq!(rest, b"");
     }
-    until("they are gone", || info(&mut client, "clients", "connected_clients") == 1);
+    until("they are gone", || client.info("clients", "connected_clients") == 1);
     client.call("CLIENT UNPAUSE");
     assert!(client.call("GET k").is_nil());
 }
@@ -135,7 +129,7 @@ fn writes_received_whole_happen_after_their_peer_has_left() {
     send(&stream, &pipeline);
     drop(stream);
     until("all of it has run", || client.call("GET n").text() == COUNT.to_string());
-    until("it is gone", || info(&mut client, "clients", "connected_clients") == 1);
+    until("it is gone", || client.info("clients", "connected_clients") == 1);
 }
 
 /// The replies cannot be sent, which does not keep what is behind them from running.
@@ -149,7 +143,7 @@ fn writes_behind_replies_that_nobody_read_happen() {
     until("the server waits for its reader", || listed(&mut client, " events=rw ") == 1);
     drop(stream);
     until("all of it has run", || client.call("GET n").text() == "1000");
-    until("it is gone", || info(&mut client, "clients", "connected_clients") == 1);
+    until("it is gone", || client.info("clients", "connected_clients") == 1);
 }
 
 /// Makes a set that is gone through on a shard's own thread.
@@ -173,7 +167,7 @@ fn a_long_read_ends_when_its_client_has_left() {
     let store = encode(&["SUNIONSTORE", "copy", "set", "set"]);
     let writing = waiters(&server, &mut client, 1, &store, "cmd=sunion");
     drop((reading, writing));
-    until("all are gone", || info(&mut client, "clients", "connected_clients") == 1);
+    until("all are gone", || client.info("clients", "connected_clients") == 1);
     until("the write has happened", || client.call("SCARD copy").int() == Some(20_000));
 }
 
@@ -295,7 +289,7 @@ fn client_list_takes_a_million_ids() {
     let server = Server::tarn(&[]);
     let mut client = server.client();
     let others: Vec<Client> = (0..50).map(|_| server.client()).collect();
-    until("all are there", || info(&mut client, "clients", "connected_clients") == 51);
+    until("all are there", || client.info("clients", "connected_clients") == 51);
     let ids: Vec<String> = (1..=1_000_000).rev().map(|id| id.to_string()).collect();
     let mut request = vec!["CLIENT", "LIST", "ID"];
     request.extend(ids.iter().map(String::as_str));
@@ -319,22 +313,22 @@ fn nobody_waits_for_a_long_command_but_who_writes_its_keys() {
     for line in ["COPY set copy", "COPY set copy REPLACE", "RENAME copy other"] {
         let copier = connect(&server);
         send(&copier, &encode(&line.split(' ').collect::<Vec<_>>()));
-        until("it goes on", || info(&mut client, "tarn", "tarn_busy_keys") == 2);
+        until("it goes on", || client.info("tarn", "tarn_busy_keys") == 2);
         let writer = connect(&server);
         let written = if line.starts_with("RENAME") { "copy" } else { "set" };
         send(&writer, &encode(&["SADD", written, &format!("new of {line}")]));
-        until("its writer waits", || info(&mut client, "tarn", "tarn_commands_waiting_for_keys") == 1);
+        until("its writer waits", || client.info("tarn", "tarn_commands_waiting_for_keys") == 1);
         for key in 0..200 {
             client.call(&format!("SET k{key} 1"));
         }
         assert_eq!(client.call("SISMEMBER set m1"), Value::Int(1));
-        let still = info(&mut client, "tarn", "tarn_busy_keys");
+        let still = client.info("tarn", "tarn_busy_keys");
         assert_eq!(still, 2, "{line}: all shards have answered while it goes on");
         for mut stream in [copier, writer] {
             let mut reply = [0; 5];
             assert!(stream.read(&mut reply).is_ok_and(|read| read > 0 && reply[0] != b'-'), "{line}");
         }
-        until("all is let go", || info(&mut client, "tarn", "tarn_busy_keys") == 0);
+        until("all is let go", || client.info("tarn", "tarn_busy_keys") == 0);
     }
     assert_eq!(client.call("SCARD other"), Value::Int(MEMBERS as i64 + 1), "the first copy's writer came after it");
     assert_eq!(client.call("SCARD set"), Value::Int(MEMBERS as i64 + 2));

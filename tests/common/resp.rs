@@ -230,4 +230,11 @@ impl Client {
         let args: Vec<&str> = command.split(' ').collect();
         self.try_call(&args).unwrap_or_else(|gone| panic!("{command}: {gone:?}"))
     }
+
+    /// A number that INFO tells in this section.
+    pub(crate) fn info(&mut self, section: &str, name: &str) -> u64 {
+        let info = self.call(&format!("INFO {section}")).text();
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{name}: {info}"))
+    }
 }
