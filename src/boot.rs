@@ -88,6 +88,7 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
     server.buffers.set_limit(budget.clients_bytes);
     crate::command::run::blocked::serve_after_sweeps(&server);
+    server.hear_sweeps();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(live(&server, &settings, budget.io_threads))
 }

@@ -1,5 +1,5 @@
 //! Pub/sub with many at once: who has ended a subscription hears no more of it, who begins one hears nothing older, and who is slow
-//! holds up nobody.
+//! holds up nobody. Keyspace events come in the order of the changes, whatever is on disk.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -107,4 +107,83 @@ fn everybody_hears_everything_in_order() {
             }
         });
     }
+}
+
+/// What a subscriber is told next: event and key.
+fn next_event(hears: &mut Client) -> (String, String) {
+    let message = hears.read().unwrap();
+    let channel = message.items()[1].text();
+    (channel.rsplit("__:").next().unwrap().to_owned(), message.items()[2].text())
+}
+
+/// A key that is made and deleted by many, on several threads: each of the two is told of in turns.
+#[test]
+fn events_of_a_key_come_in_the_order_of_its_changes() {
+    for kind in [Kind::Tarn, Kind::ScaledTarn] {
+        let server = Server::built(kind, &["--io-threads", "4", "--shards", "4"]);
+        let mut hears = server.client();
+        hears.call("CONFIG SET notify-keyspace-events E$g");
+        hears.call("SUBSCRIBE __keyevent@0__:set");
+        hears.send_raw(&encode(&["SUBSCRIBE", "__keyevent@0__:del", "end"])).unwrap();
+        (0..2).for_each(|_| _ = hears.read().unwrap());
+        let changes: usize = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..6)
+                .map(|n: usize| {
+                    let mut client = server.client();
+                    scope.spawn(move || {
+                        let change = |round: usize| match (n + round) % 2 {
+                            0 => client.call(&format!("SET k{} v NX", round % 3)).is_nil(),
+                            _ => client.call(&format!("DEL k{}", round % 3)).int() == Some(0),
+                        };
+                        (0..1000).map(change).filter(|nothing| !nothing).count()
+                    })
+                })
+                .collect();
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        });
+        server.client().call("PUBLISH end now");
+        let mut is_there = [false; 3];
+        for change in 0..changes {
+            let (event, key) = next_event(&mut hears);
+            let there = &mut is_there[key[1..].parse::<usize>().unwrap()];
+            *there = !*there;
+            assert_eq!(event, if *there { "set" } else { "del" }, "change {change} of {changes}, of {key}");
+        }
+        assert_eq!(next_event(&mut hears).0, "end");
+    }
+}
+
+/// Whether there was something before, of which type, and whether it had expired, is known of keys on disk, too.
+#[test]
+fn events_know_what_was_on_disk() {
+    let server = Server::built(Kind::Tarn, &["--maxmemory", "32mb", "--block-cache-size", "1mb"]);
+    let mut client = server.client();
+    let padding = "x".repeat(4000);
+    for n in 0..20_000 {
+        let request = match n % 3 {
+            0 => encode(&["SET", &format!("k{n}"), &padding]),
+            1 => encode(&["HSET", &format!("k{n}"), "f", &padding]),
+            _ => encode(&["SET", &format!("k{n}"), &padding, "PX", "1000000"]),
+        };
+        client.send_raw(&request).unwrap();
+    }
+    (0..20_000).for_each(|_| _ = client.read().unwrap());
+    client.call("SAVE");
+    let reads = client.info("all", "tarn_store_reads");
+    let mut hears = server.client();
+    client.call("CONFIG SET notify-keyspace-events EAnoc");
+    hears.call("PSUBSCRIBE __keyevent@*");
+    let mut next = || {
+        let message = hears.read().unwrap();
+        message.items()[2].text().rsplit("__:").next().unwrap().to_owned()
+    };
+    for n in (0..20_000).step_by(97) {
+        client.call(&format!("SET k{n} v"));
+        let expected: &[&str] =
+            if n % 3 == 1 { &["overwritten", "type_changed", "set"] } else { &["overwritten", "set"] };
+        expected.iter().for_each(|event| assert_eq!(next(), *event, "k{n}"));
+        client.call(&format!("SET other{n} v"));
+        ["new", "set"].iter().for_each(|event| assert_eq!(next(), *event, "other{n}"));
+    }
+    assert!(client.info("all", "tarn_store_reads") > reads + 100, "they were on disk");
 }

@@ -64,6 +64,7 @@ scripts! {
     blocking
     connection
     dump
+    events
     expiry
     geo
     hash

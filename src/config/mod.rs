@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`table`] | one row per directive: kind, default, when it can change, what it does |
 //! | [`value`] | kinds: how words become values and values words |
+//! | [`classes`] | letters of keyspace events |
 //! | `special` | directives that need a function of their own |
 //! | [`load`] | file, `include`, standard input, command line |
 //! | [`settings`] | the typed snapshot |
@@ -19,6 +20,7 @@
 //! - A file that `CONFIG REWRITE` wrote reads back as the values the server had.
 
 pub mod budget;
+pub mod classes;
 pub mod load;
 mod rewrite;
 pub mod settings;

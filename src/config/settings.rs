@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::classes::Classes;
 use super::special::read_limits;
 use super::value::{Value, integer};
 
@@ -43,6 +44,8 @@ pub struct Settings {
     pub client_query_buffer_limit: usize,
     /// Limits of output buffers.
     pub client_output_buffer_limit: OutputLimits,
+    /// Keyspace events that are published.
+    pub notify_keyspace_events: Classes,
 
     /// Whom to tell when ready.
     pub supervised: Supervised,
@@ -286,6 +289,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             proto_max_bulk_len: self.num("proto-max-bulk-len"),
             client_query_buffer_limit: self.num("client-query-buffer-limit"),
             client_output_buffer_limit: output_limits(self.text("client-output-buffer-limit")),
+            notify_keyspace_events: Classes::from_bits(self.num("notify-keyspace-events")),
             supervised: self.supervised(),
             pidfile: self.path("pidfile"),
             loglevel: self.loglevel(),

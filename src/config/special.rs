@@ -164,31 +164,6 @@ pub(super) fn percentiles(words: &Words<'_>) -> Checked {
     Ok(shown.join(" ").into())
 }
 
-/// `notify-keyspace-events`: letters of classes, in Redis's order; `A` stands for all of `g$lshzxetd`.
-pub(super) fn event_classes(words: &Words<'_>) -> Checked {
-    const ALL: &[u8] = b"g$lshzxetd";
-    let [letters] = words.args else {
-        return if words.args.is_empty() { Ok(Vec::new()) } else { Err(unknown_class()) };
-    };
-    if letters.iter().any(|letter| !b"Ag$lshzxeKEtmdn".contains(letter)) {
-        return Err(unknown_class());
-    }
-    let has = |class: u8| letters.contains(&class) || (letters.contains(&b'A') && ALL.contains(&class));
-    let mut shown = Vec::new();
-    if ALL.iter().all(|&class| has(class)) {
-        shown.push(b'A');
-    } else {
-        // As in Redis, `n` (new keys) shows only where `A` does not.
-        shown.extend(b"g$lshzxetdn".iter().filter(|&&class| has(class)));
-    }
-    shown.extend(b"KEm".iter().filter(|&&class| has(class)));
-    Ok(shown)
-}
-
-fn unknown_class() -> Reason {
-    "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".into()
-}
-
 /// `shutdown-on-sigint` and `shutdown-on-sigterm`: a set of names, shown in Redis's order.
 pub(super) fn shutdown_flags(words: &Words<'_>) -> Checked {
     const FLAGS: &[&str] = &["default", "save", "nosave", "now", "force"];

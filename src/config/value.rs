@@ -9,6 +9,7 @@
 //! | [`Kind::Octal`] | octal digits | octal |
 //! | [`Kind::Enum`] | one of the names, in any case | the name |
 //! | [`Kind::Duration`] | `20us`, `5ms`, or bare microseconds | `20us`, `0` |
+//! | [`Kind::Classes`] | letters | those that Redis shows |
 //! | [`Kind::Text`], [`Kind::Words`] | what their function takes | what it makes of it |
 //!
 //! The texts of refusals equal Redis's. Redis tells unsigned numbers (`Uint`, `Umem`) apart: a negative one gets
@@ -16,6 +17,8 @@
 
 use std::borrow::Cow;
 use std::time::Duration;
+
+use super::classes::Classes;
 
 /// Why a value is refused, as it stands after `CONFIG SET failed (…) - `.
 pub type Reason = Cow<'static, str>;
@@ -41,6 +44,8 @@ pub enum Kind {
     Enum(&'static [&'static str]),
     /// A span of time, in microseconds.
     Duration,
+    /// Letters of [`Classes`], held as their bits.
+    Classes,
     /// One word; the function checks it and puts it in the form that is read back.
     Text(fn(&[u8]) -> Result<Vec<u8>, Reason>),
     /// Several words; `CONFIG SET` gives them as one, separated by blanks.
@@ -107,6 +112,7 @@ impl Kind {
             Kind::Octal(max) => octal(arg, max).map(Value::Int),
             Kind::Enum(names) => name(arg, names).map(Value::Name),
             Kind::Duration => duration(arg).map(Value::Int),
+            Kind::Classes => Classes::parse(arg).map(|classes| Value::Int(classes.bits().into())),
             Kind::Text(read) => read(arg).map(Value::Text),
             Kind::Words(_) => unreachable!("handled above"),
         }
@@ -119,6 +125,7 @@ impl Kind {
             (Kind::Octal(_), Value::Int(n)) => format!("{n:o}").into(),
             (Kind::MemOrPercent, Value::Int(n)) if *n < 0 => format!("{}%", n.unsigned_abs()).into(),
             (Kind::Duration, Value::Int(n)) if *n > 0 => show_duration(*n).into(),
+            (Kind::Classes, Value::Int(bits)) => Classes::from_bits(*bits as u32).show(false),
             (_, Value::Int(n)) => n.to_string().into(),
             (_, Value::Name(name)) => (*name).into(),
             (_, Value::Text(text)) => text.clone(),
@@ -130,6 +137,9 @@ impl Kind {
         match (self, value) {
             (Kind::Mem(..) | Kind::Umem(..) | Kind::MemOrPercent, Value::Int(n)) if *n > 0 => show_bytes(*n).into(),
             (Kind::Words(_), Value::Text(text)) if !text.is_empty() => text.clone(),
+            (Kind::Classes, Value::Int(bits)) => {
+                crate::util::words::quote(&Classes::from_bits(*bits as u32).show(true))
+            }
             (_, Value::Text(text)) if text.is_empty() || !text.iter().all(|&c| is_plain(c)) => {
                 crate::util::words::quote(text)
             }

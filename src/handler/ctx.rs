@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
+use super::events::Telling;
 use super::session::Multi;
 use super::{Effects, Error, Found, Result, Server, Session};
 use crate::codec::NsId;
+use crate::config::classes::Classes;
 use crate::config::settings::Settings;
 use crate::meter;
 use crate::shard::engine::watch::{Seen, Watch};
@@ -28,6 +30,8 @@ pub struct Ctx<'a, 'e> {
     pub served: Served,
     /// It is a script's.
     pub scripted: bool,
+    /// Keyspace events.
+    pub(super) telling: Telling,
 }
 
 /// Whether a command has waited for a key before it runs.
@@ -66,9 +70,14 @@ pub struct Mark {
 impl<'a, 'e> Ctx<'a, 'e> {
     /// A command's surroundings.
     #[inline]
-    pub fn new(txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
+    pub fn new(mut txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
         debug_assert_eq!(effects.len(), 0, "effects are taken between commands");
-        Ctx { txn, session, effects, server, served: Served::No, scripted: false }
+        let classes = server.events();
+        if classes != Classes::default() {
+            txn.looks = classes.has(Classes::OF_BEFORE);
+            txn.missed = classes.has(Classes::MISS).then(Vec::new);
+        }
+        Ctx { txn, session, effects, server, served: Served::No, scripted: false, telling: Telling::new(classes) }
     }
 
     /// Gives the cores back.
@@ -274,7 +283,12 @@ impl Ctx<'_, '_> {
         meter::step(STEPS_OF_A_COMMAND)?;
         let (mark, begin) = (self.mark(), out.len());
         self.txn.count_hits = command.has(super::flags::READONLY);
+        let told = self.begin_telling();
         let result = (command.run)(self, args, out);
+        if result.is_ok() {
+            self.tell_changes(command);
+        }
+        self.end_telling(told);
         match result.and_then(|()| meter::fits()) {
             Ok(()) => meter::step_through(out.len() - begin),
             Err(

@@ -5,7 +5,8 @@
 //! | a change of the session | at once, as the commands behind it in the same EXEC go by it; a rollback restores what was before |
 //! | a subscription | at once, too; the thread of the connection is told when the command has committed |
 //! | a kill, the end of another one's wait | when the command has committed; the socket is shut down as the reply leaves |
-//! | a command that ran within it, to be counted; a message | noted; it leaves as the reply does, once the log holds what it tells |
+//! | a message | when the command has committed; its subscribers get it once the log holds what it tells |
+//! | a command that ran within it, to be counted | noted; it is counted as the reply leaves |
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
 //! the run that commits has effects. So nothing outside the write set is changed but through [`Ctx::alter`] and
@@ -18,6 +19,7 @@ use super::server::ThreadStats;
 use super::session::{Client, State};
 use super::table::Slot;
 use super::{Ctx, OwnedArgs, Session};
+use crate::log::Log;
 use crate::meter;
 use crate::shard::memory::blocked::{End, Waiter};
 use crate::shard::memory::object::Kind;
@@ -55,10 +57,13 @@ impl Effect {
     /// About its memory, bytes.
     pub fn bytes(&self) -> usize {
         let more = match self {
-            Effect::Publish(publication) => publication.bytes(),
             Effect::Session(_) => size_of::<State>(),
             Effect::Ran(ran) => ran.error.as_ref().map_or(0, |error| error.len()),
-            Effect::Kill(_) | Effect::Unblock(..) | Effect::Subscribed(..) | Effect::Unsubscribed(..) => 0,
+            Effect::Publish(_)
+            | Effect::Kill(_)
+            | Effect::Unblock(..)
+            | Effect::Subscribed(..)
+            | Effect::Unsubscribed(..) => 0,
         };
         size_of::<Effect>() + more
     }
@@ -117,9 +122,11 @@ impl Effects {
     /// The command has committed: who is killed or is to wait no more gets nothing from now on, not even of what the command
     /// itself has written.
     #[inline]
-    pub(super) fn at_commit(&self) {
+    pub(super) fn at_commit(&self, log: &Log) {
         for effect in &self.noted {
             match effect {
+                // Whatever whoever publishes has written before, who hears of it is to find.
+                Effect::Publish(publication) => publication.leave(log.last()),
                 Effect::Kill(client) => client.doom(),
                 Effect::Unblock(client, waiter, end) if waiter.end(*end) => client.news.notify_one(),
                 _ => {}
@@ -133,7 +140,8 @@ impl Effects {
         if self.noted.is_empty() {
             return Vec::new();
         }
-        self.noted.drain(..).filter(|effect| !matches!(effect, Effect::Session(_))).collect()
+        let is_done = |effect: &Effect| matches!(effect, Effect::Session(_) | Effect::Publish(_) | Effect::Unblock(..));
+        self.noted.drain(..).filter(|effect| !is_done(effect)).collect()
     }
 }
 
@@ -144,10 +152,10 @@ impl Ctx<'_, '_> {
         self.session
     }
 
-    /// The command has committed.
+    /// The command has committed. What it publishes leaves when the log has got there.
     #[inline]
     pub fn at_commit(&self) {
-        self.effects.at_commit();
+        self.effects.at_commit(&self.server.engine.log);
     }
 
     /// What the command, which has committed, waits for, if it does.
@@ -175,8 +183,11 @@ impl Ctx<'_, '_> {
 pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         match effect {
-            Effect::Publish(publication) => publication.leave(),
-            Effect::Session(_) | Effect::Subscribed(..) | Effect::Unsubscribed(..) | Effect::Unblock(..) => {}
+            Effect::Session(_)
+            | Effect::Subscribed(..)
+            | Effect::Unsubscribed(..)
+            | Effect::Publish(_)
+            | Effect::Unblock(..) => {}
             Effect::Kill(client) => client.kill(),
             Effect::Ran(ran) => stats.into_iter().for_each(|stats| stats.count_ran(&ran)),
         }

@@ -21,6 +21,7 @@ pub mod buffers;
 pub mod container;
 pub mod ctx;
 pub mod effects;
+pub mod events;
 pub mod keys;
 pub mod limits;
 pub mod pubsub;

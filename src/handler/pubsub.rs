@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 
 use super::session::Client;
 use super::{Ctx, Effect};
+use crate::log::Lsn;
 use crate::meter;
 use crate::util::glob;
 use crate::util::scale::Scaled;
@@ -86,6 +87,8 @@ pub struct Queued {
     pub message: Arc<Message>,
     /// The so-many-th that was left with the thread. Who has subscribed later does not hear it.
     pub number: u64,
+    /// The log is to get there before it leaves.
+    pub need: Lsn,
     /// Bytes that it will become.
     bytes: usize,
 }
@@ -100,14 +103,14 @@ impl std::fmt::Debug for Messages {
 }
 
 impl Messages {
-    fn put(&self, message: Arc<Message>, subscribers: u64) {
+    fn put(&self, message: &Arc<Message>, subscribers: u64, need: Lsn) {
         let more = message.bytes().saturating_mul(subscribers.max(1) as usize);
         let before = self.bytes.fetch_add(more, Ordering::Relaxed);
         if before < MOST_BEHIND.get() && before + more >= MOST_BEHIND.get() {
             self.behind.fetch_add(1, Ordering::Relaxed);
         }
         let number = self.count.fetch_add(1, Ordering::SeqCst);
-        self.queue.push(Queued { message, number, bytes: more });
+        self.queue.push(Queued { message: message.clone(), number, need, bytes: more });
         if !self.told.swap(true, Ordering::SeqCst) {
             self.wake.notify_one();
         }
@@ -247,6 +250,20 @@ impl Hub {
         (to, count)
     }
 
+    /// Publishes what no command does.
+    pub fn publish(&self, channel: &[u8], text: &[u8], need: Lsn) {
+        if let (Some(publication), _) = self.publication(false, channel, text) {
+            publication.leave(need);
+        }
+    }
+
+    /// A message to those who hear it, if anybody does; and how many do.
+    fn publication(&self, shard: bool, channel: &[u8], text: &[u8]) -> (Option<Publication>, u64) {
+        let (to, count) = self.listeners(shard, channel);
+        let message = || Arc::new(Message { shard, channel: channel.into(), text: text.into() });
+        ((!to.is_empty()).then(|| Publication { to, message: message() }), count)
+    }
+
     /// Subscriptions to a channel.
     pub fn subscribers(&self, by: By, name: &[u8]) -> u64 {
         self.on(by, name, |names| names.get(name).map_or(0, sum))
@@ -349,14 +366,9 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// About its memory, bytes. Whoever else has the message has the same one.
-    pub fn bytes(&self) -> usize {
-        self.message.bytes() + self.to.len() * size_of::<(Arc<Messages>, u32)>()
-    }
-
-    /// Leaves it with the threads.
-    pub fn leave(self) {
-        self.to.iter().for_each(|(thread, count)| thread.put(self.message.clone(), (*count).into()));
+    /// Leaves it with the threads, whose subscribers get it when the log has got there.
+    pub fn leave(&self, need: Lsn) {
+        self.to.iter().for_each(|(thread, count)| thread.put(&self.message, (*count).into(), need));
     }
 }
 
@@ -416,11 +428,10 @@ impl Ctx<'_, '_> {
 
     /// Publishes; how many will hear it.
     pub fn publish(&mut self, shard: bool, channel: &[u8], text: &[u8]) -> u64 {
-        let (to, count) = self.server.hub.listeners(shard, channel);
-        if !to.is_empty() {
-            let message = Message { shard, channel: channel.into(), text: text.into() };
-            _ = meter::hold(message.bytes());
-            self.note(Effect::Publish(Publication { to, message: Arc::new(message) }));
+        let (publication, count) = self.server.hub.publication(shard, channel, text);
+        if let Some(publication) = publication {
+            _ = meter::hold(publication.message.bytes());
+            self.note(Effect::Publish(publication));
         }
         count
     }
@@ -466,9 +477,9 @@ mod tests {
         let messages = hub.messages();
         let text = vec![0; MOST_BEHIND.get() / 8];
         let message = || Arc::new(Message { shard: false, channel: (*b"c").into(), text: text[..].into() });
-        (0..3).for_each(|_| messages.put(message(), 2));
+        (0..3).for_each(|_| messages.put(&message(), 2, 0));
         assert!(!hub.is_behind());
-        (0..3).for_each(|_| messages.put(message(), 2));
+        (0..3).for_each(|_| messages.put(&message(), 2, 0));
         assert!(hub.is_behind());
         (0..6).for_each(|_| _ = messages.take().unwrap());
         assert!(!hub.is_behind() && messages.take().is_none());

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::events::Event;
 use super::{Args, Ctx, Reply, Result, Server, Session};
 use crate::shard::actor::ShardSet;
 use crate::shard::memory::ahead::Look;
@@ -224,6 +225,8 @@ pub struct Command {
     pub look: Option<Look>,
     /// Whether, with so many arguments, it probably overwrites its keys whatever they hold: reading them ahead is in vain.
     pub overwrites: fn(usize) -> bool,
+    /// The keyspace event of the keys that it changes.
+    pub event: Option<&'static Event>,
     /// What decides whether it may be called at all, even before it is queued.
     pub permit: Option<Permit>,
 }
@@ -248,6 +251,7 @@ impl Command {
             route,
             look: None,
             overwrites: |_| false,
+            event: None,
             permit: None,
         }
     }
@@ -261,6 +265,12 @@ impl Command {
     /// With the numbers of arguments with which it probably overwrites its keys whatever they hold.
     pub const fn overwrites(mut self, with: fn(usize) -> bool) -> Self {
         self.overwrites = with;
+        self
+    }
+
+    /// With the keyspace event of the keys that it changes.
+    pub const fn tells(mut self, event: &'static Event) -> Self {
+        self.event = Some(event);
         self
     }
 

@@ -173,6 +173,8 @@ pub struct Server {
     pub buffers: Buffers,
     /// Scripts that are known, and those that run.
     pub scripts: super::scripts::Scripts,
+    /// See [`Server::events`].
+    pub(super) events: AtomicU32,
     /// Pub/sub.
     pub hub: Arc<super::pubsub::Hub>,
     /// Id of the next connection.
@@ -212,7 +214,8 @@ impl Server {
     pub fn new(engine: Arc<Engine>, config: Config, table: &'static Table) -> Self {
         let password_required = !config.settings().requirepass.0.is_empty();
         let now_ms = now_ms();
-        Server {
+        let events = config.settings().notify_keyspace_events;
+        let server = Server {
             table,
             engine,
             budget: parking_lot::Mutex::new(Budget::new(&config.settings(), &Machine::read())),
@@ -221,6 +224,7 @@ impl Server {
             clients: Default::default(),
             buffers: Buffers::default(),
             scripts: Default::default(),
+            events: 0.into(),
             hub: Arc::default(),
             next_client: 1.into(),
             threads: Default::default(),
@@ -237,7 +241,9 @@ impl Server {
             rates: Default::default(),
             baseline: Default::default(),
             replication_id: parking_lot::Mutex::new(random_hex()),
-        }
+        };
+        server.set_events(events);
+        server
     }
 
     /// Holds commands back until then. Of two pauses the longer and the stricter holds.

@@ -56,7 +56,7 @@ pub struct Connection {
     /// In the worker's queue for the next tick.
     queued: Cell<bool>,
     /// LSN that the replies in `out` wait for.
-    need: Cell<Lsn>,
+    pub(super) need: Cell<Lsn>,
     /// What the sum of all buffers holds of this one's.
     told: Cell<u64>,
 }
@@ -420,7 +420,7 @@ impl Connection {
             return Some(Stop::Park(Parked::Slowed(delay)));
         }
         if self.worker.server.hub.is_behind()
-            && state.session.as_deref().is_some_and(|session| session.may_publish(command.1))
+            && state.session.as_deref().is_some_and(|session| self.may_publish(session, command.1))
         {
             return Some(Stop::Park(Parked::Slowed(BEHIND)));
         }
@@ -563,6 +563,12 @@ impl Connection {
             self.queued.set(true);
             self.worker.enqueue(self.clone());
         }
+    }
+
+    /// Whether a command may leave messages with network threads: its own, or events of what it writes.
+    #[cold]
+    fn may_publish(&self, session: &Session, command: &Command) -> bool {
+        session.may_publish(command) || self.worker.server.events().tell_something() && session.writes(command)
     }
 
     /// Adds to a counter of the thread.

@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::state::State;
 use crate::handler::effects::Effect;
 use crate::handler::pubsub::{By, Name};
+use crate::log::Lsn;
 
 impl Connection {
     /// A command has committed: what it has noted. Subscriptions are the thread's at once, as the reply stands in the output.
@@ -62,12 +63,14 @@ impl Connection {
         self.client.proto.load(Ordering::Relaxed) as u8
     }
 
-    /// Writes a message into the output; whether it is the first since [`Connection::send_pushed`].
-    pub(super) fn push(&self, message: &[u8]) -> bool {
+    /// Writes a message into the output, to leave when the log has got there; whether it is the first since
+    /// [`Connection::send_pushed`].
+    pub(super) fn push(&self, message: &[u8], need: Lsn) -> bool {
         let mut state = self.state.borrow_mut();
         if state.deaf || state.broken || state.closing {
             return false;
         }
+        self.need.set(self.need.get().max(need));
         let (begin, is_first) = (state.out.len(), state.pushed.is_empty());
         state.out.raw(message);
         let end = state.out.len();

@@ -138,7 +138,7 @@ impl Worker {
                         let pattern = (by == By::Pattern).then_some(&*name);
                         let bytes = encoded[usize::from(proto == 3)]
                             .get_or_insert_with(|| encode(&queued.message, pattern, proto));
-                        if connection.push(bytes) {
+                        if connection.push(bytes, queued.need) {
                             written.connections.push(connection);
                         }
                         (written.outputs, written.bytes) = (written.outputs + 1, written.bytes + bytes.len());

@@ -64,6 +64,7 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
         match *name {
             "appendfsync" => engine.log.set_fsync(settings.appendfsync.into()),
             "requirepass" => server.password_required.store(!settings.requirepass.0.is_empty(), Ordering::Relaxed),
+            "notify-keyspace-events" => server.set_events(settings.notify_keyspace_events),
             "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
             _ => {}
         }

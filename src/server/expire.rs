@@ -9,7 +9,7 @@
 //!
 //! A time is kept absolute, in milliseconds. One that is past removes the key at once.
 
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::util::num::parse_i64;
 
 /// In what a time is told.
@@ -151,18 +151,22 @@ const READS: u32 = flags::READONLY | flags::FAST | flags::KEYSPACE;
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("expire", expire, -3, WRITES, Group::Generic)
+        .tells(&events::EXPIRE)
         .keys(UPDATED)
         .help("1.0.0", "Lets a key expire after a number of seconds.")
         .syntax("key seconds [NX | XX | GT | LT]", "O(1)"),
     Command::new("pexpire", pexpire, -3, WRITES, Group::Generic)
+        .tells(&events::EXPIRE)
         .keys(UPDATED)
         .help("2.6.0", "Lets a key expire after a number of milliseconds.")
         .syntax("key milliseconds [NX | XX | GT | LT]", "O(1)"),
     Command::new("expireat", expireat, -3, WRITES, Group::Generic)
+        .tells(&events::EXPIRE)
         .keys(UPDATED)
         .help("1.2.0", "Lets a key expire at a Unix time in seconds.")
         .syntax("key unix-time-seconds [NX | XX | GT | LT]", "O(1)"),
     Command::new("pexpireat", pexpireat, -3, WRITES, Group::Generic)
+        .tells(&events::EXPIRE)
         .keys(UPDATED)
         .help("2.6.0", "Lets a key expire at a Unix time in milliseconds.")
         .syntax("key unix-time-milliseconds [NX | XX | GT | LT]", "O(1)"),
@@ -183,6 +187,7 @@ pub const COMMANDS: &[Command] = &[
         .help("7.0.0", "Tells the Unix time in milliseconds at which a key expires.")
         .syntax("key", "O(1)"),
     Command::new("persist", persist, 2, WRITES, Group::Generic)
+        .tells(&events::PERSIST)
         .keys(UPDATED)
         .help("2.2.0", "Takes a key's time away, so that it stays.")
         .syntax("key", "O(1)"),

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use crate::codec::element::list_element;
 use crate::codec::field::FieldTimes;
 use crate::codec::{Extra, NsId};
-use crate::handler::{After, Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{After, Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::shard::memory::object::{Kind, Object, state};
 use crate::shard::txn::build::{Build, Shape};
 use crate::util::num::parse_i64;
@@ -101,9 +101,11 @@ fn move_to(ctx: &mut Ctx, args: Args<'_>, replace: bool) -> Result<bool> {
     if !replace && ctx.lookup(&args[2])?.is_some() {
         return Ok(false);
     }
-    let ns = ctx.ns();
+    let (ns, db) = (ctx.ns(), ctx.session().db.clone());
     copy_to(ctx, &args[1], ns, &args[2])?;
-    ctx.remove(&args[1])
+    let moved = ctx.remove(&args[1])?;
+    ctx.tell_put(&db, ns, &args[2], &[(&events::RENAME_FROM, &db, &args[1]), (&events::RENAME_TO, &db, &args[2])]);
+    Ok(moved)
 }
 
 fn rename(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -118,13 +120,14 @@ fn renamenx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn copy(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let (mut ns, mut replace) = (ctx.ns(), false);
+    let (mut ns, mut db, mut replace) = (ctx.ns(), ctx.session().db.clone(), false);
     let mut options = args.cursor(3);
     while !options.is_empty() {
         if options.next_is(b"REPLACE") {
             replace = true;
         } else if options.remaining() >= 2 && options.next_is(b"DB") {
-            ns = other_namespace(ctx, options.arg()?)?;
+            let name = options.arg()?;
+            (ns, db) = (other_namespace(ctx, name)?, name.into());
         } else {
             return Err(Error::Syntax);
         }
@@ -134,6 +137,9 @@ fn copy(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     let free = replace || ctx.txn.find(ns, &args[2])?.is_none();
     let copied = free && copy_to(ctx, &args[1], ns, &args[2])?;
+    if copied {
+        ctx.tell_put(&db, ns, &args[2], &[(&events::COPY_TO, &db, &args[2])]);
+    }
     out.int(i64::from(copied));
     Ok(())
 }
@@ -145,6 +151,11 @@ fn move_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     let free = ctx.txn.find(ns, &args[1])?.is_none();
     let moved = free && copy_to(ctx, &args[1], ns, &args[1])? && ctx.remove(&args[1])?;
+    if moved {
+        let (from, to) = (ctx.session().db.clone(), &args[2]);
+        let events = [(&events::MOVE_FROM, &from[..], &args[1]), (&events::MOVE_TO, to, &args[1])];
+        ctx.tell_put(to, ns, &args[1], &events);
+    }
     out.int(i64::from(moved));
     Ok(())
 }
@@ -152,8 +163,14 @@ fn move_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// Bytes of key and value that Redis 8.2 keeps together in one allocation of 64 bytes: `embstr`. A time takes 8 of them.
 const EMBEDDED: usize = 41;
 
+/// The key that OBJECT is asked about, which does not count as looked up.
+fn look_at(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Found>> {
+    ctx.txn.count_hits = false;
+    ctx.peek(key)
+}
+
 fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let Some(found) = ctx.peek(&args[2])? else {
+    let Some(found) = look_at(ctx, &args[2])? else {
         out.nil();
         return Ok(());
     };
@@ -188,7 +205,7 @@ fn string_encoding(string: &Object) -> &'static str {
 }
 
 fn object_idletime(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let Some(found) = ctx.peek(&args[2])? else {
+    let Some(found) = look_at(ctx, &args[2])? else {
         out.nil();
         return Ok(());
     };
@@ -198,7 +215,7 @@ fn object_idletime(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn object_refcount(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    match ctx.peek(&args[2])? {
+    match look_at(ctx, &args[2])? {
         Some(_) => out.int(1),
         None => out.nil(),
     }
@@ -206,7 +223,7 @@ fn object_refcount(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn object_freq(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    if ctx.peek(&args[2])?.is_some() {
+    if look_at(ctx, &args[2])?.is_some() {
         return Err(Error::err(
             "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
              between policies at runtime LRU and LFU data will take some time to adjust.",
@@ -306,10 +323,12 @@ const OBJECT: &[Command] = &[
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("del", del, -2, WRITES, Group::Generic)
+        .tells(&events::DEL)
         .keys(ALL_REMOVED)
         .help("1.0.0", "Removes keys.")
         .syntax("key [key ...]", "O(N) where N is the number of keys, whatever they hold"),
     Command::new("unlink", del, -2, WRITES | flags::FAST, Group::Generic)
+        .tells(&events::DEL)
         .keys(ALL_REMOVED)
         .help("4.0.0", "Removes keys; what they held is reclaimed in the background.")
         .syntax("key [key ...]", "O(N) where N is the number of keys, whatever they hold"),

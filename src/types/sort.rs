@@ -18,6 +18,7 @@ use std::cmp::Ordering;
 use std::ops::{ControlFlow, Range};
 
 use crate::codec::element::{Group as Elements, split_text};
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{
     Args, Begin, Command, Ctx, Error, Find, Found, Group, KeySpec, KeysAt, Reply, Result, flags, key,
@@ -184,7 +185,7 @@ enum Source {
 
 impl Source {
     fn find(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Self>> {
-        let Some(at) = ctx.lookup(key)? else { return Ok(None) };
+        let Some(at) = ctx.to_read(|ctx| ctx.lookup(key))? else { return Ok(None) };
         Ok(match ctx.object(at).kind {
             Kind::List => List::find(ctx, key)?.map(Source::List),
             Kind::Set => Some(Source::Set(at)),
@@ -440,6 +441,7 @@ const COST: &str = "O(N+M*log(M)) where N is the number of elements and M the nu
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("sort", sort, -2, flags::WRITE | flags::DENYOOM | COMMON, Group::Generic)
+        .tells(&events::SORTSTORE)
         .keys(&[SOURCE, LOOKED_AT, STORED])
         .named_by(named)
         .help("1.0.0", "Sorts the elements of a list, set or sorted set; stores them if so asked.")

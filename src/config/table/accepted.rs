@@ -2,9 +2,8 @@
 //! Where ignoring one would mislead (TLS, replication, cluster, ACL files) any other value than "off" is refused.
 
 use super::super::special::{
-    acl_file, append_dirname, append_filename, clamped_hz, cluster_enabled, db_filename, event_classes, hostname,
-    no_replication, oom_mode, oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_off,
-    tls_port,
+    acl_file, append_dirname, append_filename, clamped_hz, cluster_enabled, db_filename, hostname, no_replication,
+    oom_mode, oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_off, tls_port,
 };
 use super::super::value::Kind::{Bool, Enum, Int, Mem, Text, Uint, Umem, Words};
 use super::{Section, accepted};
@@ -127,7 +126,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Commands are not timed one by one; SLOWLOG is always empty."),
             accepted("slowlog-max-len", Int(0, MAX), "128", "SLOWLOG is always empty."),
             accepted("latency-monitor-threshold", Int(0, MAX), "0", "LATENCY does not exist yet."),
-            accepted("notify-keyspace-events", Words(event_classes), "", "Keyspace events are not published yet."),
             accepted("tracking-table-max-keys", Uint(0, MAX), "1000000", "Client-side caching does not exist yet."),
             accepted("propagation-error-behavior", Enum(&["ignore", "panic", "panic-on-replicas"]), "ignore",
                 "Effects are logged, not commands."),

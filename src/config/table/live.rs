@@ -1,7 +1,9 @@
 //! Directives that Tarn acts upon.
 
 use super::super::special::{bind, data_dir, output_limits, power_of_two, refuse_all_but_no, text};
-use super::super::value::Kind::{Bool, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words};
+use super::super::value::Kind::{
+    Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,
+};
 use super::{Section, live};
 
 const I32: i64 = i32::MAX as i64;
@@ -104,6 +106,13 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Of new sets: 0 counts members exactly; 1 writes blindly, faster, and counts by scanning."),
             live("zset-encode-version", Int(0, 1), "0",
                 "Of new sorted sets: 0 stores members twice; 1 stores those of 15 bytes and more once, by a digest."),
+        ],
+    },
+    Section {
+        title: "Events",
+        rows: &[
+            live("notify-keyspace-events", Classes, "",
+                "Classes of keyspace events that are published, as letters; empty for none."),
         ],
     },
     Section {

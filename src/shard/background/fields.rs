@@ -23,6 +23,7 @@ use crate::shard::memory::core::{Core, storage};
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::overlay::Key;
 use crate::shard::memory::table::Index;
+use crate::shard::txn::changes::Swept;
 use crate::shard::txn::elements::whole_group;
 use crate::shard::txn::{Found, Txn};
 use crate::util::scale::Scaled;
@@ -109,17 +110,21 @@ impl Txn<'_, '_> {
         let object = self.object(at);
         let body = object.body.as_ref().filter(|body| object.kind == Kind::Hash && body.version == sweep.version);
         let Some(times) = body.and_then(|body| FieldTimes::of(&body.extra)) else { return Ok(Slice::none()) };
-        if times.are_past(self.now_ms) || object.is_expired(self.now_ms) {
+        let object_expired = object.expire_ms != 0 && object.expire_ms <= self.now_ms;
+        if times.are_past(self.now_ms) || object_expired {
             self.core(at).stats.expired_fields += self.size(at);
-            self.delete_found(at);
+            self.sweep_away_found(at, if object_expired { Swept::Key } else { Swept::Hash });
             return Ok(Slice::none());
         }
         let whole = sweep.last.is_none();
         let slice = self.read_slice(at, sweep)?;
         let size = self.remove_expired(at, &slice)?;
         if size == 0 {
-            self.delete_found(at);
+            self.sweep_away_found(at, Swept::Hash);
             return Ok(Slice::none());
+        }
+        if !slice.expired.is_empty() {
+            self.note_swept(at, Swept::Fields);
         }
         sweep.took += started.elapsed();
         let mut times = times;

@@ -33,6 +33,7 @@ use crate::shard::memory::garbage::{Batch, Queue, Reclaim};
 use crate::shard::memory::object::{Kind, state};
 use crate::shard::memory::table::table_hash;
 use crate::shard::router::ShardId;
+use crate::shard::txn::changes::Swept;
 use crate::shard::txn::{Mark, Txn, WriteSet};
 
 /// Time between two turns of a shard's timer.
@@ -174,9 +175,17 @@ impl<'a> Timer<'a> {
     fn transact<R>(&mut self, now_ms: u64, run: impl FnOnce(&mut Txn<'_, 'a>) -> Result<R>) -> Result<R> {
         let lease: Lease<'a> = self.engine.lease(&[self.id]);
         let mut txn = Txn::new(lease, &self.engine.router, &mut self.set, now_ms, true);
+        let tell = self.engine.tells_swept();
+        txn.swept = tell.map(|_| Vec::new());
         let result = run(&mut txn);
         let need = match &result {
-            Ok(_) => txn.commit(&self.engine.log),
+            Ok(_) => {
+                let need = txn.commit(&self.engine.log);
+                if let (Some(tell), Some(swept)) = (tell, txn.swept.take()) {
+                    tell(&txn.lease[0].names, &swept, need);
+                }
+                need
+            }
             Err(_) => {
                 txn.rollback_to(Mark::default());
                 0
@@ -428,7 +437,7 @@ fn expire_slice(txn: &mut Txn<'_, '_>, now_ms: u64) -> bool {
             continue;
         }
         core.stats.expired_keys += 1;
-        txn.delete_at(0, index);
+        txn.sweep_away(0, index, Swept::Key);
     }
     true
 }
@@ -483,7 +492,7 @@ fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
         }
     } else if object.kind != Kind::Absent && object.expire_ms == expire_ms {
         core.stats.expired_keys += 1;
-        txn.delete(ns, &key)?;
+        txn.sweep_away(0, index, Swept::Key);
     } else if core.stored_ttl.get(&index) != Some(&expire_ms) {
         // Left behind by a crash or a failed flush: no object would remove it.
         core.put_raw(record.to_vec(), None);

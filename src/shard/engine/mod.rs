@@ -25,7 +25,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::codec::NsId;
 use crate::error::{Error, Result};
-use crate::log::{self, Io, Log};
+use crate::log::{self, Io, Log, Lsn};
 use crate::store::Store;
 
 use crate::shard::actor::{Job, Lease, ShardSet, Shards};
@@ -37,6 +37,7 @@ use crate::shard::memory::garbage::Reclaim;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
 use crate::shard::router::{Router, ShardId};
+use crate::shard::txn::changes::SweptKey;
 use crate::shard::txn::{Mark, Txn, WriteSet};
 
 /// Bits of [`Engine::gate`]: reasons for a command to stop and look. All clear on the fast path.
@@ -85,6 +86,9 @@ pub struct EngineStats {
 /// Looks at who waits for the keys of a shard.
 pub type Serve = Box<dyn Fn(ShardId) + Send + Sync>;
 
+/// Tells what a sweep has removed, under the lease of its commit: the names that were, and the commit's LSN.
+pub type TellSwept = Box<dyn Fn(&Names, &[SweptKey], Lsn) + Send + Sync>;
+
 /// All shards with their log and store.
 pub struct Engine {
     /// Key → shard.
@@ -99,6 +103,10 @@ pub struct Engine {
     pub store: Arc<Store>,
     /// Has those served who wait for a key that a sweep has removed.
     pub serve: OnceLock<Serve>,
+    /// Tells those who hear of it what sweeps remove.
+    pub tell_swept: OnceLock<TellSwept>,
+    /// Whether anybody hears of that.
+    pub hears_swept: AtomicBool,
     /// Who reads the store for commands that wait for it.
     pub readers: Readers,
     /// Who runs commands in slices.
@@ -324,6 +332,11 @@ impl Engine {
         if lsn > self.log.written() {
             self.log.commit(lsn);
         }
+    }
+
+    /// Whom to tell what sweeps remove, if anybody hears of it.
+    pub(in crate::shard) fn tells_swept(&self) -> Option<&TellSwept> {
+        if self.hears_swept.load(Ordering::Relaxed) { self.tell_swept.get() } else { None }
     }
 
     /// As long as the guard lives no key becomes blind: once all are sighted, the counts are exact.

@@ -66,6 +66,8 @@ impl Engine {
             gate: AtomicU32::new(gate::LOADING),
             watching: Default::default(),
             serve: Default::default(),
+            tell_swept: Default::default(),
+            hears_swept: false.into(),
             stats: EngineStats::default(),
             first_names: names.clone(),
             readers: Readers::default(),

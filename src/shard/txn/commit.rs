@@ -42,6 +42,7 @@ impl Txn<'_, '_> {
         }
         self.set.redo.truncate(mark.redo);
         self.set.touched.truncate(mark.touched);
+        self.part = self.part.min(mark.touched);
         self.set.counts.truncate(mark.counts);
         if mark.undo == 0 {
             self.set.arena.clear();
@@ -79,6 +80,7 @@ impl Txn<'_, '_> {
             self.stamp(at, tells, lsn);
         }
         self.set.touched.clear();
+        self.part = 0;
         self.set.give_back();
         for core in self.lease.iter_mut() {
             core.last_lsn = lsn;

@@ -15,6 +15,7 @@
 //! commit; an object that fjall may hold is never dropped from the table before its tombstone is flushed.
 
 pub mod build;
+pub mod changes;
 mod commit;
 pub mod elements;
 mod order;
@@ -32,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::log::Lsn;
 use crate::meter;
 
+use changes::SweptKey;
 use rest::Rests;
 use undo::{NamesBefore, Undo};
 
@@ -124,6 +126,14 @@ pub struct Txn<'a, 'e> {
     holds: bool,
     /// It rests no more.
     stays: bool,
+    /// Overwrites look at what they overwrite: somebody is to be told of it.
+    pub looks: bool,
+    /// Where in what was touched the part begins that is told of on its own.
+    part: usize,
+    /// Keys that were looked up in vain, where that is to be told.
+    pub missed: Option<Vec<Box<[u8]>>>,
+    /// What a sweep has removed, where that is to be told.
+    pub(in crate::shard) swept: Option<Vec<SweptKey>>,
 }
 
 impl<'a, 'e> Txn<'a, 'e> {
@@ -149,6 +159,10 @@ impl<'a, 'e> Txn<'a, 'e> {
             rests: Rests::Never,
             holds: false,
             stays: false,
+            looks: false,
+            part: 0,
+            missed: None,
+            swept: None,
         }
     }
 
@@ -213,14 +227,14 @@ impl<'a, 'e> Txn<'a, 'e> {
         let core = &mut *self.lease[at as usize];
         let Some(index) = index else {
             self.need = self.need.max(core.last_lsn);
-            self.misses += u64::from(count_hits);
+            self.miss(key);
             return Ok(None);
         };
         let object = core.table.at_mut(index);
         self.need = self.need.max(object.lsn);
         if !object.is_live(now_ms) {
             self.need = self.need.max(core.last_lsn);
-            self.misses += u64::from(count_hits);
+            self.miss(key);
             return Ok(None);
         }
         if !no_touch {
@@ -233,6 +247,18 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
         self.hits += u64::from(count_hits);
         Ok(Some(Found { at, index }))
+    }
+
+    /// A key was looked up in vain.
+    #[inline]
+    fn miss(&mut self, key: &[u8]) {
+        if self.count_hits {
+            self.misses += 1;
+            if let Some(missed) = &mut self.missed {
+                _ = meter::hold(key.len() + size_of::<Box<[u8]>>());
+                missed.push(key.into());
+            }
+        }
     }
 
     /// A found object.
@@ -278,7 +304,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         );
         self.charge();
         self.lease[at.at as usize].touch_dirty(at.index);
-        match self.set.touched.last_mut() {
+        match self.set.touched[self.part..].last_mut() {
             Some((last, told)) if *last == at => *told = tells.max(*told),
             _ => self.set.touched.push((at, tells)),
         }
@@ -373,6 +399,10 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// An object to be filled anew, for a key that nobody has looked at: if only fjall knows it, it becomes blind.
     #[inline]
     fn claim_to_overwrite(&mut self, ns: NsId, key: &[u8], capacity: usize) -> Result<Found> {
+        if self.looks {
+            let (at, hash, index) = self.raw_find(ns, key)?;
+            return Ok(self.claim(at, hash, index, ns, key, capacity));
+        }
         meter::step(1)?;
         let (hash, at) = self.place(key)?;
         let known = self.lease[at as usize].fault_to_overwrite(hash, ns, key, &mut self.set.reads)?;
@@ -454,11 +484,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.add_count(at.at, ns, -1);
         self.touch_as(at, if live { Tells::Everybody } else { Tells::WhoSawIt });
         live
-    }
-
-    /// Removes an object of the core at this place of the lease.
-    pub fn delete_at(&mut self, at: u16, index: Index) -> bool {
-        self.delete_found(Found { at, index })
     }
 
     /// Sets or, with 0, removes the time of a live key.

@@ -1,5 +1,6 @@
 //! Single bits.
 
+use crate::handler::events;
 use crate::handler::limits::max_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::state;
@@ -78,6 +79,7 @@ pub const COMMANDS: &[Command] = &[
         .help("2.2.0", "Returns one bit of a string.")
         .syntax("key offset", "O(1)"),
     Command::new("setbit", setbit, 4, flags::WRITE | flags::DENYOOM, Group::Bitmap)
+        .tells(&events::SETBIT)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .help("2.2.0", "Sets or clears one bit of a string, which grows as needed, and returns the bit's old value.")
         .syntax("key offset value", "O(1)"),

@@ -3,7 +3,7 @@
 //! A field lies in at most nine bytes, read as one big-endian number of which the field is a slice.
 
 use super::bits::field_offset;
-use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::resp::args::Cursor;
 use crate::shard::memory::object::state;
 use crate::types::string::value::write_at;
@@ -194,7 +194,10 @@ fn run(ctx: &mut Ctx, key: &[u8], mut found: Option<Found>, ops: &[FieldOp], out
 
 fn bitfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let ops = read_ops(ctx, args.cursor(2))?;
-    let mut found = ctx.lookup_string(&args[1])?;
+    let mut found = match ops.iter().any(|op| op.action != Action::Get) {
+        true => ctx.lookup_string(&args[1])?,
+        false => ctx.to_read(|ctx| ctx.lookup_string(&args[1]))?,
+    };
     // Room is made for every field that may be written, even if none is.
     if let Some(end) = ops.iter().filter(|op| op.action != Action::Get).map(FieldOp::end).max()
         && end > found.map_or(0, |found| ctx.string_len(found))
@@ -220,6 +223,7 @@ fn bitfield_ro(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("bitfield", bitfield, -2, flags::WRITE | flags::DENYOOM, Group::Bitmap)
+        .tells(&events::SETBIT)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE | key::VARIABLE_FLAGS)])
         .help("3.2.0", "Reads, sets and increments integers of any width within a string.")
         .syntax(

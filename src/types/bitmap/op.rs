@@ -11,6 +11,7 @@
 //! Sources are read chunk by chunk, the shorter ones continued by zeros; parts of a long result that are all zero are
 //! neither kept nor stored.
 
+use crate::handler::events;
 use crate::handler::limits::may_go_through;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
@@ -110,7 +111,7 @@ fn bitop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let op = Op::read(&args[1], sources.len())?;
     let mut len = 0;
     for key in sources.iter() {
-        if let Some(found) = ctx.lookup_string(key)? {
+        if let Some(found) = ctx.to_read(|ctx| ctx.lookup_string(key))? {
             len = len.max(ctx.string_len(found));
         }
     }
@@ -197,6 +198,7 @@ fn store(ctx: &mut Ctx, key: &[u8], len: usize, parts: &[Part]) -> Result {
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[Command::new("bitop", bitop, -4, flags::WRITE | flags::DENYOOM, Group::Bitmap)
+    .tells(&events::SET)
     .keys(&[KeySpec::one(2, key::OW | key::UPDATE), KeySpec::range(3, -1, 1, key::RO | key::ACCESS)])
     .help("2.6.0", "Combines strings bit by bit and stores the result.")
     .syntax(

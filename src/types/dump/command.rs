@@ -1,6 +1,7 @@
 //! DUMP, RESTORE, RESTORE-ASKING.
 
 use super::{gather::gather, scatter::scatter};
+use crate::handler::events;
 use crate::handler::limits::max_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
@@ -77,11 +78,14 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let expire_ms = if ttl_ms == 0 || options.absolute { ttl_ms } else { ttl_ms.wrapping_add(now_ms) };
     if expire_ms != 0 && expire_ms <= now_ms {
         ctx.remove(&args[1])?;
+        ctx.happens(&[events::DEL]);
     } else {
         let at = scatter(ctx, &args[1], value, expire_ms as u64)?;
         if let Some((at, idle_s)) = at.zip(options.idle_s) {
             ctx.txn.set_idle(at, idle_s);
         }
+        let db = ctx.session().db.clone();
+        ctx.tell_put(&db, ns, &args[1], &[(&events::RESTORE, &db, &args[1])]);
     }
     out.ok();
     Ok(())

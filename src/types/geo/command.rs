@@ -3,7 +3,7 @@
 use super::distance::{Printed, Unit, metres};
 use super::hash::{Position, text};
 use super::options::{read_position, read_unit};
-use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::shard::memory::object::Kind;
 use crate::types::zset::value::{Rule, put_all, score};
 
@@ -104,6 +104,7 @@ const READ: &[KeySpec] = &[KeySpec::one(1, key::RO | key::ACCESS)];
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("geoadd", geoadd, -5, flags::WRITE | flags::DENYOOM, Group::Geo)
+        .tells(&events::ZADD)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("3.2.0", "Gives members of a sorted set their positions; adds those that are not there.")
         .syntax(

@@ -10,6 +10,7 @@ use super::hash::{Cell, Position};
 use super::options::{Form, Member, Order, Search, Store, parse};
 use super::shape::Shape;
 use crate::codec::Score;
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Begin, Command, Ctx, Found, Group, KeySpec, KeysAt, Reply, Result, flags, key};
 use crate::shard::memory::core::unreadable;
@@ -236,6 +237,7 @@ const BY_MEMBER_KEYS: &[KeySpec] = &stored(BY_MEMBER_OPTIONS as isize);
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("georadius", georadius, -6, STORES | flags::MOVABLEKEYS, Group::Geo)
+        .tells(&events::GEORADIUSSTORE)
         .keys(RADIUS_KEYS)
         .named_by(named_radius)
         .help("3.2.0", "Finds the members within a radius of a position; stores them if so asked.")
@@ -245,6 +247,7 @@ pub const COMMANDS: &[Command] = &[
         .help("3.2.10", "Finds the members within a radius of a position.")
         .syntax(RADIUS_RO, COST),
     Command::new("georadiusbymember", georadiusbymember, -5, STORES | flags::MOVABLEKEYS, Group::Geo)
+        .tells(&events::GEORADIUSSTORE)
         .keys(BY_MEMBER_KEYS)
         .named_by(named_by_member)
         .help("3.2.0", "Finds the members within a radius of a member; stores them if so asked.")
@@ -258,6 +261,7 @@ pub const COMMANDS: &[Command] = &[
         .help("6.2.0", "Finds the members within a circle, a box or a polygon.")
         .syntax(SEARCH, COST),
     Command::new("geosearchstore", geosearchstore, -8, STORES, Group::Geo)
+        .tells(&events::GEOSEARCHSTORE)
         .keys(&[KeySpec::one(1, key::OW | key::UPDATE), KeySpec::one(2, key::RO | key::ACCESS)])
         .help("6.2.0", "Stores the members within a circle, a box or a polygon.")
         .syntax(SEARCH_STORE, COST),

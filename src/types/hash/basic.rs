@@ -2,6 +2,7 @@
 
 use super::fields::Hash;
 use crate::codec::field::Field;
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::ahead::Look;
@@ -174,16 +175,19 @@ const LOOKED_AT: &[KeySpec] = &[KeySpec::one(1, key::RO)];
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("hset", hset, -4, WRITE, Group::Hash)
+        .tells(&events::HSET)
         .keys(UPDATED)
         .looks_at(Look::field(2).each(2))
         .help("2.0.0", "Sets fields of a hash; counts those that were not there.")
         .syntax("key field value [field value ...]", "O(N) where N is the number of fields"),
     Command::new("hmset", hmset, -4, WRITE, Group::Hash)
+        .tells(&events::HSET)
         .keys(UPDATED)
         .looks_at(Look::field(2).each(2))
         .help("2.0.0", "Sets fields of a hash.")
         .syntax("key field value [field value ...]", "O(N) where N is the number of fields"),
     Command::new("hsetnx", hsetnx, 4, WRITE, Group::Hash)
+        .tells(&events::HSET)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
         .looks_at(Look::field(2))
         .help("2.0.0", "Sets a field of a hash if it is not there.")
@@ -211,6 +215,7 @@ pub const COMMANDS: &[Command] = &[
         .help("2.0.0", "Returns the values of all fields of a hash.")
         .syntax("key", "O(N) where N is the size of the hash"),
     Command::new("hdel", hdel, -3, flags::WRITE | flags::FAST, Group::Hash)
+        .tells(&events::HDEL)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .looks_at(Look::field(2).each(1))
         .help("2.0.0", "Removes fields of a hash; a hash without fields is gone.")

@@ -10,7 +10,7 @@
 
 use super::fields::Hash;
 use super::options::{NOT_ABOVE_ZERO, NOT_POSITIVE, field_time_ms, fields_at};
-use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::types::expire_options::Word;
 
 const ABSENT: i64 = -2;
@@ -61,6 +61,7 @@ fn set_times(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, name: &'static str,
         return Ok(());
     };
     hash.mark_timed();
+    ctx.happens(&[]);
     for field in fields.iter() {
         let old = hash.get(ctx, field)?.map(|(old_ms, _)| old_ms);
         out.int(match old {
@@ -68,10 +69,12 @@ fn set_times(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, name: &'static str,
             Some(old_ms) if !condition.allows(old_ms, at_ms) => 0,
             Some(_) if at_ms <= ctx.now_ms => {
                 hash.remove(ctx, field)?;
+                ctx.happens(&[events::HDEL]);
                 2
             }
             Some(_) => {
                 hash.set_time(ctx, &args[1], field, at_ms)?;
+                ctx.happens(&[events::HEXPIRE]);
                 1
             }
         });
@@ -161,18 +164,22 @@ const PER_FIELD_READ: &str = "O(N) where N is the number of fields";
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("hexpire", hexpire, -6, WRITE, Group::Hash)
+        .tells(&events::HEXPIRE)
         .keys(UPDATED)
         .help("7.4.0", "Lets fields of a hash expire in so many seconds.")
         .syntax("key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", PER_FIELD),
     Command::new("hpexpire", hpexpire, -6, WRITE, Group::Hash)
+        .tells(&events::HEXPIRE)
         .keys(UPDATED)
         .help("7.4.0", "Lets fields of a hash expire in so many milliseconds.")
         .syntax("key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", PER_FIELD),
     Command::new("hexpireat", hexpireat, -6, WRITE, Group::Hash)
+        .tells(&events::HEXPIRE)
         .keys(UPDATED)
         .help("7.4.0", "Lets fields of a hash expire at a Unix time in seconds.")
         .syntax("key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", PER_FIELD),
     Command::new("hpexpireat", hpexpireat, -6, WRITE, Group::Hash)
+        .tells(&events::HEXPIRE)
         .keys(UPDATED)
         .help("7.4.0", "Lets fields of a hash expire at a Unix time in milliseconds.")
         .syntax("key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", PER_FIELD),
@@ -193,6 +200,7 @@ pub const COMMANDS: &[Command] = &[
         .help("7.4.0", "Tells the Unix times in milliseconds at which fields of a hash expire.")
         .syntax("key FIELDS numfields field [field ...]", PER_FIELD_READ),
     Command::new("hpersist", hpersist, -5, WRITE, Group::Hash)
+        .tells(&events::HPERSIST)
         .keys(UPDATED)
         .help("7.4.0", "Takes the times of fields of a hash away, so that they stay.")
         .syntax("key FIELDS numfields field [field ...]", PER_FIELD_READ),

@@ -3,7 +3,7 @@
 use super::basic::reply_field;
 use super::fields::Hash;
 use super::options::{NOT_POSITIVE, field_time_ms, fields_at};
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::types::expire_options::{READ_WORDS, WRITE_WORDS, Word};
 use crate::util::num::parse_i64;
 
@@ -32,15 +32,23 @@ fn hgetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         fields.iter().for_each(|_| out.nil());
         return Ok(());
     };
+    ctx.happens(&[]);
     for field in fields.iter() {
         reply_field(ctx, Some(&hash), field, out)?;
         let Some((old_ms, _)) = hash.get(ctx, field)? else { continue };
         match change {
             Change::Until(at_ms) if at_ms <= ctx.now_ms => {
                 hash.remove(ctx, field)?;
+                ctx.happens(&[events::HDEL]);
             }
-            Change::Until(at_ms) => hash.set_time(ctx, &args[1], field, at_ms)?,
-            Change::Persist if old_ms != 0 => hash.set_time(ctx, &args[1], field, 0)?,
+            Change::Until(at_ms) => {
+                hash.set_time(ctx, &args[1], field, at_ms)?;
+                ctx.happens(&[events::HEXPIRE]);
+            }
+            Change::Persist if old_ms != 0 => {
+                hash.set_time(ctx, &args[1], field, 0)?;
+                ctx.happens(&[events::HPERSIST]);
+            }
             Change::Persist | Change::None => {}
         }
     }
@@ -157,9 +165,17 @@ fn hsetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     }
     let past = options.at_ms.is_some_and(|at_ms| at_ms <= ctx.now_ms);
+    if past {
+        ctx.happens(&[events::HSET, events::HDEL]);
+    } else if options.at_ms.is_some() {
+        ctx.happens(&[events::HSET, events::HEXPIRE]);
+    }
     let mut hash = match hash {
         Some(hash) => hash,
-        None if past => return Ok(()),
+        None if past => {
+            ctx.tell_come_and_gone(&args[1], &[&events::HSET, &events::HDEL, &events::DEL]);
+            return Ok(());
+        }
         None => Hash::find_or_create(ctx, &args[1])?,
     };
     if past {
@@ -184,6 +200,7 @@ fn hsetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("hgetex", hgetex, -5, flags::WRITE | flags::FAST, Group::Hash)
+        .tells(&events::HEXPIRE)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .help("8.0.0", "Returns fields of a hash and sets or takes away their times.")
         .syntax(
@@ -192,6 +209,7 @@ pub const COMMANDS: &[Command] = &[
             "O(N) where N is the number of fields, plus the size of the hash when its first field gets a time",
         ),
     Command::new("hsetex", hsetex, -6, flags::WRITE | flags::DENYOOM | flags::FAST, Group::Hash)
+        .tells(&events::HSET)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("8.0.0", "Sets fields of a hash with their times, on a condition if so asked.")
         .syntax(
@@ -201,6 +219,7 @@ pub const COMMANDS: &[Command] = &[
             "O(N) where N is the number of fields, plus the size of the hash when its first field gets a time",
         ),
     Command::new("hgetdel", hgetdel, -5, flags::WRITE | flags::FAST, Group::Hash)
+        .tells(&events::HDEL)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)])
         .help("8.0.0", "Returns fields of a hash and removes them.")
         .syntax("key FIELDS numfields field [field ...]", "O(N) where N is the number of fields"),

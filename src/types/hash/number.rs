@@ -1,7 +1,7 @@
 //! Fields that are numbers. A field keeps its time when it is counted up.
 
 use super::fields::Hash;
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::shard::memory::ahead::Look;
 use crate::util::long_double::LongDouble;
 use crate::util::num::parse_i64;
@@ -46,11 +46,13 @@ const KEYS: &[KeySpec] = &[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)]
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("hincrby", hincrby, 4, FLAGS, Group::Hash)
+        .tells(&events::HINCRBY)
         .keys(KEYS)
         .looks_at(Look::field(2))
         .help("2.0.0", "Adds an integer to a field of a hash, 0 if it is not there.")
         .syntax("key field increment", "O(1)"),
     Command::new("hincrbyfloat", hincrbyfloat, 4, FLAGS, Group::Hash)
+        .tells(&events::HINCRBYFLOAT)
         .keys(KEYS)
         .looks_at(Look::field(2))
         .help("2.6.0", "Adds a float to a field of a hash, 0 if it is not there.")

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use super::format::{self, COUNT_AT, DENSE_LEN, Encoding, HEADER, STALE, STALE_AT};
 use super::value::{self, HyperLogLog, Registers};
 use super::{dense, hash};
+use crate::handler::events;
 use crate::handler::limits::may_go_through;
 use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::engine::gate;
@@ -145,7 +146,7 @@ fn merged(ctx: &mut Ctx, keys: Args<'_>) -> Result<(Registers, bool)> {
 }
 
 fn pfmerge(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let (registers, dense) = merged(ctx, args.slice(1))?;
+    let (registers, dense) = ctx.to_read(|ctx| merged(ctx, args.slice(1)))?;
     // Looked up again: reading the sources may have pushed it out of memory.
     let found = look_up(ctx, &args[1])?;
     let mut hll = match found {
@@ -158,6 +159,8 @@ fn pfmerge(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     hll.raise_all(&registers)?;
     hll.mark_stale();
     store(ctx, &args[1], found.map(|(found, _)| found), &hll)?;
+    // Told even if it holds what it held.
+    ctx.tell(&events::PFADD, &args[1]);
     out.ok();
     Ok(())
 }
@@ -165,6 +168,7 @@ fn pfmerge(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("pfadd", pfadd, -2, flags::WRITE | flags::DENYOOM | flags::FAST, Group::HyperLogLog)
+        .tells(&events::PFADD)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
         .help("2.8.9", "Adds elements to a HyperLogLog, which is created if it is not there.")
         .syntax("key [element [element ...]]", "O(N) where N is the number of elements."),
@@ -173,6 +177,7 @@ pub const COMMANDS: &[Command] = &[
         .help("2.8.9", "Returns about how many different elements HyperLogLogs have been given together.")
         .syntax("key [key ...]", "O(N) where N is the number of keys."),
     Command::new("pfmerge", pfmerge, -2, flags::WRITE | flags::DENYOOM, Group::HyperLogLog)
+        .tells(&events::PFADD)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::INSERT), KeySpec::range(2, -1, 1, key::RO | key::ACCESS)])
         .help("2.8.9", "Makes a HyperLogLog hold also what others hold.")
         .syntax("destkey [sourcekey [sourcekey ...]]", "O(N) where N is the number of HyperLogLogs."),

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use super::reshape::Builder;
 use super::{List, form};
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::util::num::parse_i64;
@@ -133,6 +134,8 @@ fn ltrim(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let end = parse_i64(&args[3]).ok_or(Error::NotInteger)?;
     if let Some(list) = List::find(ctx, &args[1])? {
         list.cut(ctx, &args[1], list.between(start, end))?;
+        // Told even if it has cut nothing off.
+        ctx.tell(&events::LTRIM, &args[1]);
     }
     out.ok();
     Ok(())
@@ -141,10 +144,12 @@ fn ltrim(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("lset", lset, 4, flags::WRITE | flags::DENYOOM, Group::List)
+        .tells(&events::LSET)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("1.0.0", "Replaces the element at an offset of a list.")
         .syntax("key index element", "O(1)"),
     Command::new("linsert", linsert, 5, flags::WRITE | flags::DENYOOM, Group::List)
+        .tells(&events::LINSERT)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
         .help("2.2.0", "Puts an element in front of or behind the first that equals a given one.")
         .syntax(
@@ -152,6 +157,7 @@ pub const COMMANDS: &[Command] = &[
             "O(N), where N is the number of elements up to the pivot and from it to the nearer end.",
         ),
     Command::new("lrem", lrem, 4, flags::WRITE, Group::List)
+        .tells(&events::LREM)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .help("1.0.0", "Removes elements that equal a given one: the first so many, the last, or all.")
         .syntax("key count element", "O(N), where N is the length of the list."),

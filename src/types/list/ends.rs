@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use super::read::reply_part;
 use super::{End, List};
 use crate::handler::effects::Wait;
+use crate::handler::events::{self, Event};
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::Kind;
@@ -92,6 +93,24 @@ fn parse_end(word: &[u8]) -> Result<End> {
     }
 }
 
+impl End {
+    /// The event of a list whose element was taken from here.
+    fn popped(self) -> &'static Event {
+        match self {
+            End::Left => &events::LPOP,
+            End::Right => &events::RPOP,
+        }
+    }
+
+    /// The event of a list that was given an element here.
+    fn pushed(self) -> &'static Event {
+        match self {
+            End::Left => &events::LPUSH,
+            End::Right => &events::RPUSH,
+        }
+    }
+}
+
 /// Takes an element from an end of one list to an end of another, or of the same, and replies with it. False, and
 /// nothing happens, if there is none.
 pub fn move_element(
@@ -116,6 +135,8 @@ pub fn move_element(
         }
     }
     out.bulk(&value);
+    ctx.tell(put.pushed(), to);
+    ctx.tell(take.popped(), from);
     Ok(true)
 }
 
@@ -145,6 +166,7 @@ impl MultiPop<'_, End> {
                 out.array(2);
                 out.bulk(key);
                 pop_many(ctx, key, list, self.end, self.count, out)?;
+                ctx.tell(self.end.popped(), key);
                 return Ok(true);
             }
         }
@@ -236,26 +258,32 @@ const PER_POPPED: &str = "O(N), where N is the number of elements returned.";
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("lpush", lpush, -3, PUSH, Group::List)
+        .tells(&events::LPUSH)
         .keys(INSERTS)
         .help("1.0.0", "Puts elements in front of a list, each before the last; creates the list if it is not there.")
         .syntax("key element [element ...]", PER_ELEMENT),
     Command::new("rpush", rpush, -3, PUSH, Group::List)
+        .tells(&events::RPUSH)
         .keys(INSERTS)
         .help("1.0.0", "Puts elements at the end of a list; creates the list if it is not there.")
         .syntax("key element [element ...]", PER_ELEMENT),
     Command::new("lpushx", lpushx, -3, PUSH, Group::List)
+        .tells(&events::LPUSH)
         .keys(INSERTS)
         .help("2.2.0", "Puts elements in front of a list, each before the last, if the list is there.")
         .syntax("key element [element ...]", PER_ELEMENT),
     Command::new("rpushx", rpushx, -3, PUSH, Group::List)
+        .tells(&events::RPUSH)
         .keys(INSERTS)
         .help("2.2.0", "Puts elements at the end of a list if the list is there.")
         .syntax("key element [element ...]", PER_ELEMENT),
     Command::new("lpop", lpop, -2, POP, Group::List)
+        .tells(&events::LPOP)
         .keys(DELETES)
         .help("1.0.0", "Removes the first element of a list, or the first so many, and returns what it removed.")
         .syntax("key [count]", PER_POPPED),
     Command::new("rpop", rpop, -2, POP, Group::List)
+        .tells(&events::RPOP)
         .keys(DELETES)
         .help("1.0.0", "Removes the last element of a list, or the last so many, and returns what it removed.")
         .syntax("key [count]", PER_POPPED),
@@ -275,6 +303,7 @@ pub const COMMANDS: &[Command] = &[
             "O(N+M), where N is the number of keys and M that of elements returned.",
         ),
     Command::new("blpop", blpop, -3, POP_OR_WAIT, Group::List)
+        .tells(&events::LPOP)
         .keys(DELETES_SOME)
         .help(
             "2.0.0",
@@ -282,6 +311,7 @@ pub const COMMANDS: &[Command] = &[
         )
         .syntax("key [key ...] timeout", PER_KEY),
     Command::new("brpop", brpop, -3, POP_OR_WAIT, Group::List)
+        .tells(&events::RPOP)
         .keys(DELETES_SOME)
         .help(
             "2.0.0",

@@ -10,7 +10,7 @@ use super::{BLIND, cardinality, form, text};
 use crate::codec::element;
 use crate::config::settings::Encodings;
 use crate::error::{NEGATIVE_LIMIT, NUMKEYS};
-use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::slices::Slices;
@@ -24,7 +24,7 @@ fn sets_of(ctx: &mut Ctx, operation: Operation, keys: Args<'_>) -> Result<Sets> 
     let mut sets = Sets::new();
     let mut empty = false;
     for (i, key) in keys.iter().enumerate() {
-        match ctx.lookup_kind(key, Kind::Set)? {
+        match ctx.to_read(|ctx| ctx.lookup_kind(key, Kind::Set))? {
             Some(at) => sets.push(at),
             None => empty |= operation == Operation::Inter || (operation == Operation::Diff && i == 0),
         }
@@ -199,6 +199,7 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Lists the members that all of several sets have.")
         .syntax("key [key ...]", SMALLEST),
     Command::new("sinterstore", sinterstore, -3, STORES, Group::Set)
+        .tells(&events::SINTERSTORE)
         .keys(STORED)
         .help("1.0.0", "Stores the members that all of several sets have.")
         .syntax("destination key [key ...]", SMALLEST),
@@ -211,6 +212,7 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Lists the members that any of several sets has.")
         .syntax("key [key ...]", ALL),
     Command::new("sunionstore", sunionstore, -3, STORES, Group::Set)
+        .tells(&events::SUNIONSTORE)
         .keys(STORED)
         .help("1.0.0", "Stores the members that any of several sets has.")
         .syntax("destination key [key ...]", ALL),
@@ -223,6 +225,7 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Lists the members that a set has and several others have not.")
         .syntax("key [key ...]", ALL),
     Command::new("sdiffstore", sdiffstore, -3, STORES, Group::Set)
+        .tells(&events::SDIFFSTORE)
         .keys(STORED)
         .help("1.0.0", "Stores the members that a set has and several others have not.")
         .syntax("destination key [key ...]", ALL),

@@ -2,7 +2,7 @@
 
 use super::{cardinality, contains, create, form, insert, is_blind, key_of, may_walk, remove_if_empty, text};
 use crate::codec::element;
-use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::shard::memory::ahead::Look;
 use crate::shard::memory::object::Kind;
 use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_group};
@@ -116,11 +116,14 @@ fn smove(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     }
     shrink(ctx, from, 1)?;
+    ctx.tell(&events::SREM, &args[1]);
     let to = match to {
         Some(to) => to,
         None => create(ctx, &args[2], member, 1)?,
     };
-    insert(ctx, to, std::iter::once(member))?;
+    if insert(ctx, to, std::iter::once(member))? > 0 {
+        ctx.tell(&events::SADD, &args[2]);
+    }
     out.int(1);
     Ok(())
 }
@@ -148,11 +151,13 @@ const LOOKS: u32 = flags::READONLY | flags::FAST;
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("sadd", sadd, -3, ADDS, Group::Set)
+        .tells(&events::SADD)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
         .looks_at(Look::member(2).each(1))
         .help("1.0.0", "Adds members to a set.")
         .syntax("key member [member ...]", "O(N) where N is the number of members to be added."),
     Command::new("srem", srem, -3, REMOVES, Group::Set)
+        .tells(&events::SREM)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .looks_at(Look::member(2).each(1))
         .help("1.0.0", "Removes members from a set.")

@@ -12,6 +12,7 @@
 use super::member::{reply_all, shrink};
 use super::{BLIND, Key, cardinality, form, text};
 use crate::codec::element;
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::core::storage;
@@ -178,6 +179,7 @@ fn reply_distinct(ctx: &Ctx, at: Found, size: u64, count: u64, out: &mut Reply) 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("spop", spop, -2, flags::WRITE | flags::FAST, Group::Set)
+        .tells(&events::SPOP)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)])
         .help("1.0.0", "Takes members out of a set by chance.")
         .syntax("key [count]", "O(log(M)) for each member, where M is the number of members of the set."),

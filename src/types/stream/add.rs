@@ -1,7 +1,7 @@
 //! XADD, XTRIM, XSETID.
 
 use crate::codec::order::StreamId;
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 
 use super::handle::Stream;
 use super::id::{self, MAX, MIN, NewId};
@@ -68,7 +68,9 @@ fn xadd(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let id = choose(add.id, stream.last, ctx.txn.now_ms)
         .ok_or(Error::err("ERR The ID specified in XADD is equal or smaller than the target stream top item"))?;
     stream.push(ctx, id, add.fields)?;
-    add.trim.apply(ctx, &mut stream)?;
+    if add.trim.apply(ctx, &mut stream)? > 0 {
+        ctx.happens(&[events::XADD, events::XTRIM]);
+    }
     stream.save(ctx);
     id::reply(id, out);
     Ok(())
@@ -136,7 +138,7 @@ fn xsetid(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
-    Command::new("xadd", xadd, -5, flags::WRITE | flags::DENYOOM | flags::FAST, Group::Stream)
+    Command::new("xadd", xadd, -5, flags::WRITE | flags::DENYOOM | flags::FAST, Group::Stream).tells(&events::XADD)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("5.0.0", "Appends an entry to a stream, which is made if there is none, and may trim it.")
         .syntax(
@@ -144,11 +146,11 @@ pub const COMMANDS: &[Command] = &[
              [field value ...]",
             "O(1), and O(N) for trimming N entries",
         ),
-    Command::new("xsetid", xsetid, -3, flags::WRITE | flags::DENYOOM | flags::FAST, Group::Stream)
+    Command::new("xsetid", xsetid, -3, flags::WRITE | flags::DENYOOM | flags::FAST, Group::Stream).tells(&events::XSETID)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("5.0.0", "Sets the last id of a stream.")
         .syntax("key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]", "O(1)"),
-    Command::new("xtrim", xtrim, -4, flags::WRITE, Group::Stream)
+    Command::new("xtrim", xtrim, -4, flags::WRITE, Group::Stream).tells(&events::XTRIM)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .help("5.0.0", "Removes entries from the front of a stream.")
         .syntax(

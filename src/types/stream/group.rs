@@ -12,6 +12,7 @@ use crate::codec::element::{self, Group as Tag, split_text, with_text};
 use crate::codec::order::StreamId;
 use crate::codec::{CodecError, push_stored};
 use crate::error::quotation;
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Found, Result};
 use crate::meter;
@@ -167,6 +168,8 @@ impl Ledger {
         self.consumers.push(Consumer { name: form, record, long_name, changed: true });
         self.record.consumers += 1;
         self.changed = true;
+        let key: Box<[u8]> = ctx.object(self.at).key().into();
+        ctx.tell(&events::XGROUP_CREATECONSUMER, &key);
         Ok((self.consumers.len() - 1, true))
     }
 

@@ -1,7 +1,7 @@
 //! XDEL, XDELEX, XACKDEL.
 
 use crate::codec::order::StreamId;
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::util::num::parse_i64;
 
 use super::group::Ledger;
@@ -161,14 +161,17 @@ fn xackdel(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("xdel", xdel, -3, flags::WRITE | flags::FAST, Group::Stream)
+        .tells(&events::XDEL)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .help("5.0.0", "Removes entries from a stream.")
         .syntax("key id [id ...]", "O(1) for each entry"),
     Command::new("xdelex", xdelex, -5, flags::WRITE | flags::FAST, Group::Stream)
+        .tells(&events::XDEL)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .help("8.2.0", "Removes entries from a stream, as far as references of consumer groups let them go.")
         .syntax("key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]", "O(1) for each entry and consumer group"),
     Command::new("xackdel", xackdel, -6, flags::WRITE | flags::FAST, Group::Stream)
+        .tells(&events::XDEL)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE | key::UPDATE)])
         .help("8.2.0", "Acknowledges entries and removes them, as far as references of consumer groups let them go.")
         .syntax(

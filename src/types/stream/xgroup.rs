@@ -2,7 +2,7 @@
 
 use crate::codec::order::StreamId;
 use crate::handler::container::{help, unknown_subcommand, wrong_subcommand};
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 
 use super::group::{Ledger, no_such_group};
 use super::handle::Stream;
@@ -148,6 +148,7 @@ const DELETES: &[KeySpec] = &[KeySpec::one(2, key::RW | key::DELETE)];
 
 const SUBCOMMANDS: &[Command] = &[
     Command::new("create", create, -5, flags::WRITE | flags::DENYOOM, Group::Stream)
+        .tells(&events::XGROUP_CREATE)
         .keys(INSERTS)
         .help("5.0.0", "Makes a consumer group.")
         .syntax("key group <id | $> [MKSTREAM] [ENTRIESREAD entriesread]", "O(1)"),
@@ -156,10 +157,12 @@ const SUBCOMMANDS: &[Command] = &[
         .help("6.2.0", "Makes a consumer of a consumer group.")
         .syntax("key group consumer", "O(1)"),
     Command::new("delconsumer", delconsumer, 5, flags::WRITE, Group::Stream)
+        .tells(&events::XGROUP_DELCONSUMER)
         .keys(DELETES)
         .help("5.0.0", "Removes a consumer and what is pending for it.")
         .syntax("key group consumer", "O(N) with N the group's pending entries from the consumer's first to its last"),
     Command::new("destroy", destroy, 4, flags::WRITE, Group::Stream)
+        .tells(&events::XGROUP_DESTROY)
         .keys(DELETES)
         .help("5.0.0", "Removes a consumer group.")
         .syntax("key group", "O(N) with N the group's pending entries"),
@@ -167,6 +170,7 @@ const SUBCOMMANDS: &[Command] = &[
         .help("5.0.0", "Lists the subcommands.")
         .syntax("", "O(1)"),
     Command::new("setid", setid, -5, flags::WRITE, Group::Stream)
+        .tells(&events::XGROUP_SETID)
         .keys(UPDATES)
         .help("5.0.0", "Sets the id behind which a consumer group goes on.")
         .syntax("key group <id | $> [ENTRIESREAD entriesread]", "O(1)"),

@@ -11,7 +11,7 @@
 use std::ops::ControlFlow;
 
 use super::value::{Piece, each_piece, equals};
-use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::resp::args::Cursor;
 use crate::shard::memory::object::Kind;
 
@@ -221,6 +221,7 @@ pub const COMMANDS: &[Command] = &[
             "O(1) for IFEQ/IFNE, O(N) for IFDEQ/IFDNE where N is the length of the value.",
         ),
     Command::new("delifeq", delifeq, 3, flags::WRITE | flags::FAST, Group::String)
+        .tells(&events::DEL)
         .keys(&[KeySpec::one(1, key::RM | key::DELETE)])
         .help("9.0.0", "Deletes a key if it holds the given value.")
         .syntax("key value", "O(1)"),

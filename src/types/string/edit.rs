@@ -1,6 +1,7 @@
 //! Parts of a value: each command costs what it touches, however long the value is.
 
 use super::value::{clamp_ordered, reply_range, write_at};
+use crate::handler::events;
 use crate::handler::limits::check_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::state;
@@ -11,7 +12,10 @@ fn append(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let len = found.map_or(0, |found| ctx.string_len(found));
     let more = &args[2];
     match found {
-        Some(found) if more.is_empty() => ctx.mark_encoding(found, state::RAW),
+        Some(found) if more.is_empty() => {
+            ctx.mark_encoding(found, state::RAW);
+            ctx.tell(&events::APPEND, &args[1]);
+        }
         Some(found) => {
             check_len(ctx, len as u64, more.len() as u64)?;
             write_at(ctx, &args[1], Some(found), len, more)?;
@@ -70,6 +74,7 @@ const WRITE: u32 = flags::WRITE | flags::DENYOOM;
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("append", append, 3, WRITE | flags::FAST, Group::String)
+        .tells(&events::APPEND)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
         .help("2.0.0", "Adds to the end of a string, which is created if it is not there.")
         .syntax("key value", "O(1)"),
@@ -86,6 +91,7 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Returns a part of a string, as GETRANGE does.")
         .syntax("key start end", "O(N) where N is the length of the part."),
     Command::new("setrange", setrange, 4, WRITE, Group::String)
+        .tells(&events::SETRANGE)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("2.2.0", "Overwrites a part of a string, which grows by zeros if it ends before.")
         .syntax("key offset value", "O(N) where N is the length of the value."),

@@ -1,7 +1,7 @@
 //! Reading a value, and what may become of it then.
 
 use super::value::{reply_string, reply_value};
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::types::expire_options::{ExpireOption, READ_WORDS, Word};
 
 fn get(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -9,7 +9,7 @@ fn get(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn getdel(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let Some(found) = ctx.lookup_string(&args[1])? else {
+    let Some(found) = ctx.to_read(|ctx| ctx.lookup_string(&args[1]))? else {
         out.nil();
         return Ok(());
     };
@@ -26,7 +26,7 @@ fn getex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             return Err(Error::Syntax);
         }
     }
-    let Some(found) = ctx.lookup_string(&args[1])? else {
+    let Some(found) = ctx.to_read(|ctx| ctx.lookup_string(&args[1]))? else {
         out.nil();
         return Ok(());
     };
@@ -38,7 +38,10 @@ fn getex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             ctx.delete_found(found);
         }
         Some(at) => ctx.set_expiry(found, at),
-        None if expiry.is(Word::Persist) && ctx.object(found).expire_ms != 0 => ctx.set_expiry(found, 0),
+        None if expiry.is(Word::Persist) && ctx.object(found).expire_ms != 0 => {
+            ctx.set_expiry(found, 0);
+            ctx.happens(&[events::PERSIST]);
+        }
         None => {}
     }
     Ok(())
@@ -51,10 +54,12 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Returns the string that a key holds.")
         .syntax("key", "O(1)"),
     Command::new("getdel", getdel, 2, flags::WRITE | flags::FAST, Group::String)
+        .tells(&events::DEL)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)])
         .help("6.2.0", "Returns the string that a key holds and deletes the key.")
         .syntax("key", "O(1)"),
     Command::new("getex", getex, -2, flags::WRITE | flags::FAST, Group::String)
+        .tells(&events::EXPIRE)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .help("6.2.0", "Returns the string that a key holds and sets or removes the key's expiry.")
         .syntax(

@@ -2,7 +2,7 @@
 
 use super::condition::Condition;
 use super::value::{reply_string, set_until};
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::types::expire_options::{ExpireOption, WRITE_WORDS, Word};
 use crate::util::num::parse_i64;
 
@@ -21,6 +21,8 @@ fn mset(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     for at in (1..args.len()).step_by(2) {
         ctx.set_string(&args[at], &args[at + 1], 0)?;
+        // A key that is given twice is told of twice.
+        ctx.tell(&events::SET, &args[at]);
     }
     out.ok();
     Ok(())
@@ -93,10 +95,12 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.1", "Makes several keys hold a string each, all at once.")
         .syntax("key value [key value ...]", "O(N) where N is the number of keys."),
     Command::new("msetnx", msetnx, -3, WRITE, Group::String)
+        .tells(&events::SET)
         .keys(&[KeySpec::range(1, -1, 2, key::OW | key::INSERT)])
         .help("1.0.1", "Makes several keys hold a string each if none of them is there.")
         .syntax("key value [key value ...]", "O(N) where N is the number of keys."),
     Command::new("msetex", msetex, -4, WRITE | flags::MOVABLEKEYS, Group::String)
+        .tells(&events::SET)
         .keys(&[KeySpec::counted(1, 2, key::OW | key::UPDATE)])
         .help("9.1.0", "Makes several keys hold a string each, on a condition and with one expiry if so asked.")
         .syntax(

@@ -3,7 +3,7 @@
 //! A number is stored as its text. Only small strings can be numbers, so none of the commands looks at chunks: the
 //! inline value of a big string is empty, which is no number.
 
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::shard::memory::object::state;
 use crate::util::long_double::LongDouble;
 use crate::util::num::parse_i64;
@@ -66,22 +66,27 @@ const KEYS: &[KeySpec] = &[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)]
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("incr", incr, 2, FLAGS, Group::String)
+        .tells(&events::INCRBY)
         .keys(KEYS)
         .help("1.0.0", "Adds one to a number, 0 if the key is not there.")
         .syntax("key", "O(1)"),
     Command::new("decr", decr, 2, FLAGS, Group::String)
+        .tells(&events::INCRBY)
         .keys(KEYS)
         .help("1.0.0", "Subtracts one from a number, 0 if the key is not there.")
         .syntax("key", "O(1)"),
     Command::new("incrby", incrby, 3, FLAGS, Group::String)
+        .tells(&events::INCRBY)
         .keys(KEYS)
         .help("1.0.0", "Adds an integer to a number, 0 if the key is not there.")
         .syntax("key increment", "O(1)"),
     Command::new("decrby", decrby, 3, FLAGS, Group::String)
+        .tells(&events::INCRBY)
         .keys(KEYS)
         .help("1.0.0", "Subtracts an integer from a number, 0 if the key is not there.")
         .syntax("key decrement", "O(1)"),
     Command::new("incrbyfloat", incrbyfloat, 3, FLAGS, Group::String)
+        .tells(&events::INCRBYFLOAT)
         .keys(KEYS)
         .help("2.6.0", "Adds a float to a number, 0 if the key is not there.")
         .syntax("key increment", "O(1)"),

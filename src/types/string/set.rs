@@ -2,8 +2,12 @@
 
 use super::condition::Condition;
 use super::value::{reply_value, set_until};
+use crate::handler::events::{self, Event};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::types::expire_options::{ExpireOption, WRITE_WORDS, Word, absolute_ms};
+
+/// What happens to a key that is set together with its time.
+const SET_UNTIL: &[Event] = &[events::SET, events::EXPIRE];
 
 fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() > 3 {
@@ -26,7 +30,7 @@ fn set_with_options(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     let expire_ms = expiry.at_ms(ctx.now_ms, "set")?;
     let found = if get {
-        ctx.lookup_string(&args[1])?
+        ctx.to_read(|ctx| ctx.lookup_string(&args[1]))?
     } else if condition != Condition::Always || expiry.is(Word::KeepTtl) {
         ctx.lookup(&args[1])?
     } else {
@@ -49,6 +53,9 @@ fn set_with_options(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Some(found) if expiry.is(Word::KeepTtl) => ctx.object(found).expire_ms,
         _ => 0,
     };
+    if expire_ms.is_some() {
+        ctx.happens(SET_UNTIL);
+    }
     set_until(ctx, &args[1], &args[2], expire_ms.unwrap_or(kept))?;
     if !get {
         out.ok();
@@ -58,6 +65,7 @@ fn set_with_options(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 fn setex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let expire_ms = absolute_ms(&args[2], Word::Ex, ctx.now_ms, "setex")?;
+    ctx.happens(SET_UNTIL);
     ctx.set_string(&args[1], &args[3], expire_ms)?;
     out.ok();
     Ok(())
@@ -65,6 +73,7 @@ fn setex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 fn psetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let expire_ms = absolute_ms(&args[2], Word::Px, ctx.now_ms, "psetex")?;
+    ctx.happens(SET_UNTIL);
     ctx.set_string(&args[1], &args[3], expire_ms)?;
     out.ok();
     Ok(())
@@ -80,7 +89,7 @@ fn setnx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn getset(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    match ctx.lookup_string(&args[1])? {
+    match ctx.to_read(|ctx| ctx.lookup_string(&args[1]))? {
         Some(found) => reply_value(ctx, found, out)?,
         None => out.nil(),
     }
@@ -93,6 +102,7 @@ const WRITE: u32 = flags::WRITE | flags::DENYOOM;
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("set", set, -3, WRITE, Group::String)
+        .tells(&events::SET)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE | key::VARIABLE_FLAGS)])
         // With a time, or nothing but the value: most conditions are a word alone.
         .overwrites(|args| args == 3 || args == 5)
@@ -103,20 +113,24 @@ pub const COMMANDS: &[Command] = &[
             "O(1)",
         ),
     Command::new("setex", setex, 4, WRITE, Group::String)
+        .tells(&events::SET)
         .keys(&[KeySpec::one(1, key::OW | key::UPDATE)])
         .overwrites(|_| true)
         .help("2.0.0", "Makes a key hold a string that expires in so many seconds.")
         .syntax("key seconds value", "O(1)"),
     Command::new("psetex", psetex, 4, WRITE, Group::String)
+        .tells(&events::SET)
         .keys(&[KeySpec::one(1, key::OW | key::UPDATE)])
         .overwrites(|_| true)
         .help("2.6.0", "Makes a key hold a string that expires in so many milliseconds.")
         .syntax("key milliseconds value", "O(1)"),
     Command::new("setnx", setnx, 3, WRITE | flags::FAST, Group::String)
+        .tells(&events::SET)
         .keys(&[KeySpec::one(1, key::OW | key::INSERT)])
         .help("1.0.0", "Makes a key hold a string if the key is not there.")
         .syntax("key value", "O(1)"),
     Command::new("getset", getset, 3, WRITE | flags::FAST, Group::String)
+        .tells(&events::SET)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .help("1.0.0", "Makes a key hold a string and returns the one it held.")
         .syntax("key value", "O(1)"),

@@ -7,6 +7,7 @@
 
 use std::ops::{ControlFlow, Range};
 
+use crate::handler::events;
 use crate::handler::limits::may_go_through;
 use crate::handler::{Ctx, Error, Found, Reply, Result};
 use crate::shard::memory::object::{Kind, state};
@@ -132,6 +133,7 @@ pub fn equals(ctx: &mut Ctx, found: Found, bytes: &[u8]) -> Result<bool> {
 pub fn set_until(ctx: &mut Ctx, key: &[u8], value: &[u8], expire_ms: u64) -> Result {
     if expire_ms != 0 && expire_ms <= ctx.now_ms {
         ctx.remove(key)?;
+        ctx.tell_come_and_gone(key, &[&events::SET, &events::EXPIRE, &events::EXPIRED]);
     } else {
         ctx.set_string(key, value, expire_ms)?;
     }

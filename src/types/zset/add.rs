@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::value::{Put, Rule, put_all, shrunk, take};
-use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::shard::memory::ahead::Look;
 use crate::shard::memory::object::Kind;
 use crate::util::num::parse_double;
@@ -68,6 +68,9 @@ fn zincrby(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn add(ctx: &mut Ctx, args: Args<'_>, incr: bool, out: &mut Reply) -> Result {
     let Options { rule, ch, scores } = Options::parse(args, incr)?;
     let pairs = args.slice(scores);
+    if rule.incr {
+        ctx.happens(&[events::ZINCR]);
+    }
     let mut numbers: SmallVec<[f64; 4]> = SmallVec::new();
     for number in pairs.iter().step_by(2) {
         numbers.push(parse_double(number).ok_or(Error::NotFloat)?);
@@ -106,6 +109,7 @@ const ADDS: u32 = flags::WRITE | flags::DENYOOM | flags::FAST;
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("zadd", zadd, -4, ADDS, Group::SortedSet)
+        .tells(&events::ZADD)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .looks_at(Look::place(3).each(2))
         .help("1.2.0", "Gives members of a sorted set their scores; adds those that are not there.")
@@ -114,11 +118,13 @@ pub const COMMANDS: &[Command] = &[
             "O(log(N)) for each member, where N is the size of the sorted set.",
         ),
     Command::new("zincrby", zincrby, 4, ADDS, Group::SortedSet)
+        .tells(&events::ZINCR)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .looks_at(Look::place(3))
         .help("1.2.0", "Adds a number to the score of a member.")
         .syntax("key increment member", "O(log(N)) where N is the size of the sorted set."),
     Command::new("zrem", zrem, -3, flags::WRITE | flags::FAST, Group::SortedSet)
+        .tells(&events::ZREM)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .looks_at(Look::place(2).each(1))
         .help("1.2.0", "Removes members of a sorted set.")

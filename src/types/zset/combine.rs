@@ -21,6 +21,7 @@ use super::value::{Key, peek_score, read_score, read_sort, reply_header, reply_m
 use crate::codec::Score;
 use crate::codec::element::{self, Group as Elements};
 use crate::error::NEGATIVE_LIMIT;
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
@@ -366,7 +367,7 @@ impl Query {
 }
 
 fn source(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Source>> {
-    let Some(at) = ctx.lookup(key)? else { return Ok(None) };
+    let Some(at) = ctx.to_read(|ctx| ctx.lookup(key))? else { return Ok(None) };
     let kind = ctx.object(at).kind;
     if !matches!(kind, Kind::Zset | Kind::Set) {
         return Err(Error::WrongType);
@@ -494,6 +495,7 @@ pub const COMMANDS: &[Command] = &[
         .help("6.2.0", "Returns what the first of several sorted sets has and no other.")
         .syntax("numkeys key [key ...] [WITHSCORES]", DIFF_COST),
     Command::new("zunionstore", zunionstore, -4, STORES, Group::SortedSet)
+        .tells(&events::ZUNIONSTORE)
         .keys(STORED)
         .help("2.0.0", "Stores what any of several sorted sets has.")
         .syntax(
@@ -501,6 +503,7 @@ pub const COMMANDS: &[Command] = &[
             UNION_COST,
         ),
     Command::new("zinterstore", zinterstore, -4, STORES, Group::SortedSet)
+        .tells(&events::ZINTERSTORE)
         .keys(STORED)
         .help("2.0.0", "Stores what all of several sorted sets have.")
         .syntax(
@@ -508,6 +511,7 @@ pub const COMMANDS: &[Command] = &[
             INTER_COST,
         ),
     Command::new("zdiffstore", zdiffstore, -4, STORES, Group::SortedSet)
+        .tells(&events::ZDIFFSTORE)
         .keys(STORED)
         .help("6.2.0", "Stores what the first of several sorted sets has and no other.")
         .syntax("destination numkeys key [key ...]", DIFF_COST),

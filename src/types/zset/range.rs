@@ -4,6 +4,7 @@ use super::bounds::{Keys, Lex};
 use super::span::Span;
 use super::store::Builder;
 use super::value::{reply_header, reply_member, wrong_size};
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
@@ -187,7 +188,7 @@ fn zrangestore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let query = Query::parse(Form { by: None, reverse: None, scores: false }, args.cursor(3))?;
     let ends = query.ends()?;
     let mut stored = Builder::new(ctx, &args[1])?;
-    if let Some(at) = ctx.lookup_kind(&args[2], Kind::Zset)? {
+    if let Some(at) = ctx.to_read(|ctx| ctx.lookup_kind(&args[2], Kind::Zset))? {
         let cut = Cut::new(ctx, at, &query, ends)?;
         cut.may_walk(ctx, at)?;
         let put = |score, member: &[u8]| stored.put(member, score);
@@ -231,6 +232,7 @@ pub const COMMANDS: &[Command] = &[
         .help("1.2.0", "Returns members in a range of ranks, scores or members.")
         .syntax("key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]", COST),
     Command::new("zrangestore", zrangestore, -5, flags::WRITE | flags::DENYOOM, Group::SortedSet)
+        .tells(&events::ZRANGESTORE)
         .keys(&[KeySpec::one(1, key::OW | key::UPDATE), KeySpec::one(2, key::RO | key::ACCESS)])
         .help("6.2.0", "Stores members in a range of ranks, scores or members under another key.")
         .syntax(

@@ -14,6 +14,7 @@ use super::span::{Held, Span, end};
 use super::store::Builder;
 use super::value::{score_key, shrunk};
 use crate::codec::Score;
+use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::Kind;
@@ -235,6 +236,10 @@ fn bzmpop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 /// Pops from the key at hand and replies as ZMPOP does: the key, then pairs of member and score.
 pub fn pop_from(ctx: &mut Ctx, key: &[u8], at: Found, from: End, count: u64, out: &mut Reply) -> Result {
+    ctx.happens(match from {
+        End::Min => &[events::ZPOPMIN],
+        End::Max => &[events::ZPOPMAX],
+    });
     let popped = count.min(ctx.size(at));
     out.array(2);
     out.bulk(key);
@@ -287,11 +292,11 @@ const COST: &str = "O(log(N)+M) where N is the size of the sorted set and M the 
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
-    Command::new("zpopmin", zpopmin, -2, flags::WRITE | flags::FAST, Group::SortedSet)
+    Command::new("zpopmin", zpopmin, -2, flags::WRITE | flags::FAST, Group::SortedSet).tells(&events::ZPOPMIN)
         .keys(POPPED)
         .help("5.0.0", "Removes and returns the members with the lowest scores.")
         .syntax("key [count]", POP_COST),
-    Command::new("zpopmax", zpopmax, -2, flags::WRITE | flags::FAST, Group::SortedSet)
+    Command::new("zpopmax", zpopmax, -2, flags::WRITE | flags::FAST, Group::SortedSet).tells(&events::ZPOPMAX)
         .keys(POPPED)
         .help("5.0.0", "Removes and returns the members with the highest scores.")
         .syntax("key [count]", POP_COST),
@@ -299,11 +304,11 @@ pub const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::counted(1, 1, key::RW | key::ACCESS | key::DELETE)])
         .help("7.0.0", "Removes and returns members at one end of the first sorted set that is there.")
         .syntax("numkeys key [key ...] <MIN | MAX> [COUNT count]", POP_COST),
-    Command::new("bzpopmin", bzpopmin, -3, POP_OR_WAIT | flags::FAST, Group::SortedSet)
+    Command::new("bzpopmin", bzpopmin, -3, POP_OR_WAIT | flags::FAST, Group::SortedSet).tells(&events::ZPOPMIN)
         .keys(POPPED_FROM_ONE)
         .help("5.0.0", "Removes and returns the member with the lowest score of the first sorted set that is there; waits if there is none.")
         .syntax("key [key ...] timeout", "O(log(N)) with N being the number of elements in the sorted set."),
-    Command::new("bzpopmax", bzpopmax, -3, POP_OR_WAIT | flags::FAST, Group::SortedSet)
+    Command::new("bzpopmax", bzpopmax, -3, POP_OR_WAIT | flags::FAST, Group::SortedSet).tells(&events::ZPOPMAX)
         .keys(POPPED_FROM_ONE)
         .help("5.0.0", "Removes and returns the member with the highest score of the first sorted set that is there; waits if there is none.")
         .syntax("key [key ...] timeout", "O(log(N)) with N being the number of elements in the sorted set."),
@@ -311,15 +316,15 @@ pub const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::counted(2, 1, key::RW | key::ACCESS | key::DELETE)])
         .help("7.0.0", "Removes and returns members at one end of the first sorted set that is there; waits if there is none.")
         .syntax("timeout numkeys key [key ...] <MIN | MAX> [COUNT count]", POP_COST),
-    Command::new("zremrangebyrank", zremrangebyrank, 4, flags::WRITE, Group::SortedSet)
+    Command::new("zremrangebyrank", zremrangebyrank, 4, flags::WRITE, Group::SortedSet).tells(&events::ZREMRANGEBYRANK)
         .keys(REMOVED)
         .help("2.0.0", "Removes the members in a range of ranks.")
         .syntax("key start stop", COST),
-    Command::new("zremrangebyscore", zremrangebyscore, 4, flags::WRITE, Group::SortedSet)
+    Command::new("zremrangebyscore", zremrangebyscore, 4, flags::WRITE, Group::SortedSet).tells(&events::ZREMRANGEBYSCORE)
         .keys(REMOVED)
         .help("1.2.0", "Removes the members whose scores lie in a range.")
         .syntax("key min max", COST),
-    Command::new("zremrangebylex", zremrangebylex, 4, flags::WRITE, Group::SortedSet)
+    Command::new("zremrangebylex", zremrangebylex, 4, flags::WRITE, Group::SortedSet).tells(&events::ZREMRANGEBYLEX)
         .keys(REMOVED)
         .help("2.8.9", "Removes the members that lie in a range, all scores being equal.")
         .syntax("key min max", COST),

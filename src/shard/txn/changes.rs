@@ -1,0 +1,89 @@
+//! What a transaction has changed, for those who are told of events of keys: which objects, and what they were before.
+
+use super::undo::Undo;
+use super::{Found, Mark, Txn};
+use crate::codec::NsId;
+use crate::shard::memory::object::Kind;
+use crate::shard::memory::table::Index;
+
+/// What a key held before it was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing.
+    Absent,
+    /// Something whose time was past.
+    Expired,
+    /// A value of this kind.
+    Live(Kind),
+}
+
+/// What a sweep has removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Swept {
+    /// A key.
+    Key,
+    /// Fields of a hash.
+    Fields,
+    /// The last fields of a hash, and it with them.
+    Hash,
+}
+
+/// The same with its key.
+pub type SweptKey = (Swept, NsId, Box<[u8]>);
+
+impl Txn<'_, '_> {
+    /// What is changed from here on is told of on its own.
+    pub fn begin_part(&mut self) -> Mark {
+        self.part = self.set.touched.len();
+        self.mark()
+    }
+
+    /// The objects that were changed since a mark, each once, in the order in which they were first.
+    pub fn changed_since(&self, mark: &Mark) -> Vec<Found> {
+        let mut seen = std::collections::HashSet::new();
+        let touched = self.set.touched[mark.touched.min(self.set.touched.len())..].iter();
+        touched.map(|(found, _)| *found).filter(|found| seen.insert((found.at, found.index))).collect()
+    }
+
+    /// The object of a key that was changed just now.
+    pub fn changed_last(&self, ns: NsId, key: &[u8]) -> Option<Found> {
+        let is_its = |found: &Found| {
+            let object = self.object(*found);
+            object.ns == ns && object.key() == key
+        };
+        self.set.touched.iter().rev().map(|(found, _)| *found).find(is_its)
+    }
+
+    /// What a changed object was at a mark.
+    pub fn before(&self, found: Found, mark: &Mark) -> Before {
+        let first = self.set.undo[mark.undo.min(self.set.undo.len())..].iter().find_map(|undo| match undo {
+            Undo::Created { at } if *at == found => Some(Before::Absent),
+            Undo::Header { at, kind, expire_ms, .. } if *at == found => Some(match kind {
+                Kind::Absent => Before::Absent,
+                _ if *expire_ms != 0 && *expire_ms <= self.now_ms => Before::Expired,
+                kind => Before::Live(*kind),
+            }),
+            _ => None,
+        });
+        first.unwrap_or_else(|| Before::Live(self.object(found).kind))
+    }
+
+    /// Removes an object of the core at this place of the lease: its time is past.
+    pub(in crate::shard) fn sweep_away(&mut self, at: u16, index: Index, what: Swept) {
+        self.sweep_away_found(Found { at, index }, what);
+    }
+
+    /// The same of a found object.
+    pub(in crate::shard) fn sweep_away_found(&mut self, found: Found, what: Swept) {
+        self.note_swept(found, what);
+        self.delete_found(found);
+    }
+
+    /// Notes that a sweep has removed something, if anybody wants to know.
+    pub(in crate::shard) fn note_swept(&mut self, found: Found, what: Swept) {
+        if let Some(swept) = &mut self.swept {
+            let object = self.lease[found.at as usize].table.at(found.index);
+            swept.push((what, object.ns, object.key().into()));
+        }
+    }
+}
