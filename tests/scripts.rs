@@ -97,6 +97,7 @@ scripts! {
     string_ranges
     strings
     table
+    tracking
     transaction
     watch
     zset

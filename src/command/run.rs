@@ -482,7 +482,9 @@ fn under_lease<'e>(
     let result = (command.run)(&mut ctx, call.args, out);
     if result.is_ok() {
         ctx.tell_changes(command);
+        ctx.remember(command, call.args);
     }
+    ctx.end_caching(command);
     let too_long = |out: &Reply| out.len() - begin > most_reply;
     let result = result.and_then(|()| meter::fits());
     let result = result.and_then(|()| if too_long(out) { Err(Error::TooMuch) } else { Ok(()) });

@@ -44,6 +44,8 @@ pub struct Settings {
     pub client_query_buffer_limit: usize,
     /// Limits of output buffers.
     pub client_output_buffer_limit: OutputLimits,
+    /// Keys that clients may be remembered at; 0 for any number.
+    pub tracking_table_max_keys: usize,
     /// Keyspace events that are published.
     pub notify_keyspace_events: Classes,
 
@@ -289,6 +291,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             proto_max_bulk_len: self.num("proto-max-bulk-len"),
             client_query_buffer_limit: self.num("client-query-buffer-limit"),
             client_output_buffer_limit: output_limits(self.text("client-output-buffer-limit")),
+            tracking_table_max_keys: self.num("tracking-table-max-keys"),
             notify_keyspace_events: Classes::from_bits(self.num("notify-keyspace-events")),
             supervised: self.supervised(),
             pidfile: self.path("pidfile"),

@@ -72,6 +72,7 @@ impl<'a, 'e> Ctx<'a, 'e> {
     #[inline]
     pub fn new(mut txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
         debug_assert_eq!(effects.len(), 0, "effects are taken between commands");
+        txn.by = session.id;
         let classes = server.events();
         if classes != Classes::default() {
             txn.looks = classes.has(Classes::OF_BEFORE);
@@ -287,6 +288,7 @@ impl Ctx<'_, '_> {
         let result = (command.run)(self, args, out);
         if result.is_ok() {
             self.tell_changes(command);
+            self.remember(command, args);
         }
         self.end_telling(told);
         match result.and_then(|()| meter::fits()) {

@@ -30,6 +30,7 @@ pub mod scripts;
 pub mod server;
 pub mod session;
 pub mod table;
+pub mod tracking;
 
 pub use crate::error::{Error, Result};
 pub use crate::resp::{Args, OwnedArgs, Reply};

@@ -81,10 +81,50 @@ pub struct Messages {
     behind: Arc<AtomicUsize>,
 }
 
+/// What CLIENT TRACKING has a connection told.
+#[derive(Debug)]
+pub enum Notice {
+    /// These keys have changed, or with `None` all.
+    Changed {
+        /// The connection's client.
+        to: u64,
+        /// It is another one's notice.
+        redirected: bool,
+        /// The keys.
+        keys: Option<Vec<Box<[u8]>>>,
+    },
+    /// Who was to get this connection's notices is gone.
+    RedirectBroken {
+        /// The connection's client.
+        to: u64,
+        /// The other client.
+        redirect: u64,
+    },
+}
+
+impl Notice {
+    /// About its memory, bytes.
+    fn bytes(&self) -> usize {
+        let keys = match self {
+            Notice::Changed { keys: Some(keys), .. } => keys.iter().map(|key| key.len() + 32).sum(),
+            _ => 0,
+        };
+        size_of::<Queued>() + keys
+    }
+}
+
+/// What comes to the connections of a thread.
+pub enum What {
+    /// What was published, to those who hear it.
+    Message(Arc<Message>),
+    /// Something for one of them.
+    Notice(Box<Notice>),
+}
+
 /// A message on its way.
 pub struct Queued {
-    /// What was published.
-    pub message: Arc<Message>,
+    /// What comes.
+    pub what: What,
     /// The so-many-th that was left with the thread. Who has subscribed later does not hear it.
     pub number: u64,
     /// The log is to get there before it leaves.
@@ -104,13 +144,23 @@ impl std::fmt::Debug for Messages {
 
 impl Messages {
     fn put(&self, message: &Arc<Message>, subscribers: u64, need: Lsn) {
-        let more = message.bytes().saturating_mul(subscribers.max(1) as usize);
+        let bytes = message.bytes().saturating_mul(subscribers.max(1) as usize);
+        self.put_any(What::Message(message.clone()), bytes, need);
+    }
+
+    /// Leaves a notice, which its connection gets when the log has got there.
+    pub fn put_notice(&self, notice: Notice, need: Lsn) {
+        let bytes = notice.bytes();
+        self.put_any(What::Notice(Box::new(notice)), bytes, need);
+    }
+
+    fn put_any(&self, what: What, more: usize, need: Lsn) {
         let before = self.bytes.fetch_add(more, Ordering::Relaxed);
         if before < MOST_BEHIND.get() && before + more >= MOST_BEHIND.get() {
             self.behind.fetch_add(1, Ordering::Relaxed);
         }
         let number = self.count.fetch_add(1, Ordering::SeqCst);
-        self.queue.push(Queued { message: message.clone(), number, need, bytes: more });
+        self.queue.push(Queued { what, number, need, bytes: more });
         if !self.told.swap(true, Ordering::SeqCst) {
             self.wake.notify_one();
         }

@@ -215,6 +215,7 @@ impl Server {
         let password_required = !config.settings().requirepass.0.is_empty();
         let now_ms = now_ms();
         let events = config.settings().notify_keyspace_events;
+        engine.trackers.set_most_keys(config.settings().tracking_table_max_keys);
         let server = Server {
             table,
             engine,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::pubsub::{Messages, Subscriptions};
+use super::tracking::Tracking;
 use super::{Command, OwnedArgs, flags};
 use crate::codec::NsId;
 use crate::config::settings::Settings;
@@ -99,6 +100,8 @@ pub struct Session {
     pub watch: Option<Box<Watch>>,
     /// What it has subscribed to.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// CLIENT TRACKING.
+    pub tracking: Option<Box<Tracking>>,
     /// The replies of the last command are messages.
     pub speaks: bool,
     /// CLIENT REPLY.
@@ -135,6 +138,12 @@ pub mod bits {
     pub const POSTPONED: u32 = 128;
     /// A command of the connection runs on another thread.
     pub const ELSEWHERE: u32 = 256;
+    /// CLIENT TRACKING.
+    pub const TRACKING: u32 = 512;
+    /// The same with BCAST.
+    pub const BROADCAST: u32 = 1024;
+    /// Who was to get the notices instead of it is gone.
+    pub const BROKEN_REDIRECT: u32 = 2048;
     /// It is the server's turn: `timeout` spares the connection.
     pub const WAITS: u32 = BLOCKED | POSTPONED | ELSEWHERE;
 }
@@ -173,6 +182,8 @@ pub struct Client {
     pub watched: AtomicU64,
     /// Channels, patterns and channels of SPUBLISH that it has subscribed to.
     pub subscribed: [AtomicU32; 3],
+    /// Who gets the notices of CLIENT TRACKING; 0 for itself.
+    pub redirect: AtomicU64,
     /// Memory of these, bytes.
     pub subscription_bytes: AtomicU64,
     /// Messages on their way to its thread.
@@ -352,6 +363,7 @@ impl Session {
             multi: None,
             watch: None,
             subscriptions: None,
+            tracking: None,
             speaks: false,
             reply_mode: ReplyMode::On,
             no_touch: false,

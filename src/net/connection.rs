@@ -118,6 +118,7 @@ impl Connection {
     /// The connection's task.
     pub async fn serve(self: Rc<Self>) {
         self.count(|stats| &stats.clients, 1);
+        self.worker.subscribers.borrow_mut().begin(self.clone());
         loop {
             let goes_on = match poll_fn(|cx| self.poll(cx)).await {
                 Stop::Park(parked) => self.park(parked).await,
@@ -530,6 +531,7 @@ impl Connection {
         self.need.set(self.need.get().max(finished.need));
         self.note(state, finished.effects);
         let stop = self.after(state, begin);
+        self.push_held(state);
         self.reply_soon(state);
         match stop {
             Some(Stop::Park(parked)) => Some(parked),
@@ -568,7 +570,9 @@ impl Connection {
     /// Whether a command may leave messages with network threads: its own, or events of what it writes.
     #[cold]
     fn may_publish(&self, session: &Session, command: &Command) -> bool {
-        session.may_publish(command) || self.worker.server.events().tell_something() && session.writes(command)
+        let server = &self.worker.server;
+        let tells = || server.events().tell_something() || server.engine.trackers.any();
+        session.may_publish(command) || tells() && session.writes(command)
     }
 
     /// Adds to a counter of the thread.

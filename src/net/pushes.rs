@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::state::State;
 use crate::handler::effects::Effect;
 use crate::handler::pubsub::{By, Name};
+use crate::handler::session::bits::BLOCKED;
 use crate::log::Lsn;
 
 impl Connection {
@@ -48,6 +49,7 @@ impl Connection {
         // What a thread that delivers still has for it goes nowhere.
         state.deaf = true;
         let mut subscribers = self.worker.subscribers.borrow_mut();
+        subscribers.end(self.client.id);
         for (by, name) in std::mem::take(&mut state.hears) {
             subscribers.remove(by, &name, self.client.id);
         }
@@ -79,6 +81,29 @@ impl Connection {
             _ => state.pushed.push(begin..end),
         }
         is_first
+    }
+
+    /// The same for a notice that what the connection has read is out of date: not before the reply that says it.
+    pub(super) fn push_notice(&self, notice: &[u8], need: Lsn) -> bool {
+        let runs_elsewhere = || self.client.bits.load(Ordering::Relaxed) & BLOCKED == 0;
+        let mut state = self.state.borrow_mut();
+        if state.session.is_none() && runs_elsewhere() && !state.deaf {
+            self.need.set(self.need.get().max(need));
+            state.held.extend_from_slice(notice);
+            return false;
+        }
+        drop(state);
+        self.push(notice, need)
+    }
+
+    /// The reply is there that notices were held back for.
+    pub(super) fn push_held(&self, state: &mut State) {
+        if !state.held.is_empty() {
+            let begin = state.out.len();
+            state.out.raw(&std::mem::take(&mut state.held));
+            let end = state.out.len();
+            state.pushed.push(begin..end);
+        }
     }
 
     /// Sends what was written, as soon as the replies before it may leave.

@@ -9,7 +9,8 @@ use std::rc::Rc;
 
 use super::connection::Connection;
 use super::worker::Worker;
-use crate::handler::pubsub::{By, Message, Name, Queued};
+use crate::handler::pubsub::{By, Message, Name, Notice, What};
+use crate::log::Lsn;
 use crate::resp::Reply;
 use crate::util::glob;
 use crate::util::scale::Scaled;
@@ -29,11 +30,23 @@ type Connections = HashMap<u64, (Rc<Connection>, u64), foldhash::fast::RandomSta
 #[derive(Default)]
 pub(super) struct Subscribers {
     of: [HashMap<Name, Connections, foldhash::fast::RandomState>; 3],
+    /// All of them, by their clients' ids.
+    all: HashMap<u64, Rc<Connection>, foldhash::fast::RandomState>,
     /// Changes whenever a connection no longer hears something.
     generation: u64,
 }
 
 impl Subscribers {
+    /// A connection begins.
+    pub(super) fn begin(&mut self, connection: Rc<Connection>) {
+        self.all.insert(connection.client.id, connection);
+    }
+
+    /// It ends.
+    pub(super) fn end(&mut self, client: u64) {
+        self.all.remove(&client);
+    }
+
     /// A connection hears this from now on.
     pub(super) fn add(&mut self, by: By, name: Name, connection: Rc<Connection>, since: u64) {
         self.of[by as usize].entry(name).or_default().insert(connection.client.id, (connection, since));
@@ -52,10 +65,10 @@ impl Subscribers {
     }
 
     /// Who hears a message: those of its channel, then those of each pattern that it matches.
-    fn listeners(&self, Queued { message, number, .. }: &Queued) -> Vec<(By, Name, Vec<Rc<Connection>>)> {
+    fn listeners(&self, message: &Message, number: u64) -> Vec<(By, Name, Vec<Rc<Connection>>)> {
         let by = if message.shard { By::Shard } else { By::Channel };
         let all = |connections: &Connections| {
-            let hears = connections.values().filter(|(_, since)| since <= number);
+            let hears = connections.values().filter(|(_, since)| *since <= number);
             hears.map(|(connection, _)| connection.clone()).collect::<Vec<_>>()
         };
         let of_channel = self.of[by as usize].get_key_value(&*message.channel);
@@ -89,6 +102,37 @@ fn encode(message: &Message, pattern: Option<&[u8]>, proto: u8) -> Vec<u8> {
     out.take()
 }
 
+/// What CLIENT TRACKING tells; nothing where the protocol has no form for it.
+fn encode_notice(notice: &Notice, proto: u8, hears: bool) -> Option<Vec<u8>> {
+    let mut out = Reply::new(proto);
+    match notice {
+        Notice::Changed { .. } if proto == 3 => {
+            out.push(2);
+            out.bulk(b"invalidate");
+        }
+        Notice::Changed { redirected: true, .. } if hears => {
+            out.array(3);
+            out.bulk(b"message");
+            out.bulk(b"__redis__:invalidate");
+        }
+        Notice::RedirectBroken { redirect, .. } if proto == 3 => {
+            out.push(2);
+            out.bulk(b"tracking-redir-broken");
+            out.int(*redirect as i64);
+        }
+        _ => return None,
+    }
+    match notice {
+        Notice::Changed { keys: Some(keys), .. } => {
+            out.array(keys.len());
+            keys.iter().for_each(|key| out.bulk(key));
+        }
+        Notice::Changed { keys: None, .. } => out.nil(),
+        Notice::RedirectBroken { .. } => {}
+    }
+    Some(out.take())
+}
+
 /// What has been written since the outputs were last sent.
 #[derive(Default)]
 struct Written {
@@ -117,15 +161,36 @@ impl Written {
 }
 
 impl Worker {
+    /// Writes a notice into its connection's output, if that is still there.
+    fn notify(&self, notice: &Notice, need: Lsn, written: &mut Written) {
+        let (Notice::Changed { to, .. } | Notice::RedirectBroken { to, .. }) = notice;
+        let Some(connection) = self.subscribers.borrow().all.get(to).cloned() else { return };
+        let Some(bytes) = encode_notice(notice, connection.proto(), connection.client.subscribes()) else { return };
+        (written.outputs, written.bytes) = (written.outputs + 1, written.bytes + bytes.len());
+        if connection.push_notice(&bytes, need) {
+            written.connections.push(connection);
+        }
+    }
+
     /// Brings messages to the subscribers, as they come.
     pub(super) async fn deliver(self: Rc<Self>) {
         let mut written = Written::default();
         loop {
             self.messages.come().await;
             while let Some(queued) = self.messages.take() {
+                let message = match &queued.what {
+                    What::Message(message) => message,
+                    What::Notice(notice) => {
+                        self.notify(notice, queued.need, &mut written);
+                        if written.is_much() {
+                            written.send().await;
+                        }
+                        continue;
+                    }
+                };
                 let (listeners, generation) = {
                     let subscribers = self.subscribers.borrow();
-                    (subscribers.listeners(&queued), subscribers.generation)
+                    (subscribers.listeners(message, queued.number), subscribers.generation)
                 };
                 for (by, name, connections) in listeners {
                     let mut encoded = [const { None }; 2];
@@ -136,8 +201,8 @@ impl Worker {
                         }
                         let proto = connection.proto();
                         let pattern = (by == By::Pattern).then_some(&*name);
-                        let bytes = encoded[usize::from(proto == 3)]
-                            .get_or_insert_with(|| encode(&queued.message, pattern, proto));
+                        let bytes =
+                            encoded[usize::from(proto == 3)].get_or_insert_with(|| encode(message, pattern, proto));
                         if connection.push(bytes, queued.need) {
                             written.connections.push(connection);
                         }

@@ -4,6 +4,7 @@
 //! lock is held to copy it, never while connections are looked at, however many there are and whatever is asked of them.
 
 mod filter;
+mod tracking;
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{help, unknown_subcommand};
+use tracking::{caching, getredir, redirect_of, trackinginfo};
+
 use crate::handler::session::{Client, ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, Table, flags};
 use crate::meter;
@@ -39,6 +42,9 @@ fn letters(client: &Client) -> String {
         (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
         (set & (bits::BLOCKED | bits::POSTPONED) != 0, 'b'),
         (client.subscribes(), 'P'),
+        (set & bits::TRACKING != 0, 't'),
+        (set & bits::BROKEN_REDIRECT != 0, 'R'),
+        (set & bits::BROADCAST != 0, 'B'),
         (set & bits::UNIX != 0, 'U'),
         (set & bits::NO_EVICT != 0, 'e'),
         (set & bits::NO_TOUCH != 0, 'T'),
@@ -66,7 +72,7 @@ fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
     let _ = write!(
         text,
         " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={query} qbuf-free={} argv-mem=0 \
-         multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=default redir=-1 \
+         multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=default redir={} \
          resp={} lib-name=",
         seconds(client.since_ms),
         seconds(load(&client.active_ms)),
@@ -82,6 +88,7 @@ fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
         client.memory_bytes(),
         if output > 0 { "rw" } else { "r" },
         command.as_deref().unwrap_or("NULL"),
+        redirect_of(client),
         client.proto.load(Ordering::Relaxed),
     );
     line.extend_from_slice(text.as_bytes());
@@ -296,38 +303,6 @@ fn unblock(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// Client tracking does not exist yet: only turning it off succeeds.
-fn tracking(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    if on_or_off(&args[2])? {
-        return Err(Error::err("ERR client tracking is not supported yet"));
-    }
-    out.ok();
-    Ok(())
-}
-
-fn caching(_ctx: &mut Ctx, _args: Args<'_>, _out: &mut Reply) -> Result {
-    Err(Error::err(
-        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
-    ))
-}
-
-fn getredir(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.int(-1);
-    Ok(())
-}
-
-fn trackinginfo(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.map(3);
-    out.bulk(b"flags");
-    out.set(1);
-    out.bulk(b"off");
-    out.bulk(b"redirect");
-    out.int(-1);
-    out.bulk(b"prefixes");
-    out.array(0);
-    Ok(())
-}
-
 /// What a client can do that this server has no use for.
 fn capa(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     out.ok();
@@ -340,13 +315,13 @@ fn client_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         "CLIENT",
         &[
             "CACHING (YES|NO)",
-            "    Refused: client tracking is not supported yet.",
+            "    With OPTIN or OPTOUT: whether the next command's keys are tracked.",
             "CAPA <option> [<option> ...]",
             "    Accepted without effect.",
             "GETNAME",
             "    The name of this connection.",
             "GETREDIR",
-            "    -1: client tracking is off.",
+            "    The id of who is told instead of this connection.",
             "ID",
             "    The id of this connection.",
             "INFO",
@@ -379,7 +354,8 @@ fn client_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
             "SETNAME <name>",
             "    Names this connection.",
             "TRACKING (ON|OFF) [<option> ...]",
-            "    Only OFF: client tracking is not supported yet.",
+            "    Whether the connection is told when keys change that it has read: [REDIRECT id] [PREFIX prefix]...",
+            "    [BCAST] [OPTIN] [OPTOUT] [NOLOOP].",
             "TRACKINGINFO",
             "    The state of client tracking.",
             "UNBLOCK <id> [TIMEOUT|ERROR]",
@@ -397,7 +373,7 @@ const fn sub(name: &'static str, run: crate::handler::Run, arity: i32, more: u32
 }
 
 const SUBCOMMANDS: &[Command] = &[
-    sub("caching", caching, 3, 0)
+    sub("caching", caching, 3, flags::SETS_CACHING)
         .help("6.0.0", "Says whether the keys of the next command are tracked.")
         .syntax("<YES | NO>", "O(1)"),
     sub("capa", capa, -3, flags::ALLOW_BUSY)
@@ -434,7 +410,7 @@ const SUBCOMMANDS: &[Command] = &[
         .help("7.2.0", "Says which library the client uses.")
         .syntax("<LIB-NAME libname | LIB-VER libver>", "O(1)"),
     sub("setname", setname, 3, 0).help("2.6.9", "Names the connection.").syntax("connection-name", "O(1)"),
-    sub("tracking", tracking, -3, 0).help("6.0.0", "Turns tracking of read keys on or off.").syntax(
+    sub("tracking", tracking::tracking, -3, 0).help("6.0.0", "Turns tracking of read keys on or off.").syntax(
         "<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
         "O(1)",
     ),

@@ -145,6 +145,7 @@ fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let authenticated = !ctx.server.password_required.load(Ordering::Relaxed);
     ctx.end_multi();
     super::pubsub::unsubscribe_all(ctx);
+    ctx.track_no_more();
     let session = ctx.alter();
     session.select(b"0");
     session.authenticated = authenticated;

@@ -125,7 +125,12 @@ fn flush(ctx: &mut Ctx, names: &[&[u8]]) -> Result {
         id.is_some_and(|id| Engine::count(&ctx.txn, id) > 0)
     };
     let names: Vec<&[u8]> = names.iter().filter(has_keys).copied().collect();
-    if names.is_empty() { Ok(()) } else { renew(ctx, &names) }
+    if names.is_empty() {
+        // Who keeps copies hears of it all the same, as from Redis.
+        ctx.txn.forget_copies(ctx.txn.need);
+        return Ok(());
+    }
+    renew(ctx, &names)
 }
 
 fn dbsize(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {

@@ -126,7 +126,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Commands are not timed one by one; SLOWLOG is always empty."),
             accepted("slowlog-max-len", Int(0, MAX), "128", "SLOWLOG is always empty."),
             accepted("latency-monitor-threshold", Int(0, MAX), "0", "LATENCY does not exist yet."),
-            accepted("tracking-table-max-keys", Uint(0, MAX), "1000000", "Client-side caching does not exist yet."),
             accepted("propagation-error-behavior", Enum(&["ignore", "panic", "panic-on-replicas"]), "ignore",
                 "Effects are logged, not commands."),
         ],

@@ -113,6 +113,9 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("notify-keyspace-events", Classes, "",
                 "Classes of keyspace events that are published, as letters; empty for none."),
+            live("tracking-table-max-keys", Uint(0, MAX), "1000000",
+                "Keys of which is remembered which clients have read them; beyond that some clients are told of changes \
+                that did not happen. 0 for any number."),
         ],
     },
     Section {

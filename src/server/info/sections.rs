@@ -104,7 +104,8 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.line("blocked_clients", blocked);
     text.line("watching_clients", facts.server.engine.watching.load(Ordering::Relaxed));
     text.line("total_watched_keys", facts.shards.watched);
-    zeros(text, &["tracking_clients", "clients_in_timeout_table"]);
+    text.line("tracking_clients", facts.server.engine.trackers.counts()[0]);
+    zeros(text, &["clients_in_timeout_table"]);
     text.line("pubsub_clients", clients.iter().filter(|client| client.subscribes()).count());
     text.line("total_blocking_keys", facts.shards.blocking);
     text.line("total_blocking_keys_on_nokey", facts.shards.blocking_on_none);
@@ -296,12 +297,13 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
             "active_defrag_key_misses",
             "total_active_defrag_time",
             "current_active_defrag_time",
-            "tracking_total_keys",
-            "tracking_total_items",
-            "tracking_total_prefixes",
-            "unexpected_error_replies",
         ],
     );
+    let [_, keys, items, prefixes] = facts.server.engine.trackers.counts();
+    text.line("tracking_total_keys", keys);
+    text.line("tracking_total_items", items);
+    text.line("tracking_total_prefixes", prefixes);
+    text.line("unexpected_error_replies", 0);
     text.line("total_error_replies", totals.errors);
     text.line("dump_payload_sanitizations", 0);
     text.line("total_reads_processed", totals.reads);

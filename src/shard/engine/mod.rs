@@ -36,6 +36,7 @@ use crate::shard::memory::blind::{self, Counting};
 use crate::shard::memory::garbage::Reclaim;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
+use crate::shard::memory::tracked::Trackers;
 use crate::shard::router::{Router, ShardId};
 use crate::shard::txn::changes::SweptKey;
 use crate::shard::txn::{Mark, Txn, WriteSet};
@@ -111,6 +112,8 @@ pub struct Engine {
     pub readers: Readers,
     /// Who runs commands in slices.
     pub long: Long,
+    /// Clients that keep copies of keys.
+    pub trackers: Arc<Trackers>,
     /// Clients that watch keys.
     pub watching: AtomicUsize,
     pub(in crate::shard) counts: Counts,

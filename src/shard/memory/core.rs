@@ -11,6 +11,7 @@
 //! | `counts` | keys per namespace |
 //! | `order` | keys that fjall does not show yet, sorted; kept only while somebody looks for few among many |
 //! | `busy` | keys that commands in slices hold: their objects stay, and nobody else writes them |
+//! | `tracked` | keys of which clients have copies, and who is told when one changes |
 //! | `watched` | keys that clients watch, and who is told when one changes |
 //! | `blocked` | keys that clients wait for, and who is served when one changes |
 //! | `door` | sees what is read only in passing |
@@ -39,6 +40,7 @@ use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state
 use super::order::Order;
 use super::reads::{Reads, meta_key};
 use super::table::{Index, Table, table_hash};
+use super::tracked::Tracked;
 use super::watched::Watched;
 use crate::shard::router::ShardId;
 
@@ -96,6 +98,8 @@ pub struct Core {
     pub busy: Busy,
     /// Keys that clients watch.
     pub watched: Watched,
+    /// Keys of which clients have copies.
+    pub tracked: Tracked,
     /// Keys that clients wait for.
     pub blocked: Blocked,
     /// Copy of the name → id map.

@@ -38,4 +38,5 @@ pub mod order;
 pub mod overlay;
 pub mod reads;
 pub mod table;
+pub mod tracked;
 pub mod watched;

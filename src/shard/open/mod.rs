@@ -23,6 +23,7 @@ use crate::shard::memory::garbage::Queue;
 use crate::shard::memory::membership::Membership;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
+use crate::shard::memory::tracked::{Tracked, Trackers};
 use crate::shard::router::{Router, ShardId};
 use crate::store::{CHECKPOINT_FILE, Create, DataDir, Store, StoreError, StoreOptions};
 
@@ -48,10 +49,12 @@ impl Engine {
         let mut work = Vec::with_capacity(shards as usize);
         let counting = Arc::new(AtomicUsize::new(0));
         let (thrown_away, trash) = crossbeam_channel::bounded(MOST_TRASH);
+        let trackers = Arc::new(Trackers::default());
         for shard in 0..shards {
             let trash = thrown_away.clone();
             let mut core = open_core(shard, &store, &options, names.clone(), shards, &log, trash)?;
             core.blind = Blind::new(counting.clone());
+            core.tracked = Tracked::new(trackers.clone());
             let (tx, rx) = crossbeam_channel::unbounded();
             list.push((core, tx));
             work.push(rx);
@@ -64,6 +67,7 @@ impl Engine {
             store,
             io,
             gate: AtomicU32::new(gate::LOADING),
+            trackers,
             watching: Default::default(),
             serve: Default::default(),
             tell_swept: Default::default(),
@@ -283,6 +287,7 @@ fn open_core(
         membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
         busy: Default::default(),
         watched: Default::default(),
+        tracked: Default::default(),
         blocked: Default::default(),
         door: Doorkeeper::of_table(options.table_budget / shards as usize),
         cold: ColdCache::new(options.cold_budget / shards as usize),

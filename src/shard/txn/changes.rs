@@ -1,10 +1,14 @@
 //! What a transaction has changed, for those who are told of events of keys: which objects, and what they were before.
 
+use std::sync::Arc;
+
 use super::undo::Undo;
 use super::{Found, Mark, Txn};
 use crate::codec::NsId;
+use crate::log::Lsn;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::table::Index;
+use crate::shard::memory::tracked::Tracker;
 
 /// What a key held before it was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,24 @@ impl Txn<'_, '_> {
             _ => None,
         });
         first.unwrap_or_else(|| Before::Live(self.object(found).kind))
+    }
+
+    /// Has a client told of a key's next change: it has read it. Keys that are not under lease it has not.
+    pub fn track(&mut self, key: &[u8], tracker: &Arc<Tracker>) {
+        if let Ok((_, at)) = self.place(key) {
+            let core = &mut *self.lease[at as usize];
+            core.tracked.add(key, tracker, core.last_lsn);
+        }
+    }
+
+    /// Everybody who keeps copies is told that all have changed: keys are known by their names alone, whatever database was
+    /// emptied.
+    pub fn forget_copies(&mut self, need: Lsn) {
+        let Some(trackers) = self.lease.first().map(|core| core.tracked.trackers.clone()) else { return };
+        if trackers.any() {
+            self.lease.iter_mut().for_each(|core| core.tracked.clear());
+            trackers.tell_all(need);
+        }
     }
 
     /// Removes an object of the core at this place of the lease: its time is past.

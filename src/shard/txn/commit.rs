@@ -68,7 +68,7 @@ impl Txn<'_, '_> {
             redo => log.append(|_, out| out.extend_from_slice(redo)),
         };
         self.set.redo.clear();
-        self.follow_names();
+        self.follow_names(lsn);
         for undo in self.set.undo.drain(..) {
             if let Undo::Body { at, body: Some(body), .. } = undo {
                 self.lease[at.at as usize].throw_away(body);
@@ -79,6 +79,7 @@ impl Txn<'_, '_> {
             let (at, tells) = self.set.touched[i];
             self.stamp(at, tells, lsn);
         }
+        self.broadcast.tell(lsn);
         self.set.touched.clear();
         self.part = 0;
         self.set.give_back();
@@ -117,8 +118,8 @@ impl Txn<'_, '_> {
     }
 
     /// Has those follow who wait for keys of databases that the transaction has emptied or swapped.
-    fn follow_names(&mut self) {
-        let mut last = None;
+    fn follow_names(&mut self, lsn: Lsn) {
+        let (mut last, mut emptied) = (None, false);
         for undo in &self.set.undo {
             // The first of a core knows the names that were before the transaction.
             if let Undo::Names { at, before } = undo
@@ -128,8 +129,12 @@ impl Txn<'_, '_> {
                 if !core.blocked.is_empty() {
                     core.blocked.follow(&before.names, &core.names);
                 }
+                emptied |= before.names.map().iter().any(|(_, id)| !core.names.is_live(id));
                 last = Some(*at);
             }
+        }
+        if emptied {
+            self.forget_copies(lsn);
         }
     }
 
@@ -144,6 +149,14 @@ impl Txn<'_, '_> {
         if tells >= Tells::WhoSawIt && !core.watched.is_empty() {
             core.watched.changed(object.ns, object.key(), tells == Tells::WhoSawIt);
         }
+        if tells >= Tells::WhoSawIt && (!core.tracked.is_empty() || core.tracked.trackers.broadcasts()) {
+            let (key, trackers): (Box<[u8]>, _) = (object.key().into(), core.tracked.trackers.clone());
+            core.tracked.changed(&key, self.by, lsn);
+            if trackers.broadcasts() {
+                self.broadcast.changed(&trackers, &key, self.by);
+            }
+        }
+        let object = core.table.at_mut(at.index);
         if tells != Tells::Nobody && !core.blocked.is_empty() {
             core.blocked.changed(object.ns, object.key(), false);
         }

@@ -43,6 +43,7 @@ use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Body, Kind, Object, state};
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
+use crate::shard::memory::tracked::Broadcast;
 use crate::shard::memory::watched::Watcher;
 use crate::shard::router::{Router, ShardId};
 
@@ -132,6 +133,10 @@ pub struct Txn<'a, 'e> {
     part: usize,
     /// Keys that were looked up in vain, where that is to be told.
     pub missed: Option<Vec<Box<[u8]>>>,
+    /// The client that writes; 0 for none.
+    pub by: u64,
+    /// What is told to those who have asked for beginnings of keys.
+    broadcast: Broadcast,
     /// What a sweep has removed, where that is to be told.
     pub(in crate::shard) swept: Option<Vec<SweptKey>>,
 }
@@ -162,6 +167,8 @@ impl<'a, 'e> Txn<'a, 'e> {
             looks: false,
             part: 0,
             missed: None,
+            by: 0,
+            broadcast: Broadcast::default(),
             swept: None,
         }
     }

@@ -1,0 +1,178 @@
+//! Client-side caching with many at once: once nobody writes any more, no copy is out of date, wherever keys were read from.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::resp::{Client, Value, encode};
+use common::rng::{Rng, seed_from};
+use common::server::{Kind, Server};
+use common::wait::until;
+
+const KEYS: u64 = 400;
+
+/// A client that keeps copies, as libraries do: of what it has asked for, until it is told that it has changed.
+struct Cacher {
+    client: Client,
+    copies: HashMap<String, Value>,
+    told: usize,
+}
+
+impl Cacher {
+    fn new(server: &Server, how: &str) -> Cacher {
+        let mut client = server.client();
+        client.call("HELLO 3");
+        let on = client.call(format!("CLIENT TRACKING ON {how}").trim());
+        assert_eq!(on.text(), "OK");
+        Cacher { client, copies: HashMap::new(), told: 0 }
+    }
+
+    /// The next reply; what comes before it is taken in.
+    fn reply(&mut self) -> Value {
+        loop {
+            match self.client.read().unwrap() {
+                Value::Push(parts) => {
+                    assert_eq!(parts[0].text(), "invalidate");
+                    self.told += 1;
+                    parts[1].items().iter().for_each(|key| _ = self.copies.remove(&key.text()));
+                    if parts[1].is_nil() {
+                        self.copies.clear();
+                    }
+                }
+                reply => break reply,
+            }
+        }
+    }
+
+    /// Reads some keys at once, in one of several ways.
+    fn look(&mut self, rng: &mut Rng) {
+        let keys: Vec<String> = (0..1 + rng.below(4)).map(|_| format!("k{}", rng.below(KEYS))).collect();
+        let values = match rng.below(4) {
+            0 => {
+                let requests: Vec<u8> = keys.iter().flat_map(|key| encode(&["GET", key])).collect();
+                self.client.send_raw(&requests).unwrap();
+                for key in &keys {
+                    let value = self.reply();
+                    self.copies.insert(key.clone(), value);
+                }
+                return;
+            }
+            1 => {
+                let script =
+                    "local all = {} for i, key in ipairs(KEYS) do all[i] = redis.call('get', key) end return all";
+                let count = keys.len().to_string();
+                let args = ["EVAL", script, &count].into_iter().chain(keys.iter().map(String::as_str));
+                self.client.send_raw(&encode(&args.collect::<Vec<_>>())).unwrap();
+                self.reply()
+            }
+            2 => {
+                let gets = keys.iter().flat_map(|key| encode(&["GET", key]));
+                let requests: Vec<u8> = encode(&["MULTI"]).into_iter().chain(gets).chain(encode(&["EXEC"])).collect();
+                self.client.send_raw(&requests).unwrap();
+                (0..=keys.len()).for_each(|_| _ = self.reply());
+                self.reply()
+            }
+            _ => {
+                let args = ["MGET"].into_iter().chain(keys.iter().map(String::as_str));
+                self.client.send_raw(&encode(&args.collect::<Vec<_>>())).unwrap();
+                self.reply()
+            }
+        };
+        for (key, value) in keys.into_iter().zip(values.items()) {
+            self.copies.insert(key, value.clone());
+        }
+    }
+}
+
+fn change(client: &mut Client, rng: &mut Rng, padding: &str) {
+    let [a, b] = [0, 1].map(|_| format!("k{}", rng.below(KEYS)));
+    let value = format!("{} {padding}", rng.below(1 << 30));
+    let args: Vec<&str> = match rng.below(12) {
+        0..6 => vec!["SET", &a, &value],
+        6..8 => vec!["MSET", &a, &value, &b, &value],
+        8 => vec!["DEL", &a],
+        9 => vec!["RENAME", &a, &b],
+        10 => vec!["SET", &a, &value, "PX", "30"],
+        _ => vec!["EVAL", "redis.call('set', KEYS[1], ARGV[1]) redis.call('del', KEYS[2])", "2", &a, &b, &value],
+    };
+    client.try_call(&args).unwrap();
+}
+
+#[test]
+fn no_copy_stays_out_of_date() {
+    let seed = seed_from("TARN_TRACKING_SEED");
+    for kind in [Kind::Tarn, Kind::ScaledTarn] {
+        // Keys that are read elsewhere, as they do not fit into memory, by threads that leave commands to each other.
+        let small = ["--maxmemory", "32mb", "--block-cache-size", "1mb", "--shards", "4", "--io-threads", "4"];
+        let server = Server::built(kind, &small);
+        let padding = "x".repeat(60_000);
+        let mut rng = Rng(seed);
+        let mut fill = server.client();
+        fill.call("HELLO 3");
+        (0..KEYS).for_each(|n| _ = fill.try_call(&["SET", &format!("k{n}"), &padding]).unwrap());
+        let (done, rounds) = (AtomicBool::new(false), 1000);
+        let mut cachers: Vec<Cacher> =
+            ["", "NOLOOP", "BCAST PREFIX k", "", "BCAST"].iter().map(|how| Cacher::new(&server, how)).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (mut client, mut rng, padding) = (server.client(), Rng(rng.next()), &padding[..20_000]);
+                let done = &done;
+                scope.spawn(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        change(&mut client, &mut rng, padding);
+                    }
+                });
+            }
+            let looking: Vec<_> = cachers
+                .iter_mut()
+                .map(|cacher| {
+                    let mut rng = Rng(rng.next());
+                    scope.spawn(move || (0..rounds).for_each(|_| cacher.look(&mut rng)))
+                })
+                .collect();
+            looking.into_iter().for_each(|thread| thread.join().unwrap());
+            done.store(true, Ordering::SeqCst);
+        });
+        let mut compared = 0;
+        for cacher in &mut cachers {
+            // What was to expire does within a moment; every copy that is out of date by then is told of.
+            until("all copies are as the keys are", || {
+                cacher.client.send_raw(&encode(&["PING"])).unwrap();
+                cacher.reply();
+                cacher.copies.iter().all(|(key, copy)| *copy == fill.try_call(&["GET", key]).unwrap())
+            });
+            assert!(cacher.told > 0);
+            compared += cacher.copies.len();
+        }
+        assert!(compared > 100, "{compared}, seed {seed}");
+        // Nothing is left of who has gone but what goes with the next change of each key.
+        drop(cachers);
+        until("nobody keeps copies", || fill.info("clients", "tracking_clients") == 0);
+        fill.call("FLUSHALL");
+        assert_eq!(fill.info("stats", "tracking_total_prefixes"), 0);
+    }
+}
+
+/// So many keys are remembered and no more; who is forgotten is told.
+#[test]
+fn what_is_remembered_is_bounded() {
+    let server = Server::built(Kind::Tarn, &["--tracking-table-max-keys", "1000"]);
+    let mut cacher = Cacher::new(&server, "");
+    for n in 0..5000 {
+        cacher.client.send_raw(&encode(&["GET", &format!("key{n}")])).unwrap();
+        let value = cacher.reply();
+        cacher.copies.insert(format!("key{n}"), value);
+    }
+    let mut client = server.client();
+    assert!(client.info("stats", "tracking_total_keys") <= 1000);
+    cacher.client.send_raw(&encode(&["PING"])).unwrap();
+    cacher.reply();
+    until("it was told", || {
+        cacher.client.send_raw(&encode(&["PING"])).unwrap();
+        cacher.reply();
+        cacher.copies.len() <= 1000
+    });
+}
