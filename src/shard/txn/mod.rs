@@ -17,6 +17,7 @@
 pub mod build;
 mod commit;
 pub mod elements;
+mod libraries;
 mod order;
 pub mod rest;
 pub mod slices;
