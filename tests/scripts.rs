@@ -65,6 +65,7 @@ scripts! {
     connection
     dump
     expiry
+    function
     geo
     hash
     hash_expiry
