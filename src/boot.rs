@@ -86,6 +86,7 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
     );
     let engine = Engine::open(io, engine_options(&settings, &budget))?;
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
+    _ = server.engine.make_library.set(crate::server::script::library::stored);
     server.buffers.set_limit(budget.clients_bytes);
     crate::command::run::blocked::serve_after_sweeps(&server);
     server.hear_sweeps();

@@ -66,6 +66,7 @@ scripts! {
     dump
     events
     expiry
+    function
     geo
     hash
     hash_expiry

@@ -30,6 +30,8 @@ pub mod tag {
     pub const NAMES: u8 = b'N';
     /// The highest LSN that may have left records in this partition.
     pub const FLUSHED: u8 = b'L';
+    /// A library of functions; shard 0 only.
+    pub const LIBRARY: u8 = b'F';
 }
 
 /// Longest key that any writer here makes; fjall takes 65,535 bytes.
@@ -119,6 +121,12 @@ pub fn names_key(out: &mut Vec<u8>) {
 /// Appends the key of the highest flushed LSN.
 pub fn flushed_key(out: &mut Vec<u8>) {
     out.push(tag::FLUSHED);
+}
+
+/// Appends the key of a library's record.
+pub fn library_key(name: &[u8], out: &mut Vec<u8>) {
+    out.push(tag::LIBRARY);
+    push_stored(name, out);
 }
 
 /// The value of a count record.
@@ -232,6 +240,11 @@ pub enum DiskKey<'a> {
     Names,
     /// [`flushed_key`]
     Flushed,
+    /// [`library_key`]
+    Library {
+        /// Stored form of the library's name.
+        name: &'a [u8],
+    },
 }
 
 /// Decodes a key of any record group.
@@ -266,6 +279,7 @@ pub fn decode_key(bytes: &[u8]) -> Result<DiskKey<'_>, CodecError> {
         tag::COUNT => DiskKey::Count { ns: cursor.u32_be()? },
         tag::NAMES => DiskKey::Names,
         tag::FLUSHED => DiskKey::Flushed,
+        tag::LIBRARY => return Ok(DiskKey::Library { name: check_stored(cursor.rest())? }),
         tag => return Err(CodecError::UnknownGroup(tag)),
     };
     cursor.finish()?;
@@ -438,6 +452,7 @@ mod tests {
         assert_eq!(made(|out| dead_ns_key(1, out)), b"D\0\0\0\x01");
         assert_eq!(made(|out| count_key(1, out)), b"C\0\0\0\x01");
         assert_eq!(made(names_key), b"N");
+        assert_eq!(made(|out| library_key(b"lib", out)), b"Flib");
         assert_eq!(count_value(258), [2, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(flushed_value(258, 3), *b"\x02\x01\0\0\0\0\0\0\x03\0\0\0\0\0\0\0");
     }
@@ -512,6 +527,7 @@ mod tests {
             check(made(|out| count_key(ns, out)), DiskKey::Count { ns })?;
             check(made(names_key), DiskKey::Names)?;
             check(made(flushed_key), DiskKey::Flushed)?;
+            check(made(|out| library_key(&key, out)), DiskKey::Library { name: &sk })?;
             check(made(|out| pending_key(ns, &key, version, out)), DiskKey::Pending { ns, key: &sk, version })?;
             prop_assert_eq!(decode_count(&count_value(version)).unwrap(), version);
             prop_assert_eq!(decode_flushed(&flushed_value(version, 7)).unwrap(), (version, 7));
@@ -580,7 +596,7 @@ mod tests {
         }
 
         #[test]
-        fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..40), tag in prop::sample::select(b"MEXGDCN".to_vec())) {
+        fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..40), tag in prop::sample::select(b"MEXGDCNLF".to_vec())) {
             let _ = decode_key(&bytes);
             let _ = element_owner(&bytes);
             let tagged = [&[tag], bytes.as_slice()].concat();

@@ -26,6 +26,7 @@
 //! | `C` count | `C` `ns` | keys, 8 bytes little-endian |
 //! | `N` names (shard 0) | `N` | [`namespaces`] |
 //! | `L` highest LSN flushed | `L` | 8 bytes little-endian |
+//! | `F` library of functions (shard 0) | `F` `stored name` | its code |
 //!
 //! # Long keys and elements
 //! fjall's keys end at 65,535 bytes; a Redis key or member may have 512 MB. A text of up to [`MAX_INLINE`] bytes

@@ -139,7 +139,8 @@ pub enum Op<'a> {
         /// Number of keys.
         count: u64,
     },
-    /// Sets (`Some`) or removes a record by its whole key: garbage queue, dead namespaces, expiry index.
+    /// Sets (`Some`) or removes a record by its whole key: garbage queue, dead namespaces, expiry index, libraries of
+    /// functions.
     Raw {
         /// Shard.
         shard: u16,

@@ -70,6 +70,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::monitor::COMMANDS,
     crate::server::pubsub::COMMANDS,
     crate::server::script::COMMANDS,
+    crate::server::script::function::COMMANDS,
     crate::server::introspect::COMMANDS,
 ];
 

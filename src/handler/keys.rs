@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Args, Begin, Command, Find, KeySpec, KeysAt, Route, Server, Session};
+use super::{Args, Begin, Command, Find, KeySpec, KeysAt, Route, Server, Session, flags};
 use crate::shard::actor::ShardSet;
 use crate::util::num::parse_i64;
 
@@ -17,7 +17,7 @@ pub fn keys_of(command: &Command, args: Args<'_>) -> Option<KeysAt> {
     }
     let mut keys = KeysAt::new();
     for spec in command.keys {
-        keys_of_spec(spec, args, &mut keys)?;
+        keys_of_spec(spec, args, command.has(flags::NO_MANDATORY_KEYS), &mut keys)?;
     }
     Some(keys)
 }
@@ -60,7 +60,7 @@ pub fn shards_of(
     Some(shards)
 }
 
-fn keys_of_spec(spec: &KeySpec, args: Args<'_>, keys: &mut KeysAt) -> Option<()> {
+fn keys_of_spec(spec: &KeySpec, args: Args<'_>, may_be_none: bool, keys: &mut KeysAt) -> Option<()> {
     let begin = match spec.begin {
         Begin::Index(index) => index,
         Begin::Keyword(word, from) => match find_keyword(args, word, from) {
@@ -84,6 +84,9 @@ fn keys_of_spec(spec: &KeySpec, args: Args<'_>, keys: &mut KeysAt) -> Option<()>
         }
         Find::KeyNum { num, first, step } => {
             let count = parse_i64(args.get(begin + num)?)?;
+            if count == 0 && may_be_none {
+                return Some(());
+            }
             let first = begin + first;
             if count < 1 || count as usize > args.len() || first + (count as usize - 1) * step >= args.len() {
                 return None;

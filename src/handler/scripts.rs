@@ -1,4 +1,4 @@
-//! The scripts that the server knows, and those that run for long.
+//! The scripts that the server knows, and the scripts and functions that run for long.
 //!
 //! A script is known by the SHA-1 of its text. What SCRIPT LOAD brought stays until SCRIPT FLUSH; of what EVAL brought the
 //! oldest leaves when there are more than [`MOST_EVALS`], or all take more bytes than they may. Every thread keeps at hand
@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -43,13 +44,46 @@ struct Known {
     evals: VecDeque<Sha>,
 }
 
-/// A script that runs for long.
-#[derive(Debug, Default)]
+/// A function that was called.
+#[derive(Debug)]
+pub struct Called {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// The command, with its arguments.
+    pub command: Vec<Box<[u8]>>,
+}
+
+/// A script or a function that runs for long.
+#[derive(Debug)]
 pub struct Running {
-    /// It is to end: SCRIPT KILL.
+    /// It is to end: SCRIPT KILL, FUNCTION KILL.
     pub killed: AtomicBool,
     /// It has written something.
     pub has_written: AtomicBool,
+    /// The function, if it is one.
+    pub called: Option<Called>,
+    /// When it was noticed.
+    pub since: Instant,
+}
+
+impl Running {
+    /// A script, or the function that was called.
+    pub fn new(called: Option<Called>) -> Self {
+        Running { killed: false.into(), has_written: false.into(), called, since: Instant::now() }
+    }
+}
+
+/// What KILL has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Killed {
+    /// There was one, or more.
+    Some,
+    /// Those that there were had written something.
+    Writers,
+    /// There were only some of the other kind.
+    Others,
+    /// Nothing runs.
+    Nothing,
 }
 
 /// All scripts.
@@ -151,12 +185,24 @@ impl Scripts {
         self.running.lock().retain(|other| !Arc::ptr_eq(other, running));
     }
 
-    /// Ends the scripts that run and have written nothing: how many there were, and how many of any.
-    pub fn kill(&self) -> (usize, usize) {
+    /// Ends the scripts, or the functions, that run and have written nothing.
+    pub fn kill(&self, functions: bool) -> Killed {
         let running = self.running.lock();
-        let idle = running.iter().filter(|script| !script.has_written.load(Ordering::Relaxed));
-        let killed = idle.inspect(|script| script.killed.store(true, Ordering::Relaxed)).count();
-        (killed, running.len())
+        let mut of_kind = running.iter().filter(|script| script.called.is_some() == functions).peekable();
+        if of_kind.peek().is_none() {
+            return if running.is_empty() { Killed::Nothing } else { Killed::Others };
+        }
+        let idle = of_kind.filter(|script| !script.has_written.load(Ordering::Relaxed));
+        match idle.inspect(|script| script.killed.store(true, Ordering::Relaxed)).count() {
+            0 => Killed::Writers,
+            _ => Killed::Some,
+        }
+    }
+
+    /// The function that has been running longest.
+    pub fn running_function(&self) -> Option<Arc<Running>> {
+        let running = self.running.lock();
+        running.iter().filter(|script| script.called.is_some()).min_by_key(|script| script.since).cloned()
     }
 }
 
@@ -195,17 +241,23 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_has_written_is_not_killed() {
+    fn what_has_written_is_not_killed_nor_what_is_of_the_other_kind() {
         let scripts = Scripts::default();
-        assert_eq!(scripts.kill(), (0, 0));
+        assert_eq!(scripts.kill(false), Killed::Nothing);
         let [idle, writer] = [false, true].map(|has_written| {
-            let running = Arc::new(Running { has_written: has_written.into(), ..Running::default() });
+            let running = Arc::new(Running { has_written: has_written.into(), ..Running::new(None) });
             scripts.began(&running);
             running
         });
-        assert_eq!(scripts.kill(), (1, 2));
+        assert_eq!(scripts.kill(true), Killed::Others);
+        assert!(!idle.killed.load(Ordering::Relaxed) && scripts.running_function().is_none());
+        assert_eq!(scripts.kill(false), Killed::Some);
         assert!(idle.killed.load(Ordering::Relaxed) && !writer.killed.load(Ordering::Relaxed));
         scripts.ended(&idle);
-        assert_eq!(scripts.kill(), (0, 1));
+        assert_eq!(scripts.kill(false), Killed::Writers);
+        let function = Arc::new(Running::new(Some(Called { name: b"f"[..].into(), command: Vec::new() })));
+        scripts.began(&function);
+        assert_eq!(scripts.kill(true), Killed::Some);
+        assert!(function.killed.load(Ordering::Relaxed) && scripts.running_function().is_some());
     }
 }

@@ -60,6 +60,10 @@ impl<T: Default> Arena<T> {
         (at as usize) < self.fixed || self.marks[at as usize] == BLACK
     }
 
+    pub(super) fn len(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     pub(super) fn fix(&mut self) {
         self.fixed = self.slots.len();
     }

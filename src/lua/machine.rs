@@ -102,9 +102,17 @@ pub struct Machine {
     /// Steps charged in all runs since the last start.
     used: u64,
     limits: Limits,
-    items: Arc<[(String, HostItem)]>,
+    items: Items,
+    /// What scripts find, and what the text of a library finds while it is loaded.
+    environments: [Tab; 2],
     base_bytes: usize,
 }
+
+/// What the host puts somewhere, by dotted names.
+pub type HostItems = Arc<[(String, HostItem)]>;
+
+/// Those beside the library, and all that is there while a library's text is loaded.
+type Items = [HostItems; 2];
 
 /// So many scripts stay loaded.
 const MAX_LOADED: usize = 512;
@@ -115,9 +123,19 @@ const MAX_IDLE_BYTES: usize = 1 << 20;
 
 impl Machine {
     /// A machine with the library and the host's own items.
-    pub fn new(limits: Limits, items: Arc<[(String, HostItem)]>) -> Machine {
+    pub fn new(limits: Limits, items: HostItems) -> Machine {
+        Machine::with_items(limits, [items, Arc::new([])])
+    }
+
+    /// The same for libraries of functions: `loading` is all that their texts find while they are
+    /// [loaded](Machine::start_library).
+    pub fn for_libraries(limits: Limits, items: HostItems, loading: HostItems) -> Machine {
+        Machine::with_items(limits, [items, loading])
+    }
+
+    fn with_items(limits: Limits, items: Items) -> Machine {
         let mut heap = Heap::new(usize::MAX);
-        let (globals, string_meta, events) = match library(&mut heap, &items) {
+        let (environments, string_meta, events) = match library(&mut heap, &items) {
             Ok(made) => made,
             Err(_) => unreachable!("nothing limits the bytes of the library"),
         };
@@ -130,7 +148,7 @@ impl Machine {
             heap,
             th,
             current: MAIN,
-            globals,
+            globals: environments[0],
             string_meta,
             events,
             results: (0, 0),
@@ -155,6 +173,7 @@ impl Machine {
             used: 0,
             limits,
             items,
+            environments,
             base_bytes,
         }
     }
@@ -178,6 +197,15 @@ impl Machine {
             Ok(fun) => self.start_function(Value::Function(fun), &[]),
             Err(_) => false,
         }
+    }
+
+    /// Prepares the text of a library to be run from its beginning: what it makes is to be [kept](Machine::keep), and only
+    /// that keeps it loaded. False if there is no room for it.
+    pub fn start_library(&mut self, chunk: &Chunk) -> bool {
+        let loaded = self.load(chunk, true).and_then(|proto| self.vm.heap.new_closure(proto, Box::default()));
+        let Ok(fun) = loaded else { return false };
+        self.vm.globals = self.environments[1];
+        self.start_function(Value::Function(fun), &[])
     }
 
     /// Prepares a function to be called with arguments. False if there is no room for it.
@@ -357,7 +385,7 @@ impl Machine {
         let has_much = self.loaded_bytes > MAX_LOADED_BYTES;
         if (garbage || has_much || self.collection.is_some()) && self.kept.iter().all(Option::is_none) {
             let random = self.vm.random;
-            *self = Machine::new(self.limits, Arc::clone(&self.items));
+            *self = Machine::with_items(self.limits, self.items.clone());
             self.vm.random = random;
             return;
         }
@@ -383,6 +411,7 @@ impl Machine {
         self.vm.results = (0, 0);
         self.vm.retried = None;
         self.pending = None;
+        self.vm.globals = self.environments[0];
         for name in std::mem::take(&mut self.set) {
             let heap = &mut self.vm.heap;
             if let Some(slot) = heap.tables.get_mut(self.vm.globals.0).slot(name, &mut heap.meter) {
@@ -525,24 +554,20 @@ impl Machine {
     }
 }
 
-type Library = (Tab, Tab, [super::value::Str; EVENTS.len()]);
+type Library = ([Tab; 2], Tab, [super::value::Str; EVENTS.len()]);
 
 /// Makes the library. Its strings and tables are never collected, and its tables cannot be written.
-fn library(heap: &mut Heap, items: &[(String, HostItem)]) -> Result<Library, Fault> {
+fn library(heap: &mut Heap, [items, loading]: &Items) -> Result<Library, Fault> {
     let mut events = [super::value::Str { id: 0, hash: 0 }; EVENTS.len()];
     for (slot, name) in events.iter_mut().zip(EVENTS) {
         *slot = heap.strings.intern(name.as_bytes(), &mut heap.meter)?;
     }
     let globals = heap.new_table(0, 64)?;
     lib::open(heap, globals)?;
-    for (name, item) in items {
-        let value = match item {
-            HostItem::Function(id) => Value::Host(*id),
-            HostItem::Number(n) => Value::Number(*n),
-            HostItem::Text(text) => heap.string(text)?,
-        };
-        lib::register(heap, globals, name, value)?;
-    }
+    host_items(heap, globals, items)?;
+    let bare = heap.new_table(0, 1)?;
+    host_items(heap, bare, loading)?;
+    let bare_tables = bare.0..heap.tables.len();
     let index = Value::Str(events[Event::Index as usize]);
     let string_meta = heap.new_table(0, 1)?;
     let string = heap.string(b"string")?;
@@ -551,6 +576,10 @@ fn library(heap: &mut Heap, items: &[(String, HostItem)]) -> Result<Library, Fau
     let global_meta = heap.new_table(0, 1)?;
     heap.raw_set(global_meta, index, Value::Native(lib::place_of("(undefined)")))?;
     heap.table_mut(globals).set_meta(Some(global_meta));
+    // While a library is loaded, what is not there may not be asked for in the host's tables either.
+    for at in bare_tables {
+        heap.table_mut(Tab(at)).set_meta(Some(global_meta));
+    }
     heap.tables.fix();
     heap.strings.fix();
     for at in 0..heap.tables.fixed() {
@@ -559,5 +588,17 @@ fn library(heap: &mut Heap, items: &[(String, HostItem)]) -> Result<Library, Fau
     let main = lib::coroutine::bottom(&mut heap.meter)?;
     heap.threads.add(main);
     heap.threads.fix();
-    Ok((globals, string_meta, events))
+    Ok(([globals, bare], string_meta, events))
+}
+
+fn host_items(heap: &mut Heap, globals: Tab, items: &[(String, HostItem)]) -> Result<(), Fault> {
+    for (name, item) in items {
+        let value = match item {
+            HostItem::Function(id) => Value::Host(*id),
+            HostItem::Number(n) => Value::Number(*n),
+            HostItem::Text(text) => heap.string(text)?,
+        };
+        lib::register(heap, globals, name, value)?;
+    }
+    Ok(())
 }

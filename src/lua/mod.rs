@@ -46,5 +46,5 @@ mod vm;
 mod tests;
 
 pub use code::Chunk;
-pub use machine::{Failure, HostItem, Limits, Machine, Outcome};
+pub use machine::{Failure, HostItem, HostItems, Limits, Machine, Outcome};
 pub use value::{Tab, Value};

@@ -69,7 +69,8 @@ impl Value {
         !matches!(self, Value::Nil | Value::Bool(false))
     }
 
-    pub(super) fn is_nil(self) -> bool {
+    /// Whether it is nil.
+    pub fn is_nil(self) -> bool {
         matches!(self, Value::Nil)
     }
 

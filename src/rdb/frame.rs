@@ -22,6 +22,17 @@ pub fn decode(payload: &[u8], now_ms: u64) -> Result<Value, RdbError> {
 /// # Errors
 /// `TooLarge`, besides those of [`decode`].
 pub fn decode_within(payload: &[u8], now_ms: u64, room: usize) -> Result<Value, RdbError> {
+    let (version, body) = open(payload)?;
+    let (&tag, body) = body.split_first().ok_or(RdbError::Corrupt("no type"))?;
+    let (mut value, _) = read_within(tag, version, body, room)?;
+    if let Value::Hash(fields) = &mut value {
+        fields.retain(|field| field.expire_ms == 0 || field.expire_ms >= now_ms);
+    }
+    Ok(value)
+}
+
+/// Version and body of a payload whose checksum is right.
+pub(super) fn open(payload: &[u8]) -> Result<(u16, &[u8]), RdbError> {
     let (checked, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>().ok_or(RdbError::Frame)?;
     let (body, version) = checked.split_last_chunk::<VERSION_LEN>().ok_or(RdbError::Frame)?;
     let version = u16::from_le_bytes(*version);
@@ -31,12 +42,14 @@ pub fn decode_within(payload: &[u8], now_ms: u64, room: usize) -> Result<Value, 
     if crc64::checksum(checked) != u64::from_le_bytes(*checksum) {
         return Err(RdbError::Checksum);
     }
-    let (&tag, body) = body.split_first().ok_or(RdbError::Corrupt("no type"))?;
-    let (mut value, _) = read_within(tag, version, body, room)?;
-    if let Value::Hash(fields) = &mut value {
-        fields.retain(|field| field.expire_ms == 0 || field.expire_ms >= now_ms);
-    }
-    Ok(value)
+    Ok((version, body))
+}
+
+/// Appends version and checksum to the body that begins at `start`.
+pub(super) fn close(start: usize, version: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(&version.to_le_bytes());
+    let checksum = crc64::checksum(&out[start..]);
+    out.extend_from_slice(&checksum.to_le_bytes());
 }
 
 /// Appends the payload that DUMP answers, in the form that the oldest servers read.
@@ -50,7 +63,5 @@ pub fn encode_for(value: &Value, dialect: Dialect, out: &mut Vec<u8>) {
     let form = Form::of(value, dialect);
     out.push(form.tag());
     write(value, form, out);
-    out.extend_from_slice(&form.version().to_le_bytes());
-    let checksum = crc64::checksum(&out[start..]);
-    out.extend_from_slice(&checksum.to_le_bytes());
+    close(start, form.version(), out);
 }

@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `frame` | a DUMP payload: type byte, value, version, checksum |
+//! | `functions` | the payload of FUNCTION DUMP |
 //! | `value` | which form a value has, and the forms of strings, lists, sets and sorted sets |
 //! | `hash` | the forms of hashes, those with times of fields among them |
 //! | `stream`, `stream_block` | the forms of streams and their groups; entries |
@@ -30,6 +31,7 @@
 mod crc64;
 mod element;
 mod frame;
+mod functions;
 mod hash;
 mod intset;
 mod length;
@@ -45,6 +47,7 @@ mod ziplist;
 mod zipmap;
 
 pub use frame::{decode, decode_within, encode, encode_for};
+pub use functions::{FunctionsError, decode_functions, encode_functions};
 pub use listpack::entry_bytes;
 pub use model::{Consumer, Dialect, Entry, Field, Group, Pending, RdbError, Stream, Value};
 pub use value::{Form, read, write};

@@ -91,6 +91,8 @@ struct Shards {
     /// Hashes of which fields have a time.
     timed_fields: Timed,
     keys: BTreeMap<NsId, u64>,
+    /// Libraries and functions, and their bytes.
+    libraries: ((usize, usize), usize),
 }
 
 /// Keys in memory that have a time.
@@ -144,6 +146,7 @@ impl Shards {
         self.cold_bytes += core.cold.bytes();
         self.cold_entries += core.cold.len();
         self.garbage += core.garbage.len();
+        self.libraries = (core.libraries.counts(), core.libraries.bytes());
         self.dead_namespaces = self.dead_namespaces.max(core.dead_names.len());
         self.timed.add(core, core.expiry.iter().map(|&(_, index)| index));
         self.timed_fields.add(core, core.fields.iter());

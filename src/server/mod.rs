@@ -7,7 +7,7 @@
 //! | [`transaction`] | MULTI, EXEC, DISCARD |
 //! | [`info`], [`config`] | INFO, CONFIG |
 //! | [`admin`] | saving, shutdown, time, and what Tarn answers for features it does not have |
-//! | [`script`] | EVAL and SCRIPT |
+//! | [`script`] | EVAL and SCRIPT, FCALL and FUNCTION |
 //! | [`pubsub`] | SUBSCRIBE, PUBLISH and their kin |
 //! | [`monitor`] | SLOWLOG, LATENCY |
 //! | [`memory`], [`debug`] | MEMORY, DEBUG |

@@ -114,9 +114,11 @@ impl DeadFilter {
                     | DiskKey::Count { ns }
                     | DiskKey::Pending { ns, .. }
                     | DiskKey::Garbage { ns, .. } => ns,
-                    DiskKey::Element { .. } | DiskKey::DeadNs { .. } | DiskKey::Names | DiskKey::Flushed => {
-                        return None;
-                    }
+                    DiskKey::Element { .. }
+                    | DiskKey::DeadNs { .. }
+                    | DiskKey::Names
+                    | DiskKey::Flushed
+                    | DiskKey::Library { .. } => return None,
                 };
                 self.judge_namespace(ns)
             }

@@ -437,7 +437,7 @@ fn rule_8_records_of_a_dead_namespace_go() {
         .range(&[0], &[0xff])
         .unwrap()
         .filter_map(|record| match decode_key(&record.unwrap().0).unwrap() {
-            DiskKey::Names | DiskKey::Flushed => None,
+            DiskKey::Names | DiskKey::Flushed | DiskKey::Library { .. } => None,
             DiskKey::Meta { ns, .. }
             | DiskKey::Element { ns, .. }
             | DiskKey::Expiry { ns, .. }

@@ -211,6 +211,48 @@ fn functions_are_kept_and_called_later() {
     assert_eq!(machine.kept(place), Value::Nil);
 }
 
+/// While its text is loaded, a library finds the items for that and nothing else; its functions find the others.
+#[test]
+fn a_library_is_loaded_apart() {
+    let items = |name: &str| -> HostItems { Arc::new([(format!("host.{name}"), HostItem::Number(1.0))]) };
+    let mut machine = Machine::for_libraries(Limits::default(), items("late"), items("early"));
+    let run = |machine: &mut Machine, source: &str| {
+        assert!(machine.start_library(&chunk(source)));
+        match machine.run(100_000) {
+            Outcome::Done => Ok(machine.values().first().copied()),
+            Outcome::Failed(failure) => Err(text(machine, failure.value.unwrap())),
+            outcome => panic!("{outcome:?}"),
+        }
+    };
+    for (source, missing) in [("return type", "type"), ("return host.late", "late"), ("return host.type", "type")] {
+        let error = run(&mut machine, source).unwrap_err();
+        assert!(error.contains(&format!("nonexistent global variable '{missing}'")), "{source}: {error}");
+        machine.reset();
+    }
+    assert!(run(&mut machine, "x = 1").is_err() && run(&mut machine, "host.x = 1").is_err());
+    machine.reset();
+    let source = "local h, n = host, host.early return function() return type(n), host.late, host.early, h.early end";
+    let function = run(&mut machine, source).unwrap().unwrap();
+    let place = machine.keep(function);
+    machine.reset();
+    assert!(machine.start_function(machine.kept(place), &[]));
+    assert!(matches!(machine.run(1_000), Outcome::Done));
+    let values = machine.values().to_vec();
+    assert_eq!(values[1..], [Value::Number(1.0), Value::Nil, Value::Number(1.0)]);
+    machine.reset();
+
+    // What nobody keeps goes.
+    let before = machine.bytes();
+    let long = format!("local t = '{}' return t", "x".repeat(100_000));
+    for _ in 0..100 {
+        run(&mut machine, &long).unwrap();
+        machine.reset();
+    }
+    assert!(machine.bytes() < before + (2 << 20), "{} bytes more", machine.bytes() - before);
+    assert!(machine.start_function(machine.kept(place), &[]), "it is still there");
+    assert!(matches!(machine.run(1_000), Outcome::Done));
+}
+
 #[test]
 fn the_host_reads_and_writes_tables() {
     let mut machine = machine(Limits::default());

@@ -138,13 +138,17 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.line("allocator_muzzy", 0);
     with_human(text, "total_system_memory", sys::machine_memory_bytes());
     with_human(text, "used_memory_lua", 0);
-    zeros(text, &["used_memory_vm_eval", "number_of_functions", "number_of_libraries", "used_memory_vm_functions"]);
+    text.line("used_memory_vm_eval", 0);
+    let ((libraries, functions), function_bytes) = facts.shards.libraries;
+    text.line("number_of_functions", functions);
+    text.line("number_of_libraries", libraries);
+    text.line("used_memory_vm_functions", 0);
     with_human(text, "used_memory_vm_total", 0);
-    text.line("used_memory_functions", 0);
+    text.line("used_memory_functions", function_bytes);
     let (scripts, script_bytes, _) = server.scripts.counts();
     text.line("number_of_cached_scripts", scripts);
     text.line("used_memory_scripts_eval", script_bytes);
-    with_human(text, "used_memory_scripts", script_bytes as u64);
+    with_human(text, "used_memory_scripts", (script_bytes + function_bytes) as u64);
     // The budget in force: dashboards divide by it. What was asked for is what CONFIG GET answers.
     with_human(text, "maxmemory", server.budget.lock().total_bytes);
     // It has no effect and stands therefore in no setting.

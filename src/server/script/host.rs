@@ -1,11 +1,11 @@
-//! What a script finds in the table `redis`, which is also called `server`.
+//! What a script finds in the table `redis`, and what a library of functions does while it is loaded.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use super::run::Run;
+use super::run::{Run, fail};
 use crate::error::{Error, Result};
 use crate::handler::Ctx;
-use crate::lua::{HostItem, Value};
+use crate::lua::{HostItem, HostItems, Machine, Value};
 use crate::server::REDIS_VERSION;
 use crate::util::sha1::sha1_hex;
 
@@ -25,9 +25,10 @@ pub(super) enum Host {
     Breakpoint,
     Debug,
     AclCheckCmd,
+    RegisterFunction,
 }
 
-const FUNCTIONS: [(&str, Host); 12] = [
+const FUNCTIONS: [(&str, Host); 13] = [
     ("call", Host::Call),
     ("pcall", Host::Pcall),
     ("error_reply", Host::ErrorReply),
@@ -40,7 +41,39 @@ const FUNCTIONS: [(&str, Host); 12] = [
     ("breakpoint", Host::Breakpoint),
     ("debug", Host::Debug),
     ("acl_check_cmd", Host::AclCheckCmd),
+    (REGISTER_FUNCTION, Host::RegisterFunction),
 ];
+
+const REGISTER_FUNCTION: &str = "register_function";
+
+/// What only scripts find, functions do not.
+const OF_SCRIPTS: [&str; 3] = ["replicate_commands", "breakpoint", "debug"];
+
+/// Who looks for the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// A script.
+    Script,
+    /// A function.
+    Function,
+    /// The text of a library that is being loaded.
+    Library,
+}
+
+impl Whose {
+    fn finds(self, name: &str) -> bool {
+        match self {
+            Whose::Script => name != REGISTER_FUNCTION,
+            Whose::Function => name != REGISTER_FUNCTION && !OF_SCRIPTS.contains(&name),
+            Whose::Library => {
+                name == REGISTER_FUNCTION
+                    || name == "log"
+                    || name.starts_with("LOG_")
+                    || name.starts_with("REDIS_VERSION")
+            }
+        }
+    }
+}
 
 const NUMBERS: [(&str, f64); 9] = [
     ("LOG_DEBUG", 0.0),
@@ -54,10 +87,10 @@ const NUMBERS: [(&str, f64); 9] = [
     ("REPL_ALL", 3.0),
 ];
 
-/// Everything in the table.
-pub(super) fn items() -> Arc<[(String, HostItem)]> {
-    static ITEMS: OnceLock<Arc<[(String, HostItem)]>> = OnceLock::new();
-    let make = || {
+/// What is in the table.
+pub(super) fn items(whose: Whose) -> HostItems {
+    static ITEMS: OnceLock<[HostItems; 3]> = OnceLock::new();
+    let make = |whose: Whose| {
         let functions = FUNCTIONS.iter().map(|(name, id)| (*name, HostItem::Function(*id as u16)));
         let numbers = NUMBERS.iter().map(|(name, number)| (*name, HostItem::Number(*number)));
         let parts = REDIS_VERSION.split('.').filter_map(|part| part.parse::<u32>().ok());
@@ -65,14 +98,20 @@ pub(super) fn items() -> Arc<[(String, HostItem)]> {
             ("REDIS_VERSION", HostItem::Text(REDIS_VERSION.as_bytes().into())),
             ("REDIS_VERSION_NUM", HostItem::Number(f64::from(parts.fold(0, |number, part| number << 8 | part)))),
         ];
-        functions.chain(numbers).chain(version).map(|(name, item)| (format!("redis.{name}"), item)).collect()
+        let all = functions.chain(numbers).chain(version).filter(|(name, _)| whose.finds(name));
+        all.map(|(name, item)| (format!("redis.{name}"), item)).collect()
     };
-    ITEMS.get_or_init(make).clone()
+    ITEMS.get_or_init(|| [Whose::Script, Whose::Function, Whose::Library].map(make))[whose as usize].clone()
+}
+
+/// The function that has this number.
+pub(super) fn function(number: u16) -> Option<Host> {
+    FUNCTIONS.iter().map(|(_, id)| *id).find(|id| *id as u16 == number)
 }
 
 /// Does what the script has called, and answers it.
 pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
-    let Some((_, function)) = FUNCTIONS.iter().find(|(_, id)| *id as u16 == function) else {
+    let Some(function) = self::function(function) else {
         return Err(Error::err("ERR the script has called a function that there is not"));
     };
     let args = run.machine.values().to_vec();
@@ -89,7 +128,10 @@ pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
             let hex = run.machine.string(&sha1_hex(&text)).ok_or(Error::TooMuch)?;
             run.machine.answer(&[hex]);
         }
-        Host::Log => return log(run, &args),
+        Host::Log => return log(&mut run.machine, &args),
+        Host::RegisterFunction => {
+            return run.fail(b"ERR redis.register_function can only be called on FUNCTION LOAD command", false);
+        }
         Host::SetResp => {
             let [value] = args[..] else { return run.fail(b"ERR redis.setresp() requires one argument.", false) };
             match value {
@@ -156,25 +198,26 @@ fn coded(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-fn log(run: &mut Run<'_>, args: &[Value]) -> Result {
+/// `redis.log`
+pub(super) fn log(machine: &mut Machine, args: &[Value]) -> Result {
     let [level, texts @ ..] = args else {
-        return run.fail(b"ERR redis.log() requires two arguments or more.", false);
+        return fail(machine, b"ERR redis.log() requires two arguments or more.");
     };
     if texts.is_empty() {
-        return run.fail(b"ERR redis.log() requires two arguments or more.", false);
+        return fail(machine, b"ERR redis.log() requires two arguments or more.");
     }
     let Value::Number(level) = *level else {
-        return run.fail(b"ERR First argument must be a number (log level).", false);
+        return fail(machine, b"ERR First argument must be a number (log level).");
     };
     if !(0.0..4.0).contains(&level) {
-        return run.fail(b"ERR Invalid log level.", false);
+        return fail(machine, b"ERR Invalid log level.");
     }
     let mut text = Vec::new();
     for (n, value) in texts.iter().enumerate() {
         if n > 0 {
             text.push(b' ');
         }
-        run.machine.write_text(*value, &mut text);
+        machine.write_text(*value, &mut text);
     }
     let text = String::from_utf8_lossy(&text[..text.len().min(MOST_LOGGED)]);
     match level as u8 {
@@ -182,7 +225,7 @@ fn log(run: &mut Run<'_>, args: &[Value]) -> Result {
         1 | 2 => tracing::info!(%text, "a script says"),
         _ => tracing::warn!(%text, "a script says"),
     }
-    run.machine.answer(&[]);
+    machine.answer(&[]);
     Ok(())
 }
 

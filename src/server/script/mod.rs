@@ -1,21 +1,27 @@
-//! EVAL, EVALSHA, EVAL_RO, EVALSHA_RO, SCRIPT.
+//! EVAL, EVALSHA, EVAL_RO, EVALSHA_RO, SCRIPT; in a file of their own FCALL, FCALL_RO, FUNCTION.
 //!
 //! | file | owns |
 //! |---|---|
-//! | this one | the commands; scripts compiled and found |
-//! | [`run`] | a script's run, and the commands that it calls |
-//! | [`host`] | the table `redis` that scripts see |
+//! | this one | the commands of scripts; scripts compiled and found |
+//! | [`function`] | the commands of functions |
+//! | [`library`] | libraries of functions: read, loaded, kept loaded |
+//! | [`run`] | the run of a script or a function, and the commands that it calls |
+//! | [`host`] | the table `redis` |
 //! | [`convert`] | replies as Lua values, and back |
 
 mod convert;
+pub mod function;
 mod host;
+pub mod library;
 mod run;
 
 use std::sync::Arc;
 
+use run::Code;
+
 use super::{help, unknown_subcommand};
 use crate::handler::limits::Bounds;
-use crate::handler::scripts::{Script, Sha};
+use crate::handler::scripts::{Killed, Script, Sha};
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::lua::{Chunk, Limits};
 use crate::meter;
@@ -88,6 +94,21 @@ fn script_of(ctx: &mut Ctx, body: &[u8], by_eval: bool) -> Result<Arc<Script>> {
     if ctx.server.scripts.add(&script, by_eval, most_bytes) || by_eval { Ok(script) } else { Err(Error::TooMuch) }
 }
 
+/// The keys and what follows them in `script numkeys key… arg…`; `wrong`: there is no number.
+fn keys_and_rest(args: Args<'_>, wrong: Error) -> Result<(Args<'_>, Args<'_>)> {
+    let number = parse_i64(&args[2]).ok_or(wrong)?;
+    if number > (args.len() - 3) as i64 {
+        return Err(Error::err("ERR Number of keys can't be greater than number of args"));
+    }
+    let Ok(number) = usize::try_from(number) else {
+        return Err(Error::err("ERR Number of keys can't be negative"));
+    };
+    Ok((args.slice(3).take(number), args.slice(3 + number)))
+}
+
+/// What is called with `_RO` has to say that it writes nothing.
+const MAY_WRITE: Error = Error::err("ERR Can not execute a script with write flag using *_ro command.");
+
 /// Runs a script with `numkeys key… arg…`.
 fn run_with(
     ctx: &mut Ctx,
@@ -96,19 +117,13 @@ fn run_with(
     ro: bool,
     out: &mut Reply,
 ) -> Result {
-    let number = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
-    if number > (args.len() - 3) as i64 {
-        return Err(Error::err("ERR Number of keys can't be greater than number of args"));
-    }
-    let Ok(number) = usize::try_from(number) else {
-        return Err(Error::err("ERR Number of keys can't be negative"));
-    };
+    let (keys, argv) = keys_and_rest(args, Error::NotInteger)?;
     let script = find(ctx)?;
     if ro && script.has_flags && !script.no_writes {
-        return Err(Error::err("ERR Can not execute a script with write flag using *_ro command."));
+        return Err(MAY_WRITE);
     }
     let read_only = ro || script.no_writes;
-    run::run(ctx, &script, (args.slice(3).take(number), args.slice(3 + number)), read_only, out)
+    run::run(ctx, Code::Script(&script), (keys, argv), read_only, out)
 }
 
 fn by_text(ctx: &mut Ctx, args: Args<'_>, ro: bool, out: &mut Reply) -> Result {
@@ -165,15 +180,26 @@ fn flush(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn kill(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    match ctx.server.scripts.kill() {
-        (_, 0) => return Err(Error::err("NOTBUSY No scripts in execution right now.")),
-        (0, _) => {
+    killed(ctx, false, out)
+}
+
+/// SCRIPT KILL, or FUNCTION KILL.
+fn killed(ctx: &Ctx, functions: bool, out: &mut Reply) -> Result {
+    match ctx.server.scripts.kill(functions) {
+        Killed::Some => out.ok(),
+        Killed::Nothing => return Err(Error::err("NOTBUSY No scripts in execution right now.")),
+        Killed::Others => {
+            let other = if functions { "SCRIPT" } else { "FUNCTION" };
+            let text =
+                format!("BUSY Redis is busy running a script. You can only call {other} KILL or SHUTDOWN NOSAVE.");
+            return Err(Error::Text(text.into()));
+        }
+        Killed::Writers => {
             return Err(Error::err(
                 "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the \
                  script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
             ));
         }
-        _ => out.ok(),
     }
     Ok(())
 }

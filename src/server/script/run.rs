@@ -1,4 +1,4 @@
-//! A script's run: a machine, the commands that it calls, and what it may take.
+//! The run of a script or a function: a machine, the commands that it calls, and what it may take.
 //!
 //! | it is out of steps | then |
 //! |---|---|
@@ -14,30 +14,70 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::convert::{error_table, one_line, to_lua, to_reply};
-use super::host;
+use super::host::{self, Whose};
+use super::library::{self, Kept};
 use crate::error::{Error, Result};
 use crate::handler::effects::Ran;
 use crate::handler::keys::{has_others, keys_of};
-use crate::handler::scripts::{Running, Script};
+use crate::handler::scripts::{Called, Running, Script};
 use crate::handler::{Args, Command, Ctx, Effect, OwnedArgs, Reply, Route, flags};
-use crate::lua::{Failure, Limits, Machine, Outcome, Value};
+use crate::lua::{Failure, Limits, Machine, Outcome, Tab, Value};
 use crate::meter;
 use crate::shard::engine::gate;
+use crate::shard::memory::libraries::{Libraries, Library};
 use crate::util::num::format_double;
 
 /// Steps that a script is given at a time: some tens of microseconds.
 const SLICE: u64 = 4 << 10;
 /// Steps of a script that cost as much as a command's step.
-const STEPS_A_STEP: u64 = 4;
+pub(super) const STEPS_A_STEP: u64 = 4;
 /// Steps of a script that keeps its shards: about a second.
 const MOST_HELD: u64 = 100 << 20;
 /// The same between two commands: about 50 ms.
 const MOST_SILENT: u64 = 5 << 20;
 
-/// A script that is running.
+/// What is run.
+#[derive(Clone, Copy)]
+pub(super) enum Code<'a> {
+    Script(&'a Script),
+    /// A function, and all that it was called with.
+    Function {
+        libraries: &'a Arc<Libraries>,
+        /// Its library, and its place there.
+        function: (&'a Library, usize),
+        command: Args<'a>,
+    },
+}
+
+impl<'a> Code<'a> {
+    /// What errors call it.
+    fn name(&self) -> &'a [u8] {
+        match self {
+            Code::Script(script) => &script.sha,
+            Code::Function { function: (library, at), .. } => {
+                library.functions.get(*at).map_or(b"", |function| &function.name)
+            }
+        }
+    }
+
+    /// What SCRIPT KILL and FUNCTION KILL go by.
+    fn running(&self) -> Running {
+        let called = match self {
+            Code::Script(_) => None,
+            Code::Function { command, .. } => {
+                Some(Called { name: self.name().into(), command: command.iter().map(Box::from).collect() })
+            }
+        };
+        Running::new(called)
+    }
+}
+
+/// A script or a function that is running.
 pub(super) struct Run<'a> {
     pub(super) machine: Machine,
-    script: &'a Script,
+    /// What the machine has loaded, if it is one for libraries.
+    kept: Option<Kept>,
+    code: Code<'a>,
     read_only: bool,
     /// What `redis.setresp` has asked for.
     pub(super) resp: u8,
@@ -61,23 +101,30 @@ thread_local! {
 /// A machine that is given back to its thread.
 fn machine() -> Machine {
     let limits = Limits::default();
-    MACHINE.take().unwrap_or_else(|| Machine::new(limits, host::items()))
+    MACHINE.take().unwrap_or_else(|| Machine::new(limits, host::items(Whose::Script)))
 }
 
-/// Runs a script and replies with its result.
+/// Runs a script or a function and replies with its result.
 pub(super) fn run(
     ctx: &mut Ctx,
-    script: &Script,
+    code: Code<'_>,
     (keys, argv): (Args<'_>, Args<'_>),
     read_only: bool,
     out: &mut Reply,
 ) -> Result {
-    let machine = machine();
+    let (machine, kept) = match code {
+        Code::Script(_) => (machine(), None),
+        Code::Function { .. } => {
+            let (machine, kept) = library::take();
+            (machine, Some(kept))
+        }
+    };
     let random = machine.random();
     let mut run = Run {
         told: machine.bytes(),
         machine,
-        script,
+        kept,
+        code,
         read_only,
         resp: 2,
         declared: keys,
@@ -96,29 +143,69 @@ pub(super) fn run(
     if result.is_ok() && ctx.session().db != db {
         ctx.alter().select(&db);
     }
-    run.machine.reset();
-    if result.is_err() {
-        // It is run again, or has left nothing behind.
-        run.machine.set_random(random);
-    }
-    MACHINE.set(Some(run.machine));
+    run.end(result.is_ok(), random);
     result
 }
 
 /// There is no room for what a script is given.
-const NO_ROOM: Error = Error::TooMuch;
+pub(super) const NO_ROOM: Error = Error::TooMuch;
 
 impl Run<'_> {
     fn begin(&mut self, keys: Args<'_>, argv: Args<'_>) -> Result {
-        for (name, args) in [("KEYS", keys), ("ARGV", argv)] {
-            let tab = self.machine.table(args.len(), 0).ok_or(NO_ROOM)?;
-            for (n, arg) in args.iter().enumerate() {
-                let text = self.machine.string(arg).ok_or(NO_ROOM)?;
-                self.machine.set_index(tab, n + 1, text).ok_or(NO_ROOM)?;
+        let function = match (self.code, &mut self.kept) {
+            (Code::Function { libraries, function, .. }, Some(kept)) => {
+                Some(kept.function(&mut self.machine, libraries, function)?)
             }
-            self.machine.set_global(name, Value::Table(tab)).ok_or(NO_ROOM)?;
+            _ => None,
+        };
+        let mut given = [Value::Nil; 2];
+        for (tab, args) in given.iter_mut().zip([keys, argv]) {
+            *tab = Value::Table(self.texts(args).ok_or(NO_ROOM)?);
         }
-        if self.machine.start(&self.script.chunk) { Ok(()) } else { Err(NO_ROOM) }
+        let started = match (self.code, function) {
+            (_, Some(function)) => self.machine.start_function(function, &given),
+            (Code::Script(script), None) => {
+                for (name, tab) in ["KEYS", "ARGV"].into_iter().zip(given) {
+                    self.machine.set_global(name, tab).ok_or(NO_ROOM)?;
+                }
+                self.machine.start(&script.chunk)
+            }
+            (Code::Function { .. }, None) => false,
+        };
+        if started { Ok(()) } else { Err(NO_ROOM) }
+    }
+
+    /// A table of texts.
+    fn texts(&mut self, args: Args<'_>) -> Option<Tab> {
+        let tab = self.machine.table(args.len(), 0)?;
+        for (n, arg) in args.iter().enumerate() {
+            let text = self.machine.string(arg)?;
+            self.machine.set_index(tab, n + 1, text)?;
+        }
+        Some(tab)
+    }
+
+    /// The machine goes back to its thread. What was cut off is run again, or has left nothing behind: it may have changed its
+    /// library's variables, which is therefore loaded anew.
+    fn end(mut self, whole: bool, random: u64) {
+        if let (false, Code::Function { function: (library, _), .. }, Some(kept)) = (whole, self.code, &mut self.kept) {
+            kept.forget(&mut self.machine, library.id);
+        }
+        match self.kept {
+            Some(kept) => {
+                if !whole {
+                    self.machine.set_random(random);
+                }
+                library::give_back(self.machine, kept);
+            }
+            None => {
+                self.machine.reset();
+                if !whole {
+                    self.machine.set_random(random);
+                }
+                MACHINE.set(Some(self.machine));
+            }
+        }
     }
 
     fn finish(&mut self, ctx: &mut Ctx, out: &mut Reply) -> Result {
@@ -177,7 +264,11 @@ impl Run<'_> {
         let running = match &self.running {
             Some(running) => running.clone(),
             None => {
-                let running = Arc::new(Running::default());
+                if let Code::Function { command, .. } = self.code {
+                    // FUNCTION STATS tells what was called.
+                    meter::hold(command.iter().map(<[u8]>::len).sum())?;
+                }
+                let running = Arc::new(self.code.running());
                 ctx.server.scripts.began(&running);
                 self.running.insert(running).clone()
             }
@@ -198,7 +289,7 @@ impl Run<'_> {
     /// A text with the script and the place that it is about.
     fn placed(&self, mut text: Vec<u8>, place: Option<(&[u8], f64)>) -> Vec<u8> {
         text.extend_from_slice(b" script: ");
-        text.extend_from_slice(&self.script.sha);
+        text.extend_from_slice(self.code.name());
         if let Some((source, line)) = place {
             text.extend_from_slice(b", on ");
             text.extend_from_slice(source);
@@ -211,31 +302,12 @@ impl Run<'_> {
 
     /// What is replied for an error that nobody has caught.
     fn failed(&mut self, failure: &Failure) -> Error {
-        let position = failure.position.as_ref().map(|(source, line)| (source.to_vec(), f64::from(*line)));
-        let place = position.as_ref().map(|(source, line)| (&source[..], *line));
-        let text = match failure.value {
-            None => b"ERR not enough memory".to_vec(),
-            Some(Value::Table(tab)) => {
-                let field = |machine: &mut Machine, name| {
-                    let value = machine.get_field(tab, name);
-                    machine.bytes_of(value).map(<[u8]>::to_vec)
-                };
-                let text = field(&mut self.machine, "err").unwrap_or_else(|| b"ERR unknown error".to_vec());
-                if let (Some(source), Value::Number(line)) =
-                    (field(&mut self.machine, "source"), self.machine.get_field(tab, "line"))
-                {
-                    return Error::Quoted(self.placed(text, Some((&source, line))).into());
-                }
-                text
-            }
-            Some(value) => {
-                let mut text = b"ERR ".to_vec();
-                if !self.machine.write_text(value, &mut text) {
-                    text.extend_from_slice(value.type_name().as_bytes());
-                }
-                text
-            }
-        };
+        let (text, place) = cause(&mut self.machine, failure);
+        if place.is_none() && matches!(self.code, Code::Function { .. }) {
+            // It is no function of Lua.
+            return Error::Quoted(one_line(text).into());
+        }
+        let place = place.as_ref().map(|(source, line)| (&source[..], *line));
         Error::Quoted(self.placed(text, place).into())
     }
 
@@ -324,22 +396,54 @@ impl Run<'_> {
 
     /// The script's call fails with this text.
     pub(super) fn fail(&mut self, text: &[u8], protected: bool) -> Result {
-        let place = self.machine.caller();
+        if !protected {
+            return fail(&mut self.machine, text);
+        }
         let table = error_table(&mut self.machine, text).ok_or(NO_ROOM)?;
-        if protected {
-            self.machine.answer(&[table]);
-            return Ok(());
-        }
-        if let (Value::Table(tab), Some((source, line))) = (table, place) {
-            let fields = [("source", self.machine.string(&source)), ("line", Some(Value::Number(f64::from(line))))];
-            for (name, value) in fields {
-                let name = self.machine.string(name.as_bytes()).ok_or(NO_ROOM)?;
-                self.machine.set(tab, name, value.ok_or(NO_ROOM)?).ok_or(NO_ROOM)?;
-            }
-        }
-        self.machine.fail(table);
+        self.machine.answer(&[table]);
         Ok(())
     }
+}
+
+/// The text of an error that nobody has caught, and the place that it is about.
+pub(super) fn cause(machine: &mut Machine, failure: &Failure) -> (Vec<u8>, Option<(Vec<u8>, f64)>) {
+    let place = failure.position.as_ref().map(|(source, line)| (source.to_vec(), f64::from(*line)));
+    match failure.value {
+        None => (b"ERR not enough memory".to_vec(), place),
+        Some(Value::Table(tab)) => {
+            let field = |machine: &mut Machine, name| {
+                let value = machine.get_field(tab, name);
+                machine.bytes_of(value).map(<[u8]>::to_vec)
+            };
+            let text = field(machine, "err").unwrap_or_else(|| b"ERR unknown error".to_vec());
+            match (field(machine, "source"), machine.get_field(tab, "line")) {
+                (Some(source), Value::Number(line)) => (text, Some((source, line))),
+                _ => (text, place),
+            }
+        }
+        Some(value) => {
+            let mut text = b"ERR ".to_vec();
+            if !machine.write_text(value, &mut text) {
+                text.extend_from_slice(value.type_name().as_bytes());
+            }
+            (text, place)
+        }
+    }
+}
+
+/// What the host was called for fails with this text, which is told with the place of the call.
+pub(super) fn fail(machine: &mut Machine, text: &[u8]) -> Result {
+    let place = machine.caller();
+    let table = error_table(machine, text).ok_or(NO_ROOM)?;
+    if let (Value::Table(tab), Some((source, line))) = (table, place) {
+        let fields = [("source", machine.string(&source)), ("line", Some(Value::Number(f64::from(line))))];
+        for (name, value) in fields {
+            let name = machine.string(name.as_bytes()).ok_or(NO_ROOM)?;
+            machine.set(tab, name, value.ok_or(NO_ROOM)?).ok_or(NO_ROOM)?;
+        }
+    }
+    machine.fail(table);
+    Ok(())
 }
 
 /// A number as a command's argument: as an integer if it is one, else the shortest text that reads back.

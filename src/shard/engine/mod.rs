@@ -34,6 +34,7 @@ use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, Readers};
 use crate::shard::memory::blind::{self, Counting};
 use crate::shard::memory::garbage::Reclaim;
+use crate::shard::memory::libraries::Library;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
 use crate::shard::memory::tracked::Trackers;
@@ -108,6 +109,8 @@ pub struct Engine {
     pub tell_swept: OnceLock<TellSwept>,
     /// Whether anybody hears of that.
     pub hears_swept: AtomicBool,
+    /// Makes a library of its code, as it is found at the start.
+    pub make_library: OnceLock<MakeLibrary>,
     /// Who reads the store for commands that wait for it.
     pub readers: Readers,
     /// Who runs commands in slices.
@@ -165,6 +168,9 @@ pub struct Engine {
     pub(in crate::shard) replay: parking_lot::Mutex<Option<log::Replay>>,
     pub(in crate::shard) first_names: Arc<Names>,
 }
+
+/// Makes a library of its code; `None` if the code does not even say its name.
+pub type MakeLibrary = fn(&[u8]) -> Option<Library>;
 
 /// Why the engine does not open.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@
 //! | `stored_ttl` | the time under which fjall's expiry index lists an object of the table |
 //! | `fields` | the same two for the fields of hashes |
 //! | `blind` | keys that were overwritten without a look at what fjall holds of them |
-//! | `raw` | records without an object that the next flush brings: garbage queue, dead namespaces, tombstones |
+//! | `raw` | records without an object that the next flush brings: garbage queue, dead namespaces, libraries, tombstones |
 //! | `counts` | keys per namespace |
 //! | `order` | keys that fjall does not show yet, sorted; kept only while somebody looks for few among many |
 //! | `busy` | keys that commands in slices hold: their objects stay, and nobody else writes them |
@@ -35,6 +35,7 @@ use super::busy::Busy;
 use super::cold::ColdCache;
 use super::door::Doorkeeper;
 use super::garbage::{AllStaged, Queue};
+use super::libraries::Libraries;
 use super::names::Names;
 use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::order::Order;
@@ -104,6 +105,8 @@ pub struct Core {
     pub blocked: Blocked,
     /// Copy of the name → id map.
     pub names: Arc<Names>,
+    /// The libraries of functions.
+    pub libraries: Arc<Libraries>,
     /// Keys per namespace; below zero where a count was wrong, until they are counted anew.
     pub counts: HashMap<NsId, i64, foldhash::fast::RandomState>,
     /// Indexes of objects that turned dirty since the last gather.

@@ -16,6 +16,7 @@
 //! | [`order`] | an index of the table's keys in order, for walks |
 //! | [`fields`] | which hashes have fields that expire, and when |
 //! | [`names`] | namespaces |
+//! | [`libraries`] | libraries of functions |
 //! | [`garbage`] | records of what is dead, and how they are worked off |
 //! | [`ahead`] | a pipeline's look-ahead within collections |
 
@@ -30,6 +31,7 @@ pub mod core;
 pub mod door;
 pub mod fields;
 pub mod garbage;
+pub mod libraries;
 pub mod membership;
 pub mod missing;
 pub mod names;

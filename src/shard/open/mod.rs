@@ -1,6 +1,7 @@
 //! Opening and closing a data directory: superblock and lock file, checkpoint, log, store, namespaces, counts; then
 //! [`Engine::replay`] brings the log's records into the tables; only then may commands run.
 
+mod libraries;
 pub mod replay;
 
 use std::sync::Arc;
@@ -72,6 +73,7 @@ impl Engine {
             serve: Default::default(),
             tell_swept: Default::default(),
             hears_swept: false.into(),
+            make_library: Default::default(),
             stats: EngineStats::default(),
             first_names: names.clone(),
             readers: Readers::default(),
@@ -106,6 +108,7 @@ impl Engine {
     pub fn replay(self: &Arc<Self>) -> Result<(), OpenError> {
         if let Some(replay) = self.replay.lock().take() {
             crate::shard::open::replay::run(self, replay)?;
+            crate::shard::open::libraries::load(self)?;
         }
         self.set_gate(gate::LOADING, false);
         if self.options.background {
@@ -292,6 +295,7 @@ fn open_core(
         door: Doorkeeper::of_table(options.table_budget / shards as usize),
         cold: ColdCache::new(options.cold_budget / shards as usize),
         names,
+        libraries: Default::default(),
         stats: Default::default(),
         store_is_cold: is_cold(store, options),
         partition,

@@ -54,7 +54,7 @@ impl World {
                     DiskKey::Garbage { .. } | DiskKey::Pending { .. } | DiskKey::DeadNs { .. } => {
                         panic!("work is left: {key:?}")
                     }
-                    DiskKey::Names | DiskKey::Flushed => {}
+                    DiskKey::Names | DiskKey::Flushed | DiskKey::Library { .. } => {}
                 }
             }
             assert!(owners.is_subset(&versions), "elements without metadata: {owners:?}, versions {versions:?}");

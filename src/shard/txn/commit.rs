@@ -70,8 +70,10 @@ impl Txn<'_, '_> {
         self.set.redo.clear();
         self.follow_names(lsn);
         for undo in self.set.undo.drain(..) {
-            if let Undo::Body { at, body: Some(body), .. } = undo {
-                self.lease[at.at as usize].throw_away(body);
+            match undo {
+                Undo::Body { at, body: Some(body), .. } => self.lease[at.at as usize].throw_away(body),
+                Undo::Libraries { at, .. } => self.lease[at as usize].libraries.stamp(lsn),
+                _ => {}
             }
         }
         self.set.arena.clear();

@@ -18,6 +18,7 @@ pub mod build;
 pub mod changes;
 mod commit;
 pub mod elements;
+mod libraries;
 mod order;
 pub mod rest;
 pub mod slices;

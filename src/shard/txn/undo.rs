@@ -13,6 +13,7 @@ use super::{Found, Txn, dirty_share, set_tail};
 use crate::codec::{Extra, NsId};
 use crate::shard::memory::core::raw_bytes;
 use crate::shard::memory::garbage::Staged;
+use crate::shard::memory::libraries::Libraries;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Body, Kind, Object, state};
 use crate::shard::memory::overlay::{self, Entry, Key, Overlay};
@@ -48,6 +49,8 @@ pub(super) enum Undo {
     Staged { at: u16, staged: Staged },
     /// A core's names, and the counts of those that died.
     Names { at: u16, before: Box<NamesBefore> },
+    /// A core's libraries of functions.
+    Libraries { at: u16, before: Arc<Libraries> },
 }
 
 /// What a change of names did to a core.
@@ -121,6 +124,7 @@ impl Txn<'_, '_> {
                 core.counts.extend(before.counts);
                 core.drop_order();
             }
+            Undo::Libraries { at, before } => self.lease[at as usize].libraries = before,
             undo @ (Undo::Element { .. } | Undo::NoElement { .. } | Undo::ElementSplice { .. }) => {
                 self.undo_element(undo)
             }
