@@ -299,3 +299,72 @@ fn a_second_sigint_ends_the_server_at_once() {
     });
     assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
+
+/// What MONITOR shows of commands, without the times and addresses at the beginning of its lines.
+#[test]
+fn monitor_shows_what_runs_and_no_passwords() {
+    let shown = [
+        "[0 A] \"PING\"",
+        "[0 A] \"SET\" \"k\" \"a\\\"b\\r\\n\\x01\\xc3\\\\\"",
+        "[0 A] \"LPUSH\" \"k\" \"x\"",
+        "[0 A] \"MULTI\"",
+        "[0 A] \"SET\" \"a\" \"1\"",
+        "[0 A] \"INCR\" \"k\"",
+        "[0 A] \"EXEC\"",
+        "[0 A] \"EVAL\" \"return redis.call('get', KEYS[1])\" \"1\" \"k\"",
+        "[0 lua] \"get\" \"k\"",
+        "[0 A] \"EVALSHA\" \"x\" \"0\"",
+        "[0 A] \"AUTH\" \"(redacted)\"",
+        "[0 A] \"HELLO\" \"2\" \"AUTH\" \"(redacted)\" \"(redacted)\"",
+        "[3 A] \"SELECT\" \"3\"",
+        "[3 A] \"BLPOP\" \"none\" \"0.01\"",
+        "[3 A] \"DISCARD\"",
+        "[0 A] \"RESET\"",
+        "[0 A] \"PING\" \"end\"",
+    ];
+    for kind in [Kind::Redis82, Kind::Tarn, Kind::ScaledTarn] {
+        let Some(server) = Server::start(kind, &[]) else {
+            notice(&format!("skipped: no {} on this machine", kind.title()));
+            continue;
+        };
+        let (mut monitor, mut client) = (server.client(), server.client());
+        assert_eq!(monitor.call("MONITOR").text(), "OK");
+        client.call("PING");
+        client.try_call(&[&b"SET"[..], b"k", b"a\"b\r\n\x01\xc3\\"]).unwrap();
+        for command in [
+            "LPUSH k x",
+            "NOSUCH x",
+            "GET",
+            "MULTI",
+            "SET a 1",
+            "INCR k",
+            "EXEC",
+            "CONFIG GET maxmemory",
+            "CLIENT LIST",
+        ] {
+            client.call(command);
+        }
+        client.try_call(&["EVAL", "return redis.call('get', KEYS[1])", "1", "k"]).unwrap();
+        for command in [
+            "EVALSHA x 0",
+            "AUTH secret",
+            "HELLO 2 AUTH default secret",
+            "ACL SETUSER user >secret",
+            "SELECT 3",
+            "BLPOP none 0.01",
+            "DISCARD",
+            "RESET",
+            "PING end",
+        ] {
+            client.call(command);
+        }
+        for line in shown {
+            let got = monitor.read().unwrap().text();
+            let (_, got) = got.split_once(' ').unwrap();
+            let (db, rest) = got.split_once(' ').unwrap();
+            let by = if rest.starts_with("lua") { "lua" } else { "A" };
+            let got = format!("{db} {by}{}", &rest[rest.find(']').unwrap()..]);
+            assert_eq!(got, line, "{}", kind.title());
+        }
+    }
+}

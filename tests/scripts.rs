@@ -79,6 +79,7 @@ scripts! {
     list_ends
     list_read
     many
+    monitor
     protocol
     pubsub
     scan

@@ -227,6 +227,7 @@ fn check(
     if session.proto == 2 && session.subscriptions.is_some() && !command.has(flags::SUBSCRIBER) && session.hears() {
         return Err(only_subscribers(command, container));
     }
+    session.check_monitor(command)?;
     if session.multi.is_some() && command.has(flags::NO_MULTI) {
         return Err(Error::err("ERR Command not allowed inside a transaction"));
     }
@@ -479,10 +480,12 @@ fn under_lease<'e>(
     let mut ctx = Ctx::new(txn, session, effects, server);
     ctx.served = served;
     let begin = out.len();
+    ctx.show_before(command, call.args);
     let result = (command.run)(&mut ctx, call.args, out);
     if result.is_ok() {
         ctx.tell_changes(command);
         ctx.remember(command, call.args);
+        ctx.show_after(command, call.args);
     }
     ctx.end_caching(command);
     let too_long = |out: &Reply| out.len() - begin > most_reply;
@@ -510,6 +513,8 @@ fn under_lease<'e>(
                 Error::Undeclared => Err(Again::Everywhere),
                 Error::Long => Err(Again::Long),
                 error => {
+                    ctx.show_failed(command, call.args);
+                    ctx.at_commit();
                     ctx.txn.count_look_ups();
                     out.error(&error);
                     Ok((ctx.txn.need, true))

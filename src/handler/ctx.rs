@@ -285,10 +285,12 @@ impl Ctx<'_, '_> {
         let (mark, begin) = (self.mark(), out.len());
         self.txn.count_hits = command.has(super::flags::READONLY);
         let told = self.begin_telling();
+        self.show_before(command, args);
         let result = (command.run)(self, args, out);
         if result.is_ok() {
             self.tell_changes(command);
             self.remember(command, args);
+            self.show_after(command, args);
         }
         self.end_telling(told);
         match result.and_then(|()| meter::fits()) {
@@ -303,6 +305,7 @@ impl Ctx<'_, '_> {
             ) => Err(error),
             Err(error) => {
                 self.rollback_to(mark);
+                self.show_failed(command, args);
                 out.truncate(begin);
                 out.error(&error);
                 Ok(())

@@ -6,6 +6,7 @@
 //! | a subscription | at once, too; the thread of the connection is told when the command has committed |
 //! | a kill, the end of another one's wait | when the command has committed; the socket is shut down as the reply leaves |
 //! | a message | when the command has committed; its subscribers get it once the log holds what it tells |
+//! | a line for MONITOR | the same, whatever the log says |
 //! | a command that ran within it, to be counted | noted; it is counted as the reply leaves |
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
@@ -14,6 +15,7 @@
 
 use std::sync::Arc;
 
+use super::monitor::Monitors;
 use super::pubsub::{By, Name, Publication};
 use super::server::ThreadStats;
 use super::session::{Client, State};
@@ -49,6 +51,8 @@ pub enum Effect {
     Unsubscribed(By, Name),
     /// A message, to those who hear it.
     Publish(Publication),
+    /// A line for those who MONITOR.
+    Show(Arc<[u8]>),
     /// A command ran within this one: it is counted.
     Ran(Ran),
 }
@@ -60,6 +64,7 @@ impl Effect {
             Effect::Session(_) => size_of::<State>(),
             Effect::Ran(ran) => ran.error.as_ref().map_or(0, |error| error.len()),
             Effect::Publish(_)
+            | Effect::Show(_)
             | Effect::Kill(_)
             | Effect::Unblock(..)
             | Effect::Subscribed(..)
@@ -122,9 +127,10 @@ impl Effects {
     /// The command has committed: who is killed or is to wait no more gets nothing from now on, not even of what the command
     /// itself has written.
     #[inline]
-    pub(super) fn at_commit(&self, log: &Log) {
+    pub(super) fn at_commit(&self, log: &Log, monitors: &Monitors) {
         for effect in &self.noted {
             match effect {
+                Effect::Show(line) => monitors.show(line),
                 // Whatever whoever publishes has written before, who hears of it is to find.
                 Effect::Publish(publication) => publication.leave(log.last()),
                 Effect::Kill(client) => client.doom(),
@@ -140,7 +146,9 @@ impl Effects {
         if self.noted.is_empty() {
             return Vec::new();
         }
-        let is_done = |effect: &Effect| matches!(effect, Effect::Session(_) | Effect::Publish(_) | Effect::Unblock(..));
+        let is_done = |effect: &Effect| {
+            matches!(effect, Effect::Session(_) | Effect::Publish(_) | Effect::Show(_) | Effect::Unblock(..))
+        };
         self.noted.drain(..).filter(|effect| !is_done(effect)).collect()
     }
 }
@@ -155,7 +163,7 @@ impl Ctx<'_, '_> {
     /// The command has committed. What it publishes leaves when the log has got there.
     #[inline]
     pub fn at_commit(&self) {
-        self.effects.at_commit(&self.server.engine.log);
+        self.effects.at_commit(&self.server.engine.log, &self.server.monitors);
     }
 
     /// What the command, which has committed, waits for, if it does.
@@ -187,6 +195,7 @@ pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = 
             | Effect::Subscribed(..)
             | Effect::Unsubscribed(..)
             | Effect::Publish(_)
+            | Effect::Show(_)
             | Effect::Unblock(..) => {}
             Effect::Kill(client) => client.kill(),
             Effect::Ran(ran) => stats.into_iter().for_each(|stats| stats.count_ran(&ran)),

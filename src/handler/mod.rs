@@ -24,6 +24,7 @@ pub mod effects;
 pub mod events;
 pub mod keys;
 pub mod limits;
+pub mod monitor;
 pub mod pubsub;
 pub mod row;
 pub mod scripts;

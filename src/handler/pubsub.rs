@@ -81,7 +81,7 @@ pub struct Messages {
     behind: Arc<AtomicUsize>,
 }
 
-/// What CLIENT TRACKING has a connection told.
+/// What a single connection is told: by CLIENT TRACKING, by MONITOR.
 #[derive(Debug)]
 pub enum Notice {
     /// These keys have changed, or with `None` all.
@@ -92,6 +92,13 @@ pub enum Notice {
         redirected: bool,
         /// The keys.
         keys: Option<Vec<Box<[u8]>>>,
+    },
+    /// MONITOR: a command has run.
+    Line {
+        /// The connection's client.
+        to: u64,
+        /// The whole line.
+        line: Arc<[u8]>,
     },
     /// Who was to get this connection's notices is gone.
     RedirectBroken {
@@ -107,6 +114,7 @@ impl Notice {
     fn bytes(&self) -> usize {
         let keys = match self {
             Notice::Changed { keys: Some(keys), .. } => keys.iter().map(|key| key.len() + 32).sum(),
+            Notice::Line { line, .. } => line.len(),
             _ => 0,
         };
         size_of::<Queued>() + keys

@@ -175,6 +175,8 @@ pub struct Server {
     pub scripts: super::scripts::Scripts,
     /// See [`Server::events`].
     pub(super) events: AtomicU32,
+    /// Those who are shown all commands.
+    pub monitors: Arc<super::monitor::Monitors>,
     /// Pub/sub.
     pub hub: Arc<super::pubsub::Hub>,
     /// Id of the next connection.
@@ -226,6 +228,7 @@ impl Server {
             buffers: Buffers::default(),
             scripts: Default::default(),
             events: 0.into(),
+            monitors: Arc::default(),
             hub: Arc::default(),
             next_client: 1.into(),
             threads: Default::default(),

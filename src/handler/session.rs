@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use super::monitor::Monitoring;
 use super::pubsub::{Messages, Subscriptions};
 use super::tracking::Tracking;
 use super::{Command, OwnedArgs, flags};
@@ -100,6 +101,8 @@ pub struct Session {
     pub watch: Option<Box<Watch>>,
     /// What it has subscribed to.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// MONITOR.
+    pub monitoring: Option<Box<Monitoring>>,
     /// CLIENT TRACKING.
     pub tracking: Option<Box<Tracking>>,
     /// The replies of the last command are messages.
@@ -144,6 +147,8 @@ pub mod bits {
     pub const BROADCAST: u32 = 1024;
     /// Who was to get the notices instead of it is gone.
     pub const BROKEN_REDIRECT: u32 = 2048;
+    /// It is shown all commands.
+    pub const MONITOR: u32 = 4096;
     /// It is the server's turn: `timeout` spares the connection.
     pub const WAITS: u32 = BLOCKED | POSTPONED | ELSEWHERE;
 }
@@ -363,6 +368,7 @@ impl Session {
             multi: None,
             watch: None,
             subscriptions: None,
+            monitoring: None,
             tracking: None,
             speaks: false,
             reply_mode: ReplyMode::On,

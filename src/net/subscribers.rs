@@ -102,7 +102,7 @@ fn encode(message: &Message, pattern: Option<&[u8]>, proto: u8) -> Vec<u8> {
     out.take()
 }
 
-/// What CLIENT TRACKING tells; nothing where the protocol has no form for it.
+/// What a connection is told; nothing where the protocol has no form for it.
 fn encode_notice(notice: &Notice, proto: u8, hears: bool) -> Option<Vec<u8>> {
     let mut out = Reply::new(proto);
     match notice {
@@ -115,6 +115,7 @@ fn encode_notice(notice: &Notice, proto: u8, hears: bool) -> Option<Vec<u8>> {
             out.bulk(b"message");
             out.bulk(b"__redis__:invalidate");
         }
+        Notice::Line { line, .. } => return Some(line.to_vec()),
         Notice::RedirectBroken { redirect, .. } if proto == 3 => {
             out.push(2);
             out.bulk(b"tracking-redir-broken");
@@ -128,7 +129,7 @@ fn encode_notice(notice: &Notice, proto: u8, hears: bool) -> Option<Vec<u8>> {
             keys.iter().for_each(|key| out.bulk(key));
         }
         Notice::Changed { keys: None, .. } => out.nil(),
-        Notice::RedirectBroken { .. } => {}
+        Notice::RedirectBroken { .. } | Notice::Line { .. } => {}
     }
     Some(out.take())
 }
@@ -163,7 +164,7 @@ impl Written {
 impl Worker {
     /// Writes a notice into its connection's output, if that is still there.
     fn notify(&self, notice: &Notice, need: Lsn, written: &mut Written) {
-        let (Notice::Changed { to, .. } | Notice::RedirectBroken { to, .. }) = notice;
+        let (Notice::Changed { to, .. } | Notice::RedirectBroken { to, .. } | Notice::Line { to, .. }) = notice;
         let Some(connection) = self.subscribers.borrow().all.get(to).cloned() else { return };
         let Some(bytes) = encode_notice(notice, connection.proto(), connection.client.subscribes()) else { return };
         (written.outputs, written.bytes) = (written.outputs + 1, written.bytes + bytes.len());

@@ -42,6 +42,7 @@ fn letters(client: &Client) -> String {
         (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
         (set & (bits::BLOCKED | bits::POSTPONED) != 0, 'b'),
         (client.subscribes(), 'P'),
+        (set & bits::MONITOR != 0, 'O'),
         (set & bits::TRACKING != 0, 't'),
         (set & bits::BROKEN_REDIRECT != 0, 'R'),
         (set & bits::BROADCAST != 0, 'B'),

@@ -146,6 +146,7 @@ fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     ctx.end_multi();
     super::pubsub::unsubscribe_all(ctx);
     ctx.track_no_more();
+    ctx.monitor_no_more();
     let session = ctx.alter();
     session.select(b"0");
     session.authenticated = authenticated;

@@ -1,4 +1,4 @@
-//! SLOWLOG and LATENCY, for clients that ask.
+//! MONITOR; and SLOWLOG and LATENCY, for clients that ask.
 //!
 //! Commands are not timed one by one, as a look at the clock would cost as much as a tenth of a GET. Both therefore
 //! answer as Redis does when nothing was ever slow.
@@ -6,6 +6,14 @@
 use super::{help, unknown_subcommand, wrong_subcommand};
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, flags};
 use crate::util::num::parse_i64;
+
+fn monitor(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    // Whoever is shown them already gets no reply, as from Redis.
+    if ctx.monitor()? {
+        out.ok();
+    }
+    Ok(())
+}
 
 fn slowlog_get(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() > 3 {
@@ -95,6 +103,9 @@ const fn latency(name: &'static str, run: crate::handler::Run, arity: i32) -> Co
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
+    Command::new("monitor", monitor, 1, flags::ADMIN | flags::LOADING | flags::NOSCRIPT | flags::STALE, Group::Server)
+        .help("1.0.0", "Shows the connection every command that the server runs.")
+        .syntax("", ""),
     Command::new("slowlog", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)
         .help("2.2.12", "Commands about commands that took long.")
         .syntax("", "Depends on the subcommand")

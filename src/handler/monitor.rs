@@ -1,0 +1,162 @@
+//! MONITOR: connections that are shown every command that runs.
+//!
+//! A line is noted as the command runs, an effect like a message, and left with the connection's thread when it commits: of
+//! a command that is run again elsewhere there is one. Those that EXEC and scripts run stand before EXEC and behind the script's
+//! call. What only an administrator may call is not shown, nor are passwords. Where nobody looks, all this is one look at a
+//! number.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::RwLock;
+
+use super::effects::Effect;
+use super::pubsub::Notice;
+use super::session::{Client, bits};
+use super::{Args, Command, Ctx, Error, Result, flags};
+use crate::meter;
+use crate::util::words::quote;
+
+/// Those who are shown all commands.
+#[derive(Default)]
+pub struct Monitors {
+    count: AtomicUsize,
+    clients: RwLock<Vec<Arc<Client>>>,
+}
+
+impl Monitors {
+    /// Whether there is anybody.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Shows a line to all.
+    pub(super) fn show(&self, line: &Arc<[u8]>) {
+        for client in self.clients.read().iter() {
+            client.messages.put_notice(Notice::Line { to: client.id, line: line.clone() }, 0);
+        }
+    }
+}
+
+/// A connection that is shown all commands, as long as this is there.
+pub struct Monitoring {
+    monitors: Arc<Monitors>,
+    client: Arc<Client>,
+}
+
+impl std::fmt::Debug for Monitoring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Monitoring({})", self.client.id)
+    }
+}
+
+impl Monitoring {
+    fn new(monitors: &Arc<Monitors>, client: &Arc<Client>) -> Monitoring {
+        monitors.clients.write().push(client.clone());
+        monitors.count.fetch_add(1, Ordering::Relaxed);
+        client.set_bit(bits::MONITOR, true);
+        Monitoring { monitors: monitors.clone(), client: client.clone() }
+    }
+}
+
+impl Drop for Monitoring {
+    fn drop(&mut self) {
+        self.monitors.clients.write().retain(|client| client.id != self.client.id);
+        self.monitors.count.fetch_sub(1, Ordering::Relaxed);
+        self.client.set_bit(bits::MONITOR, false);
+    }
+}
+
+impl super::Session {
+    /// Whether it is shown all commands, and may therefore call nothing that has to do with keys.
+    ///
+    /// # Errors
+    /// If this command has.
+    pub fn check_monitor(&self, command: &Command) -> Result {
+        const OF_KEYS: [u32; 3] = [flags::READONLY, flags::WRITE, flags::MAY_WRITE];
+        match self.monitoring.is_some() && OF_KEYS.iter().any(|flag| command.has(*flag)) {
+            true => Err(Error::err("ERR Replica can't interact with the keyspace")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Ctx<'_, '_> {
+    /// Shows the connection all commands from now on; false if it is shown them already.
+    ///
+    /// # Errors
+    /// Within EXEC.
+    pub fn monitor(&mut self) -> Result<bool> {
+        if !self.may_wait() {
+            return Err(Error::err("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+        }
+        let (monitors, client) = (&self.server.monitors, &self.session.client);
+        let is_new = self.session.monitoring.is_none();
+        self.session.monitoring.get_or_insert_with(|| Box::new(Monitoring::new(monitors, client)));
+        Ok(is_new)
+    }
+
+    /// Shows none any more.
+    pub fn monitor_no_more(&mut self) {
+        self.session.monitoring = None;
+    }
+
+    /// A command is about to run: those that show before what they run.
+    #[inline]
+    pub fn show_before(&mut self, command: &Command, args: Args<'_>) {
+        if self.server.monitors.any() && command.has(flags::SKIP_MONITOR) {
+            self.show(command, args);
+        }
+    }
+
+    /// A command has run.
+    #[inline]
+    pub fn show_after(&mut self, command: &Command, args: Args<'_>) {
+        if self.server.monitors.any() && !command.has(flags::SKIP_MONITOR) {
+            self.show(command, args);
+        }
+    }
+
+    /// A command has failed, and what it had noted is taken back.
+    #[inline]
+    pub fn show_failed(&mut self, command: &Command, args: Args<'_>) {
+        if self.server.monitors.any() {
+            self.show(command, args);
+        }
+    }
+
+    #[cold]
+    fn show(&mut self, command: &Command, args: Args<'_>) {
+        // One that has waited was shown when it came; a subcommand that is not known is not run.
+        if command.has(flags::ADMIN) || !command.subcommands.is_empty() || self.served != super::ctx::Served::No {
+            return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let by = if self.scripted { "lua" } else { &self.session.client.addr };
+        let mut line = format!("+{}.{:06} [", now.as_secs(), now.subsec_micros()).into_bytes();
+        line.extend_from_slice(&self.session.db);
+        line.extend_from_slice(format!(" {by}]").as_bytes());
+        for (at, arg) in args.iter().enumerate() {
+            line.push(b' ');
+            if is_secret(command, args, at) {
+                line.extend_from_slice(b"\"(redacted)\"");
+            } else {
+                line.extend_from_slice(&quote(arg));
+            }
+        }
+        line.extend_from_slice(b"\r\n");
+        _ = meter::hold(line.len());
+        self.note(Effect::Show(line.into()));
+    }
+}
+
+/// Whether an argument is a password, or the user it belongs to.
+fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
+    match command.name {
+        "auth" => at > 0,
+        "hello" => (1..=2).any(|before| at >= 2 + before && args[at - before].eq_ignore_ascii_case(b"auth")),
+        _ => false,
+    }
+}
