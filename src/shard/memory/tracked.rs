@@ -25,6 +25,11 @@ pub type Changed<'a> = Option<&'a [&'a [u8]]>;
 /// Tells a client, once the log has got there.
 type Tell = Box<dyn Fn(Changed<'_>, Lsn) + Send + Sync>;
 
+/// A key, or the beginning of keys.
+type Key = Box<[u8]>;
+/// Those who keep copies of a key, by their clients' ids.
+type Keepers = SmallVec<[Arc<Tracker>; 1]>;
+
 /// A client that keeps copies, from when it says so until it no longer does.
 pub struct Tracker {
     /// The client's id.
@@ -54,7 +59,7 @@ pub struct Trackers {
     all: Mutex<HashMap<u64, Arc<Tracker>>>,
     count: AtomicUsize,
     /// Beginnings of keys, and who is told of the keys that begin so.
-    prefixes: RwLock<Vec<(Box<[u8]>, Arc<Tracker>)>>,
+    prefixes: RwLock<Vec<(Key, Arc<Tracker>)>>,
     broadcasts: AtomicBool,
     /// Keys that are remembered, clients at them, and how many keys may be; 0 for any number.
     keys: AtomicUsize,
@@ -123,7 +128,7 @@ impl Trackers {
 
 /// Keys that a transaction has changed, by beginning and who is to be told of them all at once.
 #[derive(Default)]
-pub struct Broadcast(Vec<(Box<[u8]>, Arc<Tracker>, Vec<Box<[u8]>>)>);
+pub struct Broadcast(Vec<(Key, Arc<Tracker>, Vec<Key>)>);
 
 impl Broadcast {
     /// A key has changed.
@@ -163,8 +168,7 @@ impl Broadcast {
 /// The keys of a shard that somebody has a copy of.
 #[derive(Default)]
 pub struct Tracked {
-    /// By key, clients by their ids.
-    keys: HashMap<Box<[u8]>, SmallVec<[Arc<Tracker>; 1]>, foldhash::fast::RandomState>,
+    keys: HashMap<Key, Keepers, foldhash::fast::RandomState>,
     /// All shards'.
     pub trackers: Arc<Trackers>,
 }
