@@ -1,6 +1,7 @@
 //! The differential fuzzer, `tests/diff/difffuzz.py`: the same random commands on Redis 8.2 and on Tarn, replies and key spaces compared.
 //!
-//! `TARN_DIFF_COUNT` sets the commands per seed (10000), `TARN_DIFF_SEEDS` the seeds (`1,2`), of which every second one is for a
+//! `TARN_DIFF_COUNT` sets the commands per seed (10000), `TARN_DIFF_EVENTS_COUNT` those of which keyspace events are
+//! compared, too (3000), `TARN_DIFF_SEEDS` the seeds (`1,2`), of which every second one is for a
 //! Tarn that does with few what it else does with many, `TARN_DIFF_GROUPS` the groups of commands. What a machine without Python
 //! or Redis 8.2 does: see `common::server`.
 
@@ -27,8 +28,8 @@ fn setting(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
 }
 
-#[test]
-fn tarn_answers_as_redis_does() {
+/// Runs the fuzzer once for each seed, with so many commands each and these options besides.
+fn compare(seeds: &str, count: &str, options: &[&str]) {
     if !has_python("the differential fuzzer") {
         return;
     }
@@ -39,13 +40,13 @@ fn tarn_answers_as_redis_does() {
     let targets = [Kind::Tarn, Kind::ScaledTarn].map(|kind| Server::start(kind, &[]).expect("cargo builds tarn"));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/diff/difffuzz.py");
     let address = |server: &Server| format!("127.0.0.1:{}", server.port());
-    for (seed, target) in setting("TARN_DIFF_SEEDS", "1,2").split(',').zip(targets.iter().cycle()) {
+    for (seed, target) in seeds.split(',').zip(targets.iter().cycle()) {
         let mut command = Command::new("python3");
         command.arg("-B").arg(&script).args(["--ref", &address(&reference), "--target", &address(target)]);
-        command.args(["--seed", seed, "--count", &setting("TARN_DIFF_COUNT", "10000")]);
+        command.args(["--seed", seed, "--count", count]);
         command.args(["--groups", &setting("TARN_DIFF_GROUPS", GROUPS)]);
         command.args(["--skip", SKIP]);
-        command.args(["--since", "8.2", "--resp", "both", "--hll-bytes", "--unsigned-zero"]);
+        command.args(["--since", "8.2", "--resp", "both", "--hll-bytes", "--unsigned-zero"]).args(options);
         let output = command.output().unwrap_or_else(|e| panic!("python3: {e}"));
         let text = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -55,4 +56,15 @@ fn tarn_answers_as_redis_does() {
         assert!(text.contains("error text only 0, near 0,"), "seed {seed}:\n{text}");
         eprintln!("{text}");
     }
+}
+
+#[test]
+fn tarn_answers_as_redis_does() {
+    compare(&setting("TARN_DIFF_SEEDS", "1,2"), &setting("TARN_DIFF_COUNT", "10000"), &[]);
+}
+
+#[test]
+fn tarn_tells_of_keys_as_redis_does() {
+    let count = setting("TARN_DIFF_EVENTS_COUNT", "3000");
+    compare(&setting("TARN_DIFF_SEEDS", "1,2"), &count, &["--events", "--multi-db"]);
 }

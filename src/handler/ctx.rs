@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::events::Telling;
+use super::events::{MONITORED, Telling};
 use super::session::Multi;
 use super::{Effects, Error, Found, Result, Server, Session};
 use crate::codec::NsId;
@@ -30,8 +30,10 @@ pub struct Ctx<'a, 'e> {
     pub served: Served,
     /// It is a script's.
     pub scripted: bool,
-    /// Keyspace events.
-    pub(super) telling: Telling,
+    /// What is told of keys, if anybody hears it.
+    pub(super) telling: Option<Box<Telling>>,
+    /// Somebody is shown what runs.
+    pub(super) monitored: bool,
 }
 
 /// Whether a command has waited for a key before it runs.
@@ -73,12 +75,10 @@ impl<'a, 'e> Ctx<'a, 'e> {
     pub fn new(mut txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
         debug_assert_eq!(effects.len(), 0, "effects are taken between commands");
         txn.by = session.id;
-        let classes = server.events();
-        if classes != Classes::default() {
-            txn.looks = classes.has(Classes::OF_BEFORE);
-            txn.missed = classes.has(Classes::MISS).then(Vec::new);
-        }
-        Ctx { txn, session, effects, server, served: Served::No, scripted: false, telling: Telling::new(classes) }
+        let heard = server.heard.load(Ordering::Relaxed);
+        let telling = if heard == 0 { None } else { prepare(&mut txn, Classes::from_bits(heard)) };
+        let monitored = heard & MONITORED != 0;
+        Ctx { txn, session, effects, server, served: Served::No, scripted: false, telling, monitored }
     }
 
     /// Gives the cores back.
@@ -86,6 +86,16 @@ impl<'a, 'e> Ctx<'a, 'e> {
     pub fn into_lease(mut self) -> crate::shard::actor::Lease<'e> {
         std::mem::take(&mut self.txn.lease)
     }
+}
+
+/// Has a transaction note what is to be told of these classes.
+#[cold]
+fn prepare(txn: &mut Txn<'_, '_>, classes: Classes) -> Option<Box<Telling>> {
+    txn.looks = classes.has(Classes::OF_BEFORE);
+    if classes.has(Classes::MISS) {
+        txn.note_missed();
+    }
+    (classes != Classes::default()).then(|| Telling::new(classes))
 }
 
 impl Ctx<'_, '_> {

@@ -15,13 +15,11 @@
 
 use std::sync::Arc;
 
-use super::monitor::Monitors;
 use super::pubsub::{By, Name, Publication};
 use super::server::ThreadStats;
 use super::session::{Client, State};
 use super::table::Slot;
-use super::{Ctx, OwnedArgs, Session};
-use crate::log::Log;
+use super::{Ctx, OwnedArgs, Server, Session};
 use crate::meter;
 use crate::shard::memory::blocked::{End, Waiter};
 use crate::shard::memory::object::Kind;
@@ -127,12 +125,12 @@ impl Effects {
     /// The command has committed: who is killed or is to wait no more gets nothing from now on, not even of what the command
     /// itself has written.
     #[inline]
-    pub(super) fn at_commit(&self, log: &Log, monitors: &Monitors) {
+    pub(super) fn at_commit(&self, server: &Server) {
         for effect in &self.noted {
             match effect {
-                Effect::Show(line) => monitors.show(line),
+                Effect::Show(line) => server.show(line),
                 // Whatever whoever publishes has written before, who hears of it is to find.
-                Effect::Publish(publication) => publication.leave(log.last()),
+                Effect::Publish(publication) => publication.leave(server.engine.log.last()),
                 Effect::Kill(client) => client.doom(),
                 Effect::Unblock(client, waiter, end) if waiter.end(*end) => client.news.notify_one(),
                 _ => {}
@@ -163,7 +161,7 @@ impl Ctx<'_, '_> {
     /// The command has committed. What it publishes leaves when the log has got there.
     #[inline]
     pub fn at_commit(&self) {
-        self.effects.at_commit(&self.server.engine.log, &self.server.monitors);
+        self.effects.at_commit(self.server);
     }
 
     /// What the command, which has committed, waits for, if it does.

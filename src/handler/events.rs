@@ -137,7 +137,7 @@ mod all {
 pub use all::*;
 
 /// What a command has told so far of keyspace events.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Telling {
     /// The classes that are on.
     classes: Classes,
@@ -148,24 +148,42 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    /// A command begins.
-    #[inline]
-    pub(super) fn new(classes: Classes) -> Telling {
-        Telling { classes, ..Telling::default() }
+    /// A command begins, and some classes are on.
+    #[cold]
+    pub(super) fn new(classes: Classes) -> Box<Telling> {
+        Box::new(Telling { classes, from: Default::default(), instead: None })
     }
 }
+
+/// Beside the classes in [`Server`]'s `heard`.
+pub(super) const MONITORED: u32 = 1 << 31;
 
 impl Server {
     /// Classes of events that are published.
     #[inline]
     pub fn events(&self) -> Classes {
-        Classes::from_bits(self.events.load(Ordering::Relaxed))
+        Classes::from_bits(self.heard.load(Ordering::Relaxed))
+    }
+
+    /// Whether anybody is shown commands.
+    #[inline]
+    pub fn is_monitored(&self) -> bool {
+        self.heard.load(Ordering::Relaxed) & MONITORED != 0
+    }
+
+    /// Somebody, or nobody, is shown commands now.
+    pub(super) fn set_monitored(&self, on: bool) {
+        match on {
+            true => self.heard.fetch_or(MONITORED, Ordering::Relaxed),
+            false => self.heard.fetch_and(!MONITORED, Ordering::Relaxed),
+        };
     }
 
     /// Publishes events of these classes from now on.
     pub fn set_events(&self, classes: Classes) {
         let classes = if classes.tell_something() { classes } else { Classes::default() };
-        self.events.store(classes.bits(), Ordering::Relaxed);
+        let change = |heard: u32| Some(heard & MONITORED | classes.bits());
+        _ = self.heard.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         let of_sweeps = classes.has(Classes::EXPIRED) || classes.has(Classes::HASH) || classes.has(Classes::GENERIC);
         self.engine.hears_swept.store(of_sweeps, Ordering::Relaxed);
     }
@@ -211,40 +229,51 @@ impl Server {
 impl Ctx<'_, '_> {
     /// A command begins within this transaction; what the last one has told.
     #[inline]
-    pub(super) fn begin_telling(&mut self) -> Telling {
-        let before = self.telling;
-        if before.classes != Classes::default() {
-            self.telling = Telling { from: self.txn.begin_part(), instead: None, ..before };
-        }
-        before
+    pub(super) fn begin_telling(&mut self) -> Option<Telling> {
+        let part = self.telling.is_some().then(|| self.txn.begin_part());
+        let telling = self.telling.as_mut().zip(part);
+        telling.map(|(telling, from)| {
+            let classes = telling.classes;
+            std::mem::replace(&mut **telling, Telling { classes, from, instead: None })
+        })
     }
 
     /// It ends.
     #[inline]
-    pub(super) fn end_telling(&mut self, before: Telling) {
-        self.telling = before;
+    pub(super) fn end_telling(&mut self, before: Option<Telling>) {
+        if let (Some(telling), Some(before)) = (&mut self.telling, before) {
+            **telling = before;
+        }
     }
 
     /// The keys that the command changes have these events instead of its row's.
     #[inline]
     pub fn happens(&mut self, events: &'static [Event]) {
-        self.telling.instead = Some(events);
+        if let Some(telling) = &mut self.telling {
+            telling.instead = Some(events);
+        }
     }
 
     /// The command has run: tells what it has not told itself.
     #[inline]
     pub fn tell_changes(&mut self, command: &Command) {
-        if self.telling.classes != Classes::default() {
+        if self.telling.is_some() {
             self.tell_all(command);
         }
+    }
+
+    /// Where the command began, or where it last told of a key; what is changed from here on is told of on its own.
+    fn told(&mut self) -> crate::shard::txn::Mark {
+        let here = self.txn.begin_part();
+        self.telling.as_mut().map_or(here, |telling| std::mem::replace(&mut telling.from, here))
     }
 
     #[cold]
     fn tell_all(&mut self, command: &Command) {
         self.tell_missed();
-        let events = self.telling.instead.or(command.event.map(std::slice::from_ref));
-        let Some(events) = events else { return };
-        let from = self.telling.from;
+        let instead = self.telling.as_ref().and_then(|telling| telling.instead);
+        let Some(events) = instead.or(command.event.map(std::slice::from_ref)) else { return };
+        let from = self.told();
         for found in self.txn.changed_since(&from) {
             let object = self.txn.object(found);
             if object.ns == self.session.ns {
@@ -252,13 +281,12 @@ impl Ctx<'_, '_> {
                 self.tell_of(events, &key, object.kind, self.txn.before(found, &from));
             }
         }
-        self.telling.from = self.txn.begin_part();
     }
 
     /// Tells at once of a key of the session's database that has just been changed.
     #[inline]
     pub fn tell(&mut self, event: &'static Event, key: &[u8]) {
-        if self.telling.classes != Classes::default() {
+        if self.telling.is_some() {
             self.tell_one(event, key);
         }
     }
@@ -266,14 +294,14 @@ impl Ctx<'_, '_> {
     #[cold]
     fn tell_one(&mut self, event: &'static Event, key: &[u8]) {
         self.tell_missed();
-        let found = self.txn.changed_last(self.session.ns, key);
+        let (found, from) = (self.txn.changed_last(self.session.ns, key), self.told());
         let (kind, before) = match found {
-            Some(found) => (self.txn.object(found).kind, self.txn.before(found, &self.telling.from)),
+            Some(found) => (self.txn.object(found).kind, self.txn.before(found, &from)),
+            None if event.yields => return,
             // Nothing was changed; it is told all the same, as Redis does.
             None => (Kind::String, Before::Live(Kind::String)),
         };
         self.tell_of(std::slice::from_ref(event), key, kind, before);
-        self.telling.from = self.txn.begin_part();
     }
 
     /// Events of a key that holds this now, and held that before.
@@ -304,7 +332,7 @@ impl Ctx<'_, '_> {
     /// it replaced.
     #[inline]
     pub fn tell_put(&mut self, db: &[u8], ns: NsId, key: &[u8], events: &[(&Event, &[u8], &[u8])]) {
-        if self.telling.classes != Classes::default() {
+        if self.telling.is_some() {
             self.tell_put_somewhere(db, ns, key, events);
         }
     }
@@ -313,7 +341,8 @@ impl Ctx<'_, '_> {
     fn tell_put_somewhere(&mut self, db: &[u8], ns: NsId, key: &[u8], events: &[(&Event, &[u8], &[u8])]) {
         self.tell_missed();
         let Some(found) = self.txn.changed_last(ns, key) else { return };
-        let (now, before) = (self.txn.object(found).kind, self.txn.before(found, &self.telling.from));
+        let from = self.told();
+        let (now, before) = (self.txn.object(found).kind, self.txn.before(found, &from));
         if before == Before::Expired {
             self.tell_of_db(&EXPIRED, db, key);
         }
@@ -329,12 +358,12 @@ impl Ctx<'_, '_> {
 
     /// A value has come to a key and has gone at once, its time being past: what is told of that instead of `del`.
     pub fn tell_come_and_gone(&mut self, key: &[u8], events: &[&Event]) {
-        if self.telling.classes == Classes::default() {
+        if self.telling.is_none() {
             return;
         }
         self.tell_missed();
-        let found = self.txn.changed_last(self.session.ns, key);
-        match found.map_or(Before::Absent, |found| self.txn.before(found, &self.telling.from)) {
+        let (found, from) = (self.txn.changed_last(self.session.ns, key), self.told());
+        match found.map_or(Before::Absent, |found| self.txn.before(found, &from)) {
             Before::Live(was) if events[0].replaces => self.tell_replaced(key, was, Kind::String),
             Before::Live(_) => {}
             before => {
@@ -345,7 +374,6 @@ impl Ctx<'_, '_> {
             }
         }
         events.iter().for_each(|event| self.tell_plainly(event, key));
-        self.telling.from = self.txn.begin_part();
     }
 
     /// Looks at a key as a command that only reads does: it counts, and `keymiss` is told.
@@ -374,14 +402,14 @@ impl Ctx<'_, '_> {
 
     /// The same of another database.
     pub fn tell_of_db(&mut self, event: &Event, db: &[u8], key: &[u8]) {
-        if self.telling.classes.has(event.class) {
+        if self.telling.as_ref().is_some_and(|telling| telling.classes.has(event.class)) {
             let server = self.server;
             server.publish_event(event, db, key, |channel, text| _ = self.publish(false, channel, text));
         }
     }
 
     fn tell_missed(&mut self) {
-        let missed = self.txn.missed.as_mut().map(std::mem::take).unwrap_or_default();
+        let missed = self.txn.take_missed();
         missed.iter().for_each(|key| self.tell_plainly(&KEYMISS, key));
     }
 }

@@ -6,7 +6,6 @@
 //! number.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
@@ -14,28 +13,28 @@ use parking_lot::RwLock;
 use super::effects::Effect;
 use super::pubsub::Notice;
 use super::session::{Client, bits};
-use super::{Args, Command, Ctx, Error, Result, flags};
+use super::{Args, Command, Ctx, Error, Result, Server, flags};
 use crate::meter;
 use crate::util::words::quote;
 
 /// Those who are shown all commands.
 #[derive(Default)]
 pub struct Monitors {
-    count: AtomicUsize,
     clients: RwLock<Vec<Arc<Client>>>,
 }
 
-impl Monitors {
-    /// Whether there is anybody.
-    #[inline]
-    pub fn any(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-    }
-
-    /// Shows a line to all.
+impl Server {
+    /// Shows a line to all who look. If nobody does any more, no lines are made from now on.
     pub(super) fn show(&self, line: &Arc<[u8]>) {
-        for client in self.clients.read().iter() {
+        let clients = self.monitors.clients.read();
+        for client in clients.iter() {
             client.messages.put_notice(Notice::Line { to: client.id, line: line.clone() }, 0);
+        }
+        let nobody = clients.is_empty();
+        drop(clients);
+        if nobody {
+            let clients = self.monitors.clients.write();
+            self.set_monitored(!clients.is_empty());
         }
     }
 }
@@ -53,18 +52,19 @@ impl std::fmt::Debug for Monitoring {
 }
 
 impl Monitoring {
-    fn new(monitors: &Arc<Monitors>, client: &Arc<Client>) -> Monitoring {
-        monitors.clients.write().push(client.clone());
-        monitors.count.fetch_add(1, Ordering::Relaxed);
+    fn new(server: &Server, client: &Arc<Client>) -> Monitoring {
+        let mut clients = server.monitors.clients.write();
+        clients.push(client.clone());
+        server.set_monitored(true);
+        drop(clients);
         client.set_bit(bits::MONITOR, true);
-        Monitoring { monitors: monitors.clone(), client: client.clone() }
+        Monitoring { monitors: server.monitors.clone(), client: client.clone() }
     }
 }
 
 impl Drop for Monitoring {
     fn drop(&mut self) {
         self.monitors.clients.write().retain(|client| client.id != self.client.id);
-        self.monitors.count.fetch_sub(1, Ordering::Relaxed);
         self.client.set_bit(bits::MONITOR, false);
     }
 }
@@ -92,9 +92,9 @@ impl Ctx<'_, '_> {
         if !self.may_wait() {
             return Err(Error::err("ERR MONITOR isn't allowed for DENY BLOCKING client"));
         }
-        let (monitors, client) = (&self.server.monitors, &self.session.client);
+        let (server, client) = (self.server, &self.session.client);
         let is_new = self.session.monitoring.is_none();
-        self.session.monitoring.get_or_insert_with(|| Box::new(Monitoring::new(monitors, client)));
+        self.session.monitoring.get_or_insert_with(|| Box::new(Monitoring::new(server, client)));
         Ok(is_new)
     }
 
@@ -106,7 +106,7 @@ impl Ctx<'_, '_> {
     /// A command is about to run: those that show before what they run.
     #[inline]
     pub fn show_before(&mut self, command: &Command, args: Args<'_>) {
-        if self.server.monitors.any() && command.has(flags::SKIP_MONITOR) {
+        if self.monitored && command.has(flags::SKIP_MONITOR) {
             self.show(command, args);
         }
     }
@@ -114,7 +114,7 @@ impl Ctx<'_, '_> {
     /// A command has run.
     #[inline]
     pub fn show_after(&mut self, command: &Command, args: Args<'_>) {
-        if self.server.monitors.any() && !command.has(flags::SKIP_MONITOR) {
+        if self.monitored && !command.has(flags::SKIP_MONITOR) {
             self.show(command, args);
         }
     }
@@ -122,7 +122,7 @@ impl Ctx<'_, '_> {
     /// A command has failed, and what it had noted is taken back.
     #[inline]
     pub fn show_failed(&mut self, command: &Command, args: Args<'_>) {
-        if self.server.monitors.any() {
+        if self.monitored {
             self.show(command, args);
         }
     }

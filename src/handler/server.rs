@@ -173,8 +173,8 @@ pub struct Server {
     pub buffers: Buffers,
     /// Scripts that are known, and those that run.
     pub scripts: super::scripts::Scripts,
-    /// See [`Server::events`].
-    pub(super) events: AtomicU32,
+    /// What is heard of commands: classes of keyspace events, and whether anybody is shown them all.
+    pub(super) heard: AtomicU32,
     /// Those who are shown all commands.
     pub monitors: Arc<super::monitor::Monitors>,
     /// Pub/sub.
@@ -227,7 +227,7 @@ impl Server {
             clients: Default::default(),
             buffers: Buffers::default(),
             scripts: Default::default(),
-            events: 0.into(),
+            heard: 0.into(),
             monitors: Arc::default(),
             hub: Arc::default(),
             next_client: 1.into(),

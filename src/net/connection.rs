@@ -572,7 +572,7 @@ impl Connection {
     fn may_publish(&self, session: &Session, command: &Command) -> bool {
         let server = &self.worker.server;
         let tells = || server.events().tell_something() || server.engine.trackers.any();
-        server.monitors.any() || session.may_publish(command) || tells() && session.writes(command)
+        server.is_monitored() || session.may_publish(command) || tells() && session.writes(command)
     }
 
     /// Adds to a counter of the thread.

@@ -380,6 +380,9 @@ fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> R
     }
     if let Some(list) = list {
         list.finish_new(ctx, 0)?;
+        if let Some(key) = options.store {
+            ctx.tell(&events::SORTSTORE, key);
+        }
         out.int(count as i64);
     }
     Ok(())
@@ -441,7 +444,6 @@ const COST: &str = "O(N+M*log(M)) where N is the number of elements and M the nu
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("sort", sort, -2, flags::WRITE | flags::DENYOOM | COMMON, Group::Generic)
-        .tells(&events::SORTSTORE)
         .keys(&[SOURCE, LOOKED_AT, STORED])
         .named_by(named)
         .help("1.0.0", "Sorts the elements of a list, set or sorted set; stores them if so asked.")

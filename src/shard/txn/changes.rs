@@ -6,9 +6,10 @@ use super::undo::Undo;
 use super::{Found, Mark, Txn};
 use crate::codec::NsId;
 use crate::log::Lsn;
+use crate::meter;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::table::Index;
-use crate::shard::memory::tracked::Tracker;
+use crate::shard::memory::tracked::{Broadcast, Tracker};
 
 /// What a key held before it was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +36,48 @@ pub enum Swept {
 /// The same with its key.
 pub type SweptKey = (Swept, NsId, Box<[u8]>);
 
+/// What a transaction gathers for those who want to be told.
+#[derive(Default)]
+pub struct News {
+    /// Keys that were looked up in vain, where that is to be told.
+    missed: Option<Vec<Box<[u8]>>>,
+    /// What a sweep has removed, where that is to be told.
+    swept: Option<Vec<SweptKey>>,
+    /// Changes for those who have asked for beginnings of keys.
+    pub(super) broadcast: Broadcast,
+}
+
+impl News {
+    /// Of a sweep.
+    pub(in crate::shard) fn of_sweep() -> Box<News> {
+        Box::new(News { swept: Some(Vec::new()), ..News::default() })
+    }
+
+    /// What the sweep has removed.
+    pub(in crate::shard) fn take_swept(&mut self) -> Vec<SweptKey> {
+        self.swept.take().unwrap_or_default()
+    }
+
+    #[cold]
+    pub(super) fn missed(&mut self, key: &[u8]) {
+        if let Some(missed) = &mut self.missed {
+            _ = meter::hold(key.len() + size_of::<Box<[u8]>>());
+            missed.push(key.into());
+        }
+    }
+}
+
 impl Txn<'_, '_> {
+    /// Keys that are looked up in vain are noted from now on.
+    pub fn note_missed(&mut self) {
+        self.news.get_or_insert_default().missed = Some(Vec::new());
+    }
+
+    /// Those that were noted since they were last taken.
+    pub fn take_missed(&mut self) -> Vec<Box<[u8]>> {
+        self.news.as_mut().and_then(|news| news.missed.as_mut()).map(std::mem::take).unwrap_or_default()
+    }
+
     /// What is changed from here on is told of on its own.
     pub fn begin_part(&mut self) -> Mark {
         self.part = self.set.touched.len();
@@ -103,7 +145,7 @@ impl Txn<'_, '_> {
 
     /// Notes that a sweep has removed something, if anybody wants to know.
     pub(in crate::shard) fn note_swept(&mut self, found: Found, what: Swept) {
-        if let Some(swept) = &mut self.swept {
+        if let Some(swept) = self.news.as_mut().and_then(|news| news.swept.as_mut()) {
             let object = self.lease[found.at as usize].table.at(found.index);
             swept.push((what, object.ns, object.key().into()));
         }

@@ -81,7 +81,9 @@ impl Txn<'_, '_> {
             let (at, tells) = self.set.touched[i];
             self.stamp(at, tells, lsn);
         }
-        self.broadcast.tell(lsn);
+        if let Some(news) = &mut self.news {
+            news.broadcast.tell(lsn);
+        }
         self.set.touched.clear();
         self.part = 0;
         self.set.give_back();
@@ -155,7 +157,7 @@ impl Txn<'_, '_> {
             let (key, trackers): (Box<[u8]>, _) = (object.key().into(), core.tracked.trackers.clone());
             core.tracked.changed(&key, self.by, lsn);
             if trackers.broadcasts() {
-                self.broadcast.changed(&trackers, &key, self.by);
+                self.news.get_or_insert_default().broadcast.changed(&trackers, &key, self.by);
             }
         }
         let object = core.table.at_mut(at.index);

@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::log::Lsn;
 use crate::meter;
 
-use changes::SweptKey;
+use changes::News;
 use rest::Rests;
 use undo::{NamesBefore, Undo};
 
@@ -44,7 +44,6 @@ use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Body, Kind, Object, state};
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
-use crate::shard::memory::tracked::Broadcast;
 use crate::shard::memory::watched::Watcher;
 use crate::shard::router::{Router, ShardId};
 
@@ -132,14 +131,10 @@ pub struct Txn<'a, 'e> {
     pub looks: bool,
     /// Where in what was touched the part begins that is told of on its own.
     part: usize,
-    /// Keys that were looked up in vain, where that is to be told.
-    pub missed: Option<Vec<Box<[u8]>>>,
     /// The client that writes; 0 for none.
     pub by: u64,
-    /// What is told to those who have asked for beginnings of keys.
-    broadcast: Broadcast,
-    /// What a sweep has removed, where that is to be told.
-    pub(in crate::shard) swept: Option<Vec<SweptKey>>,
+    /// What is gathered for others; mostly nobody wants it.
+    pub(in crate::shard) news: Option<Box<News>>,
 }
 
 impl<'a, 'e> Txn<'a, 'e> {
@@ -167,10 +162,8 @@ impl<'a, 'e> Txn<'a, 'e> {
             stays: false,
             looks: false,
             part: 0,
-            missed: None,
             by: 0,
-            broadcast: Broadcast::default(),
-            swept: None,
+            news: None,
         }
     }
 
@@ -262,9 +255,8 @@ impl<'a, 'e> Txn<'a, 'e> {
     fn miss(&mut self, key: &[u8]) {
         if self.count_hits {
             self.misses += 1;
-            if let Some(missed) = &mut self.missed {
-                _ = meter::hold(key.len() + size_of::<Box<[u8]>>());
-                missed.push(key.into());
+            if let Some(news) = &mut self.news {
+                news.missed(key);
             }
         }
     }

@@ -40,6 +40,7 @@ fn msetnx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     for at in (1..args.len()).step_by(2) {
         ctx.set_string(&args[at], &args[at + 1], 0)?;
+        ctx.tell(&events::SET, &args[at]);
     }
     out.int(1);
     Ok(())
@@ -95,7 +96,6 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.1", "Makes several keys hold a string each, all at once.")
         .syntax("key value [key value ...]", "O(N) where N is the number of keys."),
     Command::new("msetnx", msetnx, -3, WRITE, Group::String)
-        .tells(&events::SET)
         .keys(&[KeySpec::range(1, -1, 2, key::OW | key::INSERT)])
         .help("1.0.1", "Makes several keys hold a string each if none of them is there.")
         .syntax("key value [key value ...]", "O(N) where N is the number of keys."),
