@@ -176,3 +176,28 @@ fn what_is_remembered_is_bounded() {
         cacher.copies.len() <= 1000
     });
 }
+
+/// What a served XREAD has read is told of after its reply.
+#[test]
+fn a_notice_does_not_overtake_the_reply_of_one_who_was_served() {
+    let server = Server::built(Kind::Tarn, &["--io-threads", "4"]);
+    let mut cacher = Cacher::new(&server, "");
+    let mut writer = server.client();
+    for round in 0..200 {
+        cacher.client.send_raw(&encode(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"])).unwrap();
+        until("it waits", || writer.info("clients", "blocked_clients") == 1);
+        let add = encode(&["XADD", "s", "*", "f", "v"]);
+        let requests: Vec<u8> =
+            [&add, &encode(&["SET", "t", "v"]), &add, &add].into_iter().flatten().copied().collect();
+        writer.send_raw(&requests).unwrap();
+        (0..4).for_each(|_| _ = writer.read().unwrap());
+        cacher.reply();
+        // The entries that came behind the first make the reply out of date.
+        let told = cacher.told;
+        until(&format!("round {round}: it is told"), || {
+            cacher.client.send_raw(&encode(&["PING"])).unwrap();
+            cacher.reply();
+            cacher.told > told
+        });
+    }
+}

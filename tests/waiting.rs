@@ -334,3 +334,18 @@ fn nobody_waits_for_a_long_command_but_who_writes_its_keys() {
     assert_eq!(client.call("SCARD set"), Value::Int(MEMBERS as i64 + 2));
     assert_eq!(client.call("SCARD copy"), Value::Int(1));
 }
+
+/// QUIT behind a command that runs elsewhere closes the connection, like one that comes alone.
+#[test]
+fn who_quits_behind_a_command_that_runs_elsewhere_is_closed() {
+    let server = Server::tarn(&[]);
+    for command in [vec!["EVAL", "for i = 1, 300000 do end return 1", "0"], vec!["WAIT", "1", "100"]] {
+        for end in [encode(&["QUIT"]), b"*x\r\n".to_vec()] {
+            let mut client = server.client();
+            client.send_raw(&[encode(&command), end].concat()).unwrap();
+            assert!(client.read().unwrap().int().is_some());
+            client.read().unwrap();
+            assert!(matches!(client.read(), Err(Gone::Closed)), "{command:?}");
+        }
+    }
+}

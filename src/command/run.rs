@@ -147,6 +147,7 @@ pub fn start(
     let slot_id = table().slot(id, command);
     session.client.command.store(slot_id, Ordering::Relaxed);
     if let Err(error) = check(runner, session, command, container, call.args) {
+        session.end_caching();
         refuse(&runner.stats, slot_id, session, out, &error);
         return Outcome::Done;
     }
@@ -487,7 +488,6 @@ fn under_lease<'e>(
         ctx.remember(command, call.args);
         ctx.show_after(command, call.args);
     }
-    ctx.end_caching(command);
     let too_long = |out: &Reply| out.len() - begin > most_reply;
     let result = result.and_then(|()| meter::fits());
     let result = result.and_then(|()| if too_long(out) { Err(Error::TooMuch) } else { Ok(()) });
@@ -522,6 +522,10 @@ fn under_lease<'e>(
             }
         }
     };
+    // One that is run again, or waits, has not ended.
+    if result.is_ok() {
+        ctx.end_caching(command);
+    }
     let waiting = ctx.txn.let_go();
     if !waiting.is_empty() {
         // They find the cores taken here, or run what else has waited: not on this thread, which has them.

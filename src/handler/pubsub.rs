@@ -6,8 +6,8 @@
 //! | [`Hub`] | of each channel and pattern, which network threads have how many subscribers |
 //! | a network thread (`net/subscribers.rs`) | of each channel and pattern, which of its connections |
 //!
-//! PUBLISH asks the hub how many will hear it and leaves the message with the threads that have them; it gets there when the
-//! publisher's reply may leave ([`Effect`]). Channels are spread over many locks by their names; patterns, of which there are
+//! PUBLISH asks the hub how many will hear it and leaves the message with the threads that have them; it leaves when the command
+//! commits ([`Effect`]), and is written to subscribers when the log has got there. Channels are spread over many locks by their names; patterns, of which there are
 //! few, are behind one that is not touched as long as there are none.
 //!
 //! A subscription counts from when its command runs. Messages come after the reply to it, as its connection gives itself to
@@ -91,7 +91,7 @@ pub enum Notice {
         /// It is another one's notice.
         redirected: bool,
         /// The keys.
-        keys: Option<Vec<Box<[u8]>>>,
+        keys: Option<Arc<[Box<[u8]>]>>,
     },
     /// MONITOR: a command has run.
     Line {

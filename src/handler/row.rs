@@ -39,8 +39,8 @@ pub mod flags {
     pub const NO_MANDATORY_KEYS: u32 = 1 << 21;
     /// May write or publish, though it is no command that writes.
     pub const MAY_WRITE: u32 = 1 << 22;
-    /// CLIENT CACHING: what it says is about the next command.
-    pub const SETS_CACHING: u32 = 1 << 23;
+    /// CLIENT: what CLIENT CACHING says is about the next command of another name.
+    pub const KEEPS_CACHING: u32 = 1 << 23;
     /// Needs the lease of all shards.
     pub const ALL_SHARDS: u32 = 1 << 24;
     /// Always runs on a shard's thread: it walks or waits.

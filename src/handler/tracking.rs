@@ -6,8 +6,8 @@
 //! overtakes the reply that it makes out of date: the thread keeps it back as long as a command of the connection runs
 //! elsewhere.
 //!
-//! A run of a command that is taken back may have left the client remembered, or tracking turned on or off: the run that
-//! follows does the same again, and who is told too often loses nothing.
+//! A run of a command that is taken back may have left the client remembered: who is told too often loses nothing. CLIENT
+//! TRACKING itself has no keys and is run once, but within an EXEC that is run again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::keys::keys_of;
 use super::pubsub::Notice;
 use super::session::{Client, bits};
-use super::{Args, Command, Ctx, flags};
+use super::{Args, Command, Ctx, Session, flags};
 use crate::log::Lsn;
 use crate::shard::memory::tracked::{Changed, Tracker, Trackers};
 
@@ -44,7 +44,7 @@ struct Link {
 
 impl Link {
     fn tell(&self, changed: Changed<'_>, need: Lsn) {
-        let keys = || changed.map(|keys| keys.iter().map(|key| Box::from(*key)).collect());
+        let keys = || changed.cloned();
         let redirect = self.redirect.lock().clone();
         match redirect {
             None => {
@@ -168,9 +168,17 @@ impl Ctx<'_, '_> {
     /// A command has run that is not part of another one: CLIENT CACHING was about it.
     #[inline]
     pub fn end_caching(&mut self, command: &Command) {
-        if let Some(tracking) = &mut self.session.tracking
-            && !command.has(flags::SETS_CACHING)
-            && self.session.multi.is_none()
+        if self.session.tracking.is_some() && !command.has(flags::KEEPS_CACHING) {
+            self.session.end_caching();
+        }
+    }
+}
+
+impl Session {
+    /// What CLIENT CACHING has said was about the command that has just run, or failed; within MULTI it is about all.
+    pub fn end_caching(&mut self) {
+        if let Some(tracking) = &mut self.tracking
+            && self.multi.is_none()
         {
             tracking.caching = false;
         }

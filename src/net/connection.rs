@@ -167,7 +167,7 @@ impl Connection {
     }
 
     /// Tells what the buffers take. If those of all connections take too much by now, the largest are closed.
-    fn account(&self, state: &State) {
+    pub(super) fn account(&self, state: &State) {
         let (client, server) = (&*self.client, &self.worker.server);
         // As long as the session is away, its queue is what it was.
         if let Some(session) = &state.session {
@@ -221,7 +221,8 @@ impl Connection {
                 }
                 self.account(state);
                 match stop {
-                    Stop::Dry if !state.broken => {}
+                    // One that is to be closed reads nothing more.
+                    Stop::Dry if !state.broken && !state.closing => {}
                     Stop::Dry | Stop::Full => continue,
                     stop => return Poll::Ready(stop),
                 }
@@ -409,6 +410,9 @@ impl Connection {
                 state.drop_output();
                 return Some(Stop::Close);
             }
+            if let Some(session) = &mut state.session {
+                session.end_caching();
+            }
             unknown(state.session.as_deref_mut(), args, &mut state.out);
             self.worker.runner.borrow().stats.count_error(&state.out.as_slice()[begin..]);
             return self.after(state, begin);
@@ -531,7 +535,7 @@ impl Connection {
         self.need.set(self.need.get().max(finished.need));
         self.note(state, finished.effects);
         let stop = self.after(state, begin);
-        self.push_held(state);
+        self.push_notices(state);
         self.reply_soon(state);
         match stop {
             Some(Stop::Park(parked)) => Some(parked),

@@ -10,7 +10,6 @@ use super::connection::Connection;
 use super::state::State;
 use crate::handler::effects::Effect;
 use crate::handler::pubsub::{By, Name};
-use crate::handler::session::bits::BLOCKED;
 use crate::log::Lsn;
 
 impl Connection {
@@ -84,12 +83,18 @@ impl Connection {
     }
 
     /// The same for a notice that what the connection has read is out of date: not before the reply that says it.
-    pub(super) fn push_notice(&self, notice: &[u8], need: Lsn) -> bool {
-        let runs_elsewhere = || self.client.bits.load(Ordering::Relaxed) & BLOCKED == 0;
+    pub(super) fn push_notice(self: &Rc<Self>, notice: &[u8], need: Lsn) -> bool {
+        // Who waits for a key has read nothing yet that it will be told of; who is being served may have.
+        let waits = || self.client.waits_for().is_some_and(|waiter| waiter.waits());
         let mut state = self.state.borrow_mut();
-        if state.session.is_none() && runs_elsewhere() && !state.deaf {
-            self.need.set(self.need.get().max(need));
-            state.held.extend_from_slice(notice);
+        if state.session.is_none() && !waits() {
+            if !state.deaf && !state.broken {
+                self.need.set(self.need.get().max(need));
+                state.notices.extend_from_slice(notice);
+                // They count against the limits like what is in the output.
+                self.reply_soon(&mut state);
+                self.account(&state);
+            }
             return false;
         }
         drop(state);
@@ -97,10 +102,10 @@ impl Connection {
     }
 
     /// The reply is there that notices were held back for.
-    pub(super) fn push_held(&self, state: &mut State) {
-        if !state.held.is_empty() {
+    pub(super) fn push_notices(&self, state: &mut State) {
+        if !state.notices.is_empty() {
             let begin = state.out.len();
-            state.out.raw(&std::mem::take(&mut state.held));
+            state.out.raw(&std::mem::take(&mut state.notices));
             let end = state.out.len();
             state.pushed.push(begin..end);
         }

@@ -56,7 +56,7 @@ pub(super) struct State {
     /// Messages in `out`: where they stand. They are not of the log.
     pub(super) pushed: Vec<std::ops::Range<usize>>,
     /// Notices that come after the reply of the command that runs elsewhere.
-    pub(super) held: Vec<u8>,
+    pub(super) notices: Vec<u8>,
     /// What the connection hears, for the end.
     pub(super) hears: HashSet<(By, Name), foldhash::fast::RandomState>,
 }
@@ -86,7 +86,7 @@ impl State {
             more: false,
             stalled: false,
             pushed: Vec::new(),
-            held: Vec::new(),
+            notices: Vec::new(),
             hears: HashSet::default(),
         }
     }
@@ -107,7 +107,7 @@ impl State {
             + taken(self.sending.len(), self.sending.capacity())
             + self.reads.as_ref().map_or(0, Reads::memory_bytes)
             + self.effect_bytes
-            + self.held.capacity()
+            + self.notices.capacity()
     }
 
     /// Makes room for so many bytes more of a request: twice what there was, as vectors do, but no more than the request
@@ -139,7 +139,7 @@ impl State {
     }
 
     pub(super) fn pending_bytes(&self) -> usize {
-        self.out.len() + self.held.len() + self.sending.len() - self.sent
+        self.out.len() + self.notices.len() + self.sending.len() - self.sent
     }
 
     /// Parses up to `most` commands. An error is told after the commands before it have run.
@@ -222,6 +222,7 @@ impl State {
     pub(super) fn drop_output(&mut self) {
         self.replies = 0;
         self.pushed.clear();
+        self.notices = Vec::new();
         self.out.give_back(KEEP);
         self.finish_sending();
     }

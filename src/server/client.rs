@@ -369,12 +369,12 @@ fn client_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 const fn sub(name: &'static str, run: crate::handler::Run, arity: i32, more: u32) -> Command {
-    let flags = flags::LOADING | flags::STALE | flags::NOSCRIPT | more;
+    let flags = flags::LOADING | flags::STALE | flags::NOSCRIPT | flags::KEEPS_CACHING | more;
     Command::new(name, run, arity, flags, Group::Connection)
 }
 
 const SUBCOMMANDS: &[Command] = &[
-    sub("caching", caching, 3, flags::SETS_CACHING)
+    sub("caching", caching, 3, 0)
         .help("6.0.0", "Says whether the keys of the next command are tracked.")
         .syntax("<YES | NO>", "O(1)"),
     sub("capa", capa, -3, flags::ALLOW_BUSY)

@@ -11,7 +11,7 @@
 //!
 //! Keys that are remembered are bounded in sum: beyond that some are forgotten, and told of as if they had changed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -21,14 +21,19 @@ use smallvec::SmallVec;
 use crate::log::Lsn;
 
 /// What has changed: these keys, or with `None` everything.
-pub type Changed<'a> = Option<&'a [&'a [u8]]>;
+pub type Changed<'a> = Option<&'a Arc<[Key]>>;
 /// Tells a client, once the log has got there.
 type Tell = Box<dyn Fn(Changed<'_>, Lsn) + Send + Sync>;
 
 /// A key, or the beginning of keys.
-type Key = Box<[u8]>;
+pub type Key = Box<[u8]>;
 /// Those who keep copies of a key, by their clients' ids.
 type Keepers = SmallVec<[Arc<Tracker>; 1]>;
+
+/// Keys that are forgotten at once, if there are too many.
+const FORGOTTEN: usize = 16;
+/// Clients at a key from which on those that have ended are looked for.
+const MANY_KEEPERS: usize = 16;
 
 /// A client that keeps copies, from when it says so until it no longer does.
 pub struct Tracker {
@@ -36,8 +41,8 @@ pub struct Tracker {
     pub client: u64,
     /// What it changes itself it is not told of.
     pub noloop: AtomicBool,
-    ended: AtomicBool,
-    tell: Tell,
+    /// `None` once it has ended: nothing of the client is kept for its sake.
+    tell: RwLock<Option<Tell>>,
 }
 
 impl std::fmt::Debug for Tracker {
@@ -49,7 +54,17 @@ impl std::fmt::Debug for Tracker {
 impl Tracker {
     /// Whether it is to be told of a change by this client.
     fn hears(&self, by: u64) -> bool {
-        !(self.ended.load(Ordering::Relaxed) || self.client == by && self.noloop.load(Ordering::Relaxed))
+        !(self.client == by && self.noloop.load(Ordering::Relaxed))
+    }
+
+    fn tell(&self, changed: Changed<'_>, need: Lsn) {
+        if let Some(tell) = &*self.tell.read() {
+            tell(changed, need);
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.tell.read().is_none()
     }
 }
 
@@ -59,7 +74,7 @@ pub struct Trackers {
     all: Mutex<HashMap<u64, Arc<Tracker>>>,
     count: AtomicUsize,
     /// Beginnings of keys, and who is told of the keys that begin so.
-    prefixes: RwLock<Vec<(Key, Arc<Tracker>)>>,
+    prefixes: RwLock<BTreeMap<Key, Vec<Arc<Tracker>>>>,
     broadcasts: AtomicBool,
     /// Keys that are remembered, clients at them, and how many keys may be; 0 for any number.
     keys: AtomicUsize,
@@ -70,7 +85,7 @@ pub struct Trackers {
 impl Trackers {
     /// A client keeps copies from now on.
     pub fn begin(&self, client: u64, noloop: bool, tell: Tell) -> Arc<Tracker> {
-        let tracker = Arc::new(Tracker { client, noloop: noloop.into(), ended: false.into(), tell });
+        let tracker = Arc::new(Tracker { client, noloop: noloop.into(), tell: RwLock::new(Some(tell)) });
         let mut all = self.all.lock();
         all.insert(client, tracker.clone());
         self.count.store(all.len(), Ordering::Relaxed);
@@ -79,20 +94,23 @@ impl Trackers {
 
     /// It is told of all keys that begin so.
     pub fn broadcast(&self, tracker: &Arc<Tracker>, prefix: &[u8]) {
-        self.prefixes.write().push((prefix.into(), tracker.clone()));
+        self.prefixes.write().entry(prefix.into()).or_default().push(tracker.clone());
         self.broadcasts.store(true, Ordering::Relaxed);
     }
 
     /// It keeps none any more. What is remembered of it goes when its keys change.
     pub fn end(&self, tracker: &Arc<Tracker>) {
-        tracker.ended.store(true, Ordering::Relaxed);
+        *tracker.tell.write() = None;
         let mut all = self.all.lock();
         all.remove(&tracker.client);
         self.count.store(all.len(), Ordering::Relaxed);
         drop(all);
         if self.broadcasts.load(Ordering::Relaxed) {
             let mut prefixes = self.prefixes.write();
-            prefixes.retain(|(_, other)| !Arc::ptr_eq(other, tracker));
+            prefixes.retain(|_, trackers| {
+                trackers.retain(|other| !Arc::ptr_eq(other, tracker));
+                !trackers.is_empty()
+            });
             self.broadcasts.store(!prefixes.is_empty(), Ordering::Relaxed);
         }
     }
@@ -122,45 +140,54 @@ impl Trackers {
 
     /// Everything has changed.
     pub fn tell_all(&self, need: Lsn) {
-        self.all.lock().values().for_each(|tracker| (tracker.tell)(None, need));
+        self.all.lock().values().for_each(|tracker| tracker.tell(None, need));
     }
 }
 
-/// Keys that a transaction has changed, by beginning and who is to be told of them all at once.
+/// Keys that a transaction has changed, by the beginnings that somebody has asked for.
 #[derive(Default)]
-pub struct Broadcast(Vec<(Key, Arc<Tracker>, Vec<Key>)>);
+pub struct Broadcast {
+    keys: BTreeMap<Key, Vec<Key>>,
+    trackers: Option<Arc<Trackers>>,
+    by: u64,
+}
 
 impl Broadcast {
-    /// A key has changed.
+    /// A key has changed, by this client.
     #[cold]
-    pub fn changed(&mut self, trackers: &Trackers, key: &[u8], by: u64) {
-        for (prefix, tracker) in trackers.prefixes.read().iter() {
-            if !key.starts_with(prefix) || !tracker.hears(by) {
-                continue;
-            }
-            match self.0.iter_mut().find(|(of, other, _)| of == prefix && Arc::ptr_eq(other, tracker)) {
-                Some((_, _, keys)) => keys.push(key.into()),
-                None => self.0.push((prefix.clone(), tracker.clone(), vec![key.into()])),
-            }
+    pub fn changed(&mut self, trackers: &Arc<Trackers>, key: &[u8], by: u64) {
+        (self.trackers, self.by) = (Some(trackers.clone()), by);
+        let prefixes = trackers.prefixes.read();
+        let mut matches = |prefix: &[u8]| match self.keys.get_mut(prefix) {
+            Some(keys) => keys.push(key.into()),
+            None => _ = self.keys.insert(prefix.into(), vec![key.into()]),
+        };
+        // Whatever there is less of is gone through.
+        if prefixes.len() <= key.len() {
+            prefixes.keys().filter(|prefix| key.starts_with(prefix)).for_each(|prefix| matches(prefix));
+        } else {
+            let beginnings = (0..=key.len()).map(|len| &key[..len]);
+            beginnings.filter(|prefix| prefixes.contains_key(*prefix)).for_each(matches);
         }
     }
 
     /// Tells everybody, prefixes and keys in order.
     #[inline]
     pub fn tell(&mut self, need: Lsn) {
-        if !self.0.is_empty() {
-            self.tell_some(need);
+        if let Some(trackers) = self.trackers.take() {
+            self.tell_some(&trackers, need);
         }
     }
 
     #[cold]
-    fn tell_some(&mut self, need: Lsn) {
-        self.0.sort_by(|(a, ..), (b, ..)| a.cmp(b));
-        for (_, tracker, mut keys) in self.0.drain(..) {
+    fn tell_some(&mut self, trackers: &Trackers, need: Lsn) {
+        let prefixes = trackers.prefixes.read();
+        for (prefix, mut keys) in std::mem::take(&mut self.keys) {
             keys.sort_unstable();
             keys.dedup();
-            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-            (tracker.tell)(Some(&keys), need);
+            let keys: Arc<[Key]> = keys.into();
+            let all = prefixes.get(&prefix).into_iter().flatten();
+            all.filter(|tracker| tracker.hears(self.by)).for_each(|tracker| tracker.tell(Some(&keys), need));
         }
     }
 }
@@ -193,7 +220,8 @@ impl Tracked {
             self.trackers.items.fetch_add(1, Ordering::Relaxed);
             let most = self.trackers.most_keys.load(Ordering::Relaxed);
             if most != 0 && count > most {
-                self.forget_some(key, need);
+                // More than one, as there may be fewer than there were.
+                (0..FORGOTTEN.min(count - most)).for_each(|_| self.forget_some(key, need));
             }
             return;
         };
@@ -203,6 +231,12 @@ impl Tracked {
             Err(at) => {
                 clients.insert(at, tracker.clone());
                 self.trackers.items.fetch_add(1, Ordering::Relaxed);
+                // Those that have ended go at the latest when the others' number has doubled.
+                if clients.len() >= MANY_KEEPERS && clients.len().is_power_of_two() {
+                    let before = clients.len();
+                    clients.retain(|tracker| !tracker.has_ended());
+                    self.trackers.items.fetch_sub(before - clients.len(), Ordering::Relaxed);
+                }
             }
         }
     }
@@ -221,7 +255,8 @@ impl Tracked {
         let Some(clients) = self.keys.remove(key) else { return };
         self.trackers.keys.fetch_sub(1, Ordering::Relaxed);
         self.trackers.items.fetch_sub(clients.len(), Ordering::Relaxed);
-        clients.iter().filter(|tracker| tracker.hears(by)).for_each(|tracker| (tracker.tell)(Some(&[key]), need));
+        let keys: Arc<[Key]> = [key.into()].into();
+        clients.iter().filter(|tracker| tracker.hears(by)).for_each(|tracker| tracker.tell(Some(&keys), need));
         if self.keys.capacity() > 1024 && self.keys.len() < self.keys.capacity() / 8 {
             self.keys.shrink_to_fit();
         }
@@ -280,17 +315,18 @@ mod tests {
 
     #[test]
     fn a_broadcast_tells_of_all_keys_of_a_commit_at_once() {
-        let (trackers, told) = (Trackers::default(), Told::default());
+        let (trackers, told) = (Arc::new(Trackers::default()), Told::default());
         let [a, b] = [(1, false), (2, true)].map(|(client, noloop)| tracker(&trackers, &told, client, noloop));
         trackers.broadcast(&a, b"");
         trackers.broadcast(&b, b"x");
         trackers.broadcast(&b, b"y");
         let mut broadcast = Broadcast::default();
         [&b"y1"[..], b"k", b"x2", b"k"].iter().for_each(|key| broadcast.changed(&trackers, key, 5));
-        broadcast.changed(&trackers, b"x3", 2);
         broadcast.tell(4);
         broadcast.tell(5);
-        assert_eq!(*told.lock(), ["1 4 k,x2,x3,y1", "2 4 x2", "2 4 y1"]);
+        broadcast.changed(&trackers, b"x3", 2);
+        broadcast.tell(6);
+        assert_eq!(*told.lock(), ["1 4 k,x2,y1", "2 4 x2", "2 4 y1", "1 6 x3"]);
         assert_eq!(trackers.counts(), [2, 0, 0, 3]);
         trackers.end(&b);
         trackers.end(&a);

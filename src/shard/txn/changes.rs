@@ -126,10 +126,8 @@ impl Txn<'_, '_> {
     /// emptied.
     pub fn forget_copies(&mut self, need: Lsn) {
         let Some(trackers) = self.lease.first().map(|core| core.tracked.trackers.clone()) else { return };
-        if trackers.any() {
-            self.lease.iter_mut().for_each(|core| core.tracked.clear());
-            trackers.tell_all(need);
-        }
+        self.lease.iter_mut().for_each(|core| core.tracked.clear());
+        trackers.tell_all(need);
     }
 
     /// Removes an object of the core at this place of the lease: its time is past.
