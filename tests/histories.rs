@@ -50,7 +50,7 @@ struct Round {
 impl Round {
     fn of(seed: u64, number: u64) -> Round {
         let (prefix, service) =
-            if number % 2 == 0 { (Prefix("{t}"), Service::AtOnce) } else { (Prefix("k"), Service::Soon) };
+            if number.is_multiple_of(2) { (Prefix("{t}"), Service::AtOnce) } else { (Prefix("k"), Service::Soon) };
         Round { number, seed, prefix, service, single: number % 6 < 2 }
     }
 
@@ -78,16 +78,18 @@ impl Round {
         let answer = |(op, requests): (Op, Vec<Vec<String>>)| {
             let reply = requests.iter().map(|_| client.read().unwrap()).last().unwrap();
             let answered = began.elapsed().as_nanos() as u64;
-            Done { op, reply: plain(reply, self.prefix), asked, answered }
+            Done { op, reply: plain(reply, self.prefix), asked, answered, waited: None }
         };
         ops.into_iter().zip(requests).map(answer).collect()
     }
 
-    /// All clients at once; then one looks at everything.
+    /// All clients at once, while the last one sees who waits; then that one looks at everything.
     fn record(self, clients: &mut [Client], start: &State) -> History {
         let (barrier, began) = (Barrier::new(CLIENTS), Instant::now());
-        let mut done: Vec<Vec<Done>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = clients[..CLIENTS]
+        let [clients @ .., last] = clients else { unreachable!("somebody is there") };
+        let ids: Vec<i64> = clients.iter_mut().map(|client| client.call("CLIENT ID").int().unwrap()).collect();
+        let (mut done, seen) = std::thread::scope(|scope| {
+            let threads: Vec<_> = clients
                 .iter_mut()
                 .enumerate()
                 .map(|(number, client)| {
@@ -98,10 +100,52 @@ impl Round {
                     })
                 })
                 .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let mut seen = Vec::new();
+            while !threads.iter().all(|thread| thread.is_finished()) {
+                seen.push(Sight::new(last, &ids, began));
+            }
+            let done: Vec<Vec<Done>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            (done, seen)
         });
-        done.push(self.at_once(&mut clients[CLIENTS], look_at_all(), began));
+        seen.iter().for_each(|sight| sight.note(&mut done));
+        done.push(self.at_once(last, look_at_all(), began));
         History { start: start.clone(), clients: done, service: self.service }
+    }
+}
+
+/// Who was seen to wait, and between which moments.
+struct Sight {
+    asked: u64,
+    answered: u64,
+    waiting: Vec<usize>,
+}
+
+impl Sight {
+    fn new(client: &mut Client, ids: &[i64], began: Instant) -> Sight {
+        let now = || began.elapsed().as_nanos() as u64;
+        let names: Vec<String> = ids.iter().map(i64::to_string).collect();
+        let asked = now();
+        let list = client.call(&format!("CLIENT LIST ID {}", names.join(" "))).text();
+        let answered = now();
+        let waits = |name: &String| {
+            let begin = format!("id={name} ");
+            list.lines().any(|line| line.starts_with(&begin) && line.contains(" flags=b "))
+        };
+        Sight { asked, answered, waiting: (0..ids.len()).filter(|&n| waits(&names[n])).collect() }
+    }
+
+    /// Tells the operations that were seen; where a client may have been seen with one of several, none.
+    fn note(&self, done: &mut [Vec<Done>]) {
+        for &client in &self.waiting {
+            let waits = |done: &&mut Done| {
+                let then = done.asked <= self.answered && self.asked <= done.answered;
+                then && !done.op.waits_for().is_empty()
+            };
+            let mut all: Vec<&mut Done> = done[client].iter_mut().filter(waits).collect();
+            if let [one] = &mut all[..] {
+                one.waited.get_or_insert(self.answered.min(one.answered));
+            }
+        }
     }
 }
 
@@ -151,14 +195,18 @@ struct Told {
     undecided: usize,
     /// Of those that wait, how many were served and how many left with nothing.
     waits: [usize; 2],
+    /// How many were seen to wait.
+    seen: usize,
 }
 
 impl Told {
     fn add(&mut self, history: &History) {
         self.histories += 1;
         self.operations += history.count();
-        let waits = history.clients.iter().flatten().filter(|done| !done.op.waits_for().is_empty());
-        waits.for_each(|done| self.waits[usize::from(done.reply.is_nil())] += 1);
+        for done in history.clients.iter().flatten().filter(|done| !done.op.waits_for().is_empty()) {
+            self.waits[usize::from(done.reply.is_nil())] += 1;
+            self.seen += usize::from(done.waited.is_some());
+        }
     }
 }
 
@@ -211,13 +259,13 @@ fn what_many_clients_do_at_once_is_as_if_they_did_it_in_turn() {
         let (began, time) = (Instant::now(), Duration::from_secs(seconds()) / 2);
         let told = rounds(&server, seed, |_| began.elapsed() < time);
         let reads = server.client().info("tarn", "tarn_store_reads");
-        let Told { histories, operations, undecided, waits: [served, vain] } = told;
+        let Told { histories, operations, undecided, waits: [served, vain], seen } = told;
         notice(&format!(
             "{}: {histories} histories, {undecided} of them undecided, {operations} operations, \
-             {served} waits served, {vain} in vain, {reads} reads of the store",
+             {served} waits served, {vain} in vain, {seen} seen, {reads} reads of the store",
             kind.title()
         ));
         assert!(undecided * 20 <= histories, "{undecided} of {histories} histories are undecided");
-        assert!(served > 0 && vain > 0 && reads > 0, "hardly anything happened");
+        assert!(served > 0 && vain > 0 && seen > 0 && reads > 0, "hardly anything happened");
     }
 }

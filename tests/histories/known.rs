@@ -9,7 +9,7 @@ const S: [Key; 2] = [0, 1];
 const Q: [Key; 2] = [3, 4];
 
 fn done(op: Op, reply: Value, asked: u64, answered: u64) -> Done {
-    Done { op, reply, asked, answered }
+    Done { op, reply, asked, answered, waited: None }
 }
 
 fn one(command: Command, reply: Value, asked: u64, answered: u64) -> Done {
@@ -25,10 +25,9 @@ fn served(key: Key, token: Token) -> Value {
 }
 
 /// Both ways of the search say the same of a history, and of its parts.
-fn check(service: Service, clients: &[&[Done]], explained: bool) {
-    let clients: Vec<Vec<Done>> = clients.iter().map(|all| all.to_vec()).collect();
+fn check(service: Service, clients: &[Vec<Done>], explained: bool) {
     let start = State::new(KEYS, clients.len());
-    let history = History { start, clients, service };
+    let history = History { start, clients: clients.to_vec(), service };
     let found = |verdict: &Verdict| matches!(verdict, Verdict::Linearizable(_));
     let verdicts = [history.check(), history.check_all_orders()];
     let parts: Vec<Verdict> = history.parts().iter().map(History::check).collect();
@@ -38,12 +37,12 @@ fn check(service: Service, clients: &[&[Done]], explained: bool) {
     assert!(explained || verdicts.iter().all(refused), "{verdicts:?}");
 }
 
-fn explained(clients: &[&[Done]]) {
+fn explained(clients: &[Vec<Done>]) {
     check(Service::AtOnce, clients, true);
     check(Service::Soon, clients, true);
 }
 
-fn refused(clients: &[&[Done]]) {
+fn refused(clients: &[Vec<Done>]) {
     check(Service::AtOnce, clients, false);
     check(Service::Soon, clients, false);
 }
@@ -52,23 +51,23 @@ fn refused(clients: &[&[Done]]) {
 fn a_read_sees_what_was_answered_before_it_was_asked() {
     let set = one(Command::Set(S[0], 7), ok(), 10, 20);
     let get = |reply: Value, asked, answered| one(Command::Get(S[0]), reply, asked, answered);
-    explained(&[&[set.clone()], &[get(token_bulk(7), 21, 30)]]);
-    refused(&[&[set.clone()], &[get(Value::Nil, 21, 30)]]);
+    explained(&[vec![set.clone()], vec![get(token_bulk(7), 21, 30)]]);
+    refused(&[vec![set.clone()], vec![get(Value::Nil, 21, 30)]]);
     // While it is being written, either; but never back.
-    explained(&[&[set.clone()], &[get(Value::Nil, 11, 12), get(token_bulk(7), 13, 14)]]);
-    refused(&[&[set.clone()], &[get(token_bulk(7), 11, 12), get(Value::Nil, 13, 14)]]);
-    refused(&[&[set], &[get(token_bulk(7), 1, 9)]]);
+    explained(&[vec![set.clone()], vec![get(Value::Nil, 11, 12), get(token_bulk(7), 13, 14)]]);
+    refused(&[vec![set.clone()], vec![get(token_bulk(7), 11, 12), get(Value::Nil, 13, 14)]]);
+    refused(&[vec![set], vec![get(token_bulk(7), 1, 9)]]);
 }
 
 #[test]
 fn no_increment_is_lost() {
     let add = |sum, asked, answered| one(Command::Incr(S[0]), int(sum), asked, answered);
-    explained(&[&[add(2, 0, 10)], &[add(1, 5, 15)]]);
-    refused(&[&[add(1, 0, 10)], &[add(1, 5, 15)]]);
-    refused(&[&[add(2, 0, 10)], &[add(1, 11, 15)]]);
+    explained(&[vec![add(2, 0, 10)], vec![add(1, 5, 15)]]);
+    refused(&[vec![add(1, 0, 10)], vec![add(1, 5, 15)]]);
+    refused(&[vec![add(2, 0, 10)], vec![add(1, 11, 15)]]);
     // Of three keys that have nothing to do with each other one is wrong.
     let other = |key, sum| one(Command::Incr(key), int(sum), 0, 10);
-    refused(&[&[add(1, 0, 10)], &[other(S[1], 1)], &[other(2, 2)]]);
+    refused(&[vec![add(1, 0, 10)], vec![other(S[1], 1)], vec![other(2, 2)]]);
 }
 
 #[test]
@@ -78,17 +77,17 @@ fn a_transaction_is_seen_whole() {
     };
     let look = |a: Value, b: Value| one(Command::MGet(S.to_vec()), Value::Array(vec![a, b]), 10, 20);
     for op in [Op::Exec, Op::Script] {
-        explained(&[&[both(op)], &[look(token_bulk(1), token_bulk(2))]]);
-        explained(&[&[both(op)], &[look(Value::Nil, Value::Nil)]]);
-        refused(&[&[both(op)], &[look(token_bulk(1), Value::Nil)]]);
+        explained(&[vec![both(op)], vec![look(token_bulk(1), token_bulk(2))]]);
+        explained(&[vec![both(op)], vec![look(Value::Nil, Value::Nil)]]);
+        refused(&[vec![both(op)], vec![look(token_bulk(1), Value::Nil)]]);
     }
     // One after the other nothing is wrong with it.
     let [a, b] = [(0, 1), (1, 2)].map(|(key, token)| one(Command::Set(S[key], token), ok(), 0, 50));
-    explained(&[&[a], &[b], &[look(token_bulk(1), Value::Nil)]]);
+    explained(&[vec![a], vec![b], vec![look(token_bulk(1), Value::Nil)]]);
     let renamed = one(Command::Rename(S[0], S[1]), ok(), 30, 40);
     let set = one(Command::Set(S[0], 5), ok(), 0, 1);
     let twice = one(Command::MGet(S.to_vec()), Value::Array(vec![token_bulk(5), token_bulk(5)]), 31, 39);
-    refused(&[&[set, renamed], &[twice]]);
+    refused(&[vec![set, renamed], vec![twice]]);
 }
 
 #[test]
@@ -97,12 +96,12 @@ fn a_watch_is_broken_by_a_change_and_by_nothing_else() {
     let exec = |reply: Value| done(Op::Exec(vec![Command::Set(S[1], 1)]), reply, 20, 30);
     let set = |asked, answered| one(Command::Set(S[0], 9), ok(), asked, answered);
     let ran = || Value::Array(vec![ok()]);
-    explained(&[&[watch.clone(), exec(ran())]]);
-    refused(&[&[watch.clone(), exec(Value::Nil)]]);
-    refused(&[&[watch.clone(), exec(ran())], &[set(11, 19)]]);
-    explained(&[&[watch.clone(), exec(Value::Nil)], &[set(11, 19)]]);
+    explained(&[vec![watch.clone(), exec(ran())]]);
+    refused(&[vec![watch.clone(), exec(Value::Nil)]]);
+    refused(&[vec![watch.clone(), exec(ran())], vec![set(11, 19)]]);
+    explained(&[vec![watch.clone(), exec(Value::Nil)], vec![set(11, 19)]]);
     for reply in [ran(), Value::Nil] {
-        explained(&[&[watch.clone(), exec(reply)], &[set(5, 25)]]);
+        explained(&[vec![watch.clone(), exec(reply)], vec![set(5, 25)]]);
     }
 }
 
@@ -111,13 +110,13 @@ fn each_element_gets_to_one() {
     let push = one(Command::RPush(Q[0], vec![1, 2]), int(2), 10, 20);
     let pop = |token: Token| one(Command::LPop(Q[0]), token_bulk(token), 15, 25);
     let wait = |token: Token| done(Op::BlPop(vec![Q[0]], "1"), served(Q[0], token), 0, 26);
-    explained(&[&[push.clone()], &[pop(2)], &[wait(1)]]);
-    refused(&[&[push.clone()], &[pop(1)], &[wait(1)]]);
+    explained(&[vec![push.clone()], vec![pop(2)], vec![wait(1)]]);
+    refused(&[vec![push.clone()], vec![pop(1)], vec![wait(1)]]);
     // Both get the first one, one after the other, of two pushes.
     let again = one(Command::LPush(Q[0], vec![1]), int(1), 21, 25);
-    explained(&[&[push.clone(), again], &[pop(2)], &[wait(1)]]);
+    explained(&[vec![push.clone(), again], vec![pop(2)], vec![wait(1)]]);
     let look = one(Command::LRange(Q[0]), Value::Array(vec![]), 30, 40);
-    refused(&[&[push, look], &[wait(1)]]);
+    refused(&[vec![push, look], vec![wait(1)]]);
 }
 
 #[test]
@@ -125,16 +124,28 @@ fn who_waits_is_served_and_nobody_comes_in_between() {
     let push = one(Command::RPush(Q[0], vec![1]), int(1), 10, 20);
     let wait = |reply: Value, asked, answered| done(Op::BlPop(vec![Q[0]], "1"), reply, asked, answered);
     // It may have been asked for late, or have left early.
-    explained(&[&[push.clone()], &[wait(Value::Nil, 0, 30)]]);
-    refused(&[&[push.clone()], &[wait(Value::Nil, 21, 30)]]);
-    explained(&[&[push.clone()], &[wait(served(Q[0], 1), 21, 30)]]);
-    refused(&[&[push.clone()], &[wait(served(Q[0], 1), 0, 9)]]);
-    // That it waited is told by its transaction before it: then nobody sees the element.
+    explained(&[vec![push.clone()], vec![wait(Value::Nil, 0, 30)]]);
+    refused(&[vec![push.clone()], vec![wait(Value::Nil, 21, 30)]]);
+    explained(&[vec![push.clone()], vec![wait(served(Q[0], 1), 21, 30)]]);
+    refused(&[vec![push.clone()], vec![wait(served(Q[0], 1), 0, 9)]]);
+    // Of one that was seen in the line nobody sees the element, if it is served at once.
+    let seen_at = |waited| Done { waited: Some(waited), ..wait(served(Q[0], 1), 0, 100) };
+    let stolen = one(Command::LLen(Q[0]), int(1), 30, 40);
+    check(Service::AtOnce, &[vec![push.clone(), stolen.clone()], vec![seen_at(35)]], true);
+    check(Service::AtOnce, &[vec![push.clone(), stolen.clone()], vec![seen_at(9)]], false);
+    check(Service::Soon, &[vec![push.clone(), stolen], vec![seen_at(9)]], true);
+    // One that leaves found nothing before it was seen.
+    let left = |asked, waited| Done { waited: Some(waited), ..wait(Value::Nil, asked, 100) };
+    explained(&[vec![push.clone()], vec![left(5, 30)]]);
+    refused(&[vec![push.clone()], vec![left(21, 30)]]);
+    let pop = one(Command::LPop(Q[0]), token_bulk(1), 60, 70);
+    explained(&[vec![push.clone(), pop.clone()], vec![left(21, 75)]]);
+    refused(&[vec![push.clone(), pop], vec![left(21, 50)]]);
     let carry = done(Op::BlMove(Q[0], Q[1], "1"), token_bulk(1), 0, 100);
     let seen = |n| one(Command::LLen(Q[1]), int(n), 30, 40);
-    explained(&[&[push.clone(), seen(1)], &[carry.clone()]]);
-    explained(&[&[push.clone(), seen(0)], &[carry.clone()]]);
-    refused(&[&[push, seen(0), one(Command::LLen(Q[0]), int(0), 41, 50), seen(0)], &[carry]]);
+    explained(&[vec![push.clone(), seen(1)], vec![carry.clone()]]);
+    explained(&[vec![push.clone(), seen(0)], vec![carry.clone()]]);
+    refused(&[vec![push, seen(0), one(Command::LLen(Q[0]), int(0), 41, 50), seen(0)], vec![carry]]);
 }
 
 /// Of two that wait, one of them for what the other one carries on.
@@ -144,10 +155,22 @@ fn one_service_leads_to_the_next() {
     let carry = done(Op::BlMove(Q[0], Q[1], "1"), token_bulk(1), 0, 100);
     let wait = |reply: Value| done(Op::BlPop(vec![Q[1]], "1"), reply, 0, 100);
     let look = |n| one(Command::LLen(Q[1]), int(n), 101, 110);
-    explained(&[&[push.clone(), look(0)], &[carry.clone()], &[wait(served(Q[1], 1))]]);
-    refused(&[&[push.clone(), look(1)], &[carry.clone()], &[wait(served(Q[1], 1))]]);
-    explained(&[&[push.clone(), look(1)], &[carry.clone()], &[wait(Value::Nil)]]);
-    refused(&[&[push, look(0)], &[carry], &[wait(Value::Nil)]]);
+    explained(&[vec![push.clone(), look(0)], vec![carry.clone()], vec![wait(served(Q[1], 1))]]);
+    refused(&[vec![push.clone(), look(1)], vec![carry.clone()], vec![wait(served(Q[1], 1))]]);
+    explained(&[vec![push.clone(), look(1)], vec![carry.clone()], vec![wait(Value::Nil)]]);
+    refused(&[vec![push, look(0)], vec![carry], vec![wait(Value::Nil)]]);
+}
+
+#[test]
+fn who_was_seen_in_the_line_first_is_served_first() {
+    let push = one(Command::RPush(Q[0], vec![1, 2]), int(2), 50, 60);
+    let wait = |token, asked, waited| Done {
+        waited: Some(waited),
+        ..done(Op::BlPop(vec![Q[0]], "1"), served(Q[0], token), asked, 100)
+    };
+    explained(&[vec![push.clone()], vec![wait(1, 0, 10)], vec![wait(2, 11, 20)]]);
+    refused(&[vec![push.clone()], vec![wait(2, 0, 10)], vec![wait(1, 11, 20)]]);
+    explained(&[vec![push.clone()], vec![wait(2, 0, 12)], vec![wait(1, 11, 20)]]);
 }
 
 /// Only where all keys are in one shard is it known of which one somebody is served.
@@ -156,8 +179,8 @@ fn who_waits_for_several_keys_is_served_with_what_is_at_hand() {
     let both = vec![Command::RPush(Q[0], vec![1]), Command::RPush(Q[1], vec![2])];
     let push = done(Op::Exec(both), Value::Array(vec![int(1), int(1)]), 10, 20);
     let wait = |key, token| done(Op::BlPop(Q.to_vec(), "1"), served(key, token), 0, 30);
-    check(Service::AtOnce, &[&[push.clone()], &[wait(Q[0], 1)]], true);
-    check(Service::Soon, &[&[push.clone()], &[wait(Q[0], 1)]], true);
-    check(Service::AtOnce, &[&[push.clone()], &[wait(Q[1], 2)]], false);
-    check(Service::Soon, &[&[push], &[wait(Q[1], 2)]], true);
+    check(Service::AtOnce, &[vec![push.clone()], vec![wait(Q[0], 1)]], true);
+    check(Service::Soon, &[vec![push.clone()], vec![wait(Q[0], 1)]], true);
+    check(Service::AtOnce, &[vec![push.clone()], vec![wait(Q[1], 2)]], false);
+    check(Service::Soon, &[vec![push], vec![wait(Q[1], 2)]], true);
 }

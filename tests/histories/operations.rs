@@ -263,7 +263,12 @@ impl Chooser {
     pub(crate) fn next(&mut self) -> Vec<Vec<Op>> {
         let several = self.rng.below(20);
         match several {
-            0..=2 => vec![(0..2 + self.rng.below(4)).map(|_| self.op()).collect()],
+            // No more than one of them waits: whoever sees the client wait knows with what.
+            0..=2 => {
+                let mut ops: Vec<Op> = (0..1 + self.rng.below(4)).map(|_| Op::One(self.command())).collect();
+                ops.insert(self.rng.below(ops.len() as u64 + 1) as usize, self.op());
+                vec![ops]
+            }
             3..=4 if !self.single => {
                 let keys: Vec<Key> = (0..1 + self.rng.below(2)).map(|_| self.of(&STRINGS)).collect();
                 let look = keys.iter().map(|&key| Op::One(Command::Get(key))).collect();

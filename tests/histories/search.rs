@@ -9,9 +9,10 @@
 //! next it is enough to take some with which nothing that may come before them has to do (`Search::some`, a *stubborn set*):
 //! what others do on other keys meanwhile can follow in any order.
 //!
-//! **Waits.** One that finds nothing, or whose keys others wait for already, takes its place in the line at one moment and is served
-//! or leaves with nothing at another. It is served only as the first in the line of a key that has elements; it leaves only when
-//! it could not be served. So nobody is passed over. How soon:
+//! **Waits.** One that finds nothing takes its place in the line at one moment, and is served at another, only as the first in the line
+//! of a key that has elements. When it began to wait is not told by its reply, but of many it was seen that they waited (CLIENT
+//! LIST): by then they had their place. One that leaves with nothing has found nothing before it was seen; how long it stood in
+//! the line is its own affair, as its reply may have been long on the way. How soon they are served:
 //!
 //! | [`Service`] | |
 //! |---|---|
@@ -40,6 +41,20 @@ pub(crate) struct Done {
     /// Nanoseconds: before its request was sent, after its reply was read.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
+    /// By then it was seen to wait.
+    pub(crate) waited: Option<u64>,
+}
+
+impl Done {
+    /// Whether its place in a line counts.
+    fn stands_in_line(&self) -> bool {
+        !self.op.waits_for().is_empty() && !self.reply.is_nil()
+    }
+
+    /// Whether its reply tells that it changed nothing, if it did not.
+    fn tells_of_change(&self) -> bool {
+        self.op.tells_of_change() || (!self.op.waits_for().is_empty() && self.reply.is_nil())
+    }
 }
 
 /// What each client did, in its order, and what there was before.
@@ -108,6 +123,12 @@ impl Search<'_> {
         !before.into_iter().any(|&other| self.waiting(place, other).op.waits_for().contains(&key))
     }
 
+    /// When a client's next step was done at the latest.
+    fn bound(&self, place: &Place, client: usize, done: &Done) -> u64 {
+        let waits = place.taken[client] % 2 == 1;
+        done.waited.filter(|_| !waits).unwrap_or(done.answered)
+    }
+
     /// The key by which a client is served, if it can be: it must be the first in the line of one that has elements.
     ///
     /// Where several have, it gets those of the one that it names first, as Redis has it. But one that waits for keys of several
@@ -117,14 +138,12 @@ impl Search<'_> {
         let full = |key: &&Key| place.state.has_elements(**key);
         let open = |key: &&Key| full(key) && self.is_first(place, client, **key);
         let first = keys.iter().find(open)?;
-        let waits = place.taken[client] % 2 == 1;
         match self.history.service {
             Service::AtOnce => keys.iter().find(full),
-            Service::Soon if waits && matches!(done.op, Op::BlPop(..)) => {
+            Service::Soon => {
                 let named = |key: &&Key| done.reply.items().first() == Some(&plain_name(**key));
                 Some(keys.iter().filter(open).find(named).unwrap_or(first))
             }
-            Service::Soon => Some(first),
         }
         .copied()
     }
@@ -140,9 +159,11 @@ impl Search<'_> {
             }
         }
         let all = (0..self.history.clients.len()).filter_map(|client| Some((client, current(client)?)));
-        let bound = all.clone().map(|(_, done)| done.answered).min().unwrap_or_default();
-        let mut steps: Vec<(u64, usize)> =
-            all.filter(|(_, done)| done.asked <= bound).map(|(client, done)| (done.answered, client)).collect();
+        let bound = all.clone().map(|(client, done)| self.bound(place, client, done)).min().unwrap_or_default();
+        let mut steps: Vec<(u64, usize)> = all
+            .filter(|(_, done)| done.asked <= bound)
+            .map(|(client, done)| (self.bound(place, client, done), client))
+            .collect();
         steps.sort_unstable();
         let all = steps.into_iter().map(|(_, client)| client).collect();
         if self.tries_all { all } else { self.some(place, all) }
@@ -163,7 +184,7 @@ impl Search<'_> {
         while at < set.len() {
             let (client, now) = (set[at], usize::from(place.taken[set[at]] / 2));
             let touches = self.touches[client][now];
-            bound = bound.min(self.history.clients[client][now].answered);
+            bound = bound.min(self.bound(place, client, &self.history.clients[client][now]));
             for other in 0..self.touches.len() {
                 let begin = usize::from(place.taken[other] / 2);
                 let later = self.history.clients[other][begin..].iter().zip(&self.touches[other][begin..]);
@@ -196,13 +217,13 @@ impl Search<'_> {
             place.taken[client] += if waits { 1 } else { 2 };
             return (reply == done.reply).then_some(place);
         }
-        if waits {
-            place.state.line.retain(|&other| other != client);
-        } else {
+        if done.stands_in_line() {
             place.state.line.push(client);
+            place.taken[client] += 1;
+            return (!waits).then_some(place);
         }
-        place.taken[client] += 1;
-        (!waits || done.reply.is_nil()).then_some(place)
+        place.taken[client] += 2;
+        Some(place)
     }
 
     /// The places that may be next, the best one last.
@@ -210,7 +231,7 @@ impl Search<'_> {
         let mut next = Vec::new();
         for client in self.steps(place) {
             let Some(then) = self.step(place, client) else { continue };
-            let pure = self.current(place, client).is_some_and(|done| done.op.tells_of_change());
+            let pure = self.current(place, client).is_some_and(Done::tells_of_change);
             if pure && then.state == place.state && !self.tries_all {
                 return vec![then];
             }
@@ -258,8 +279,8 @@ impl Search<'_> {
             text.push_str(&format!("client {client}{waits}, {at} of {}:\n", all.len()));
             for (n, done) in all.iter().enumerate().skip(at.saturating_sub(4)).take(8) {
                 let mark = if n == at { "->" } else { "  " };
-                let Done { op, reply, asked, answered } = done;
-                text.push_str(&format!("  {mark} {asked}..{answered} {op:?} {reply:?}\n"));
+                let Done { op, reply, asked, answered, waited } = done;
+                text.push_str(&format!("  {mark} {asked}..{answered} {waited:?} {op:?} {reply:?}\n"));
             }
         }
         text
@@ -329,7 +350,7 @@ impl History {
     }
 }
 
-/// What each operation of a client reads and writes; EXEC reads what was watched.
+/// What each operation of a client reads and writes: one that waits in vain only reads, if it is not in the line; EXEC reads what was watched.
 fn touches(all: &[Done]) -> Vec<Touches> {
     let bits = |keys: &[Key]| keys.iter().fold(0, |bits, key| bits | 1 << key);
     let mut watched = 0;
