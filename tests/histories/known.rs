@@ -1,9 +1,10 @@
 //! The search itself: histories of which it is known whether an order explains them.
 
-use super::operations::{KEYS, Op, plain_name};
-use super::search::{Done, History, Service, Verdict};
+use super::operations::{Chooser, KEYS, Op, plain_name};
+use super::search::{Done, History, Service, Verdict, run, serve};
 use super::sequential::{Command, Key, State, Token, ok, token_bulk};
 use crate::common::resp::Value;
+use crate::common::rng::{Rng, seed_from};
 
 const S: [Key; 2] = [0, 1];
 const Q: [Key; 2] = [3, 4];
@@ -183,4 +184,60 @@ fn who_waits_for_several_keys_is_served_with_what_is_at_hand() {
     check(Service::Soon, &[vec![push.clone()], vec![wait(Q[0], 1)]], true);
     check(Service::AtOnce, &[vec![push.clone()], vec![wait(Q[1], 2)]], false);
     check(Service::Soon, &[vec![push], vec![wait(Q[1], 2)]], true);
+}
+
+/// A history as clients could have made it: each operation ran at some moment between its request and its reply.
+fn imagined(rng: &mut Rng, clients: usize, each: usize) -> History {
+    let mut all: Vec<Vec<Done>> = Vec::new();
+    let mut moments = Vec::new();
+    for client in 0..clients {
+        let token = client as Token * 1000;
+        let mut chooser = Chooser { rng: Rng(rng.next()), token, single: false };
+        let ops: Vec<Op> = std::iter::repeat_with(|| chooser.next()).flatten().flatten().take(each).collect();
+        let mut now = 0;
+        let mut wait = || {
+            now += rng.below(30);
+            now
+        };
+        let done = |(n, op): (usize, Op)| {
+            let (asked, moment, answered) = (wait(), wait(), wait());
+            moments.push((moment, client, n));
+            done(op, Value::Nil, asked, answered)
+        };
+        all.push(ops.into_iter().enumerate().map(done).collect());
+    }
+    moments.sort_unstable();
+    let start = State::new(KEYS, clients);
+    let mut state = start.clone();
+    for (_, client, n) in moments {
+        let Done { op, reply, .. } = &mut all[client][n];
+        let full = op.waits_for().iter().copied().find(|&key| state.has_elements(key));
+        *reply = match full {
+            Some(key) => serve(&mut state, op, key),
+            None if op.waits_for().is_empty() => run(&mut state, client, op, &Value::Nil),
+            None => Value::Nil,
+        };
+    }
+    History { start, clients: all, service: Service::AtOnce }
+}
+
+#[test]
+fn what_is_not_tried_changes_no_verdict() {
+    let seed = seed_from("TARN_HISTORIES_KNOWN_SEED");
+    let (mut rng, mut refused) = (Rng(seed), 0);
+    for n in 0..1000 {
+        let mut history = imagined(&mut rng, 3, 6);
+        assert!(matches!(history.check(), Verdict::Linearizable(_)), "seed {seed}, {n}: {history:?}");
+        // One of them is told what another one was.
+        let [from, to] = [0, 1].map(|_| (rng.below(3) as usize, rng.below(6) as usize));
+        history.clients[to.0][to.1].reply = history.clients[from.0][from.1].reply.clone();
+        let kinds = [history.check(), history.check_all_orders()].map(|verdict| match verdict {
+            Verdict::Linearizable(_) => true,
+            Verdict::Refused(_) => false,
+            Verdict::Undecided => panic!("seed {seed}, {n}: undecided"),
+        });
+        assert_eq!(kinds[0], kinds[1], "seed {seed}, {n}: {history:?}");
+        refused += usize::from(!kinds[0]);
+    }
+    assert!((100..900).contains(&refused), "seed {seed}: {refused} of them refused");
 }

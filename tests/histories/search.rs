@@ -5,9 +5,9 @@
 //! before any that is left was answered, one after the other, and goes back where the model answers otherwise than the server
 //! did. Requests of one connection keep their order, so that the set of those taken is a number for each client.
 //!
-//! Not every order needs to be tried. What answers as it did, and by that answer can never have changed anything, may as well be next. And of those that may be
-//! next it is enough to take some with which nothing that may come before them has to do (`Search::some`, a *stubborn set*):
-//! what others do on other keys meanwhile can follow in any order.
+//! Not every order needs to be tried. What answers as it did, and by that answer can never have changed anything, may as well be
+//! next. And of those that may be next it is enough to take some with which nothing that may come before them has to do
+//! (`Search::some`, a *stubborn set*): what others do on other keys meanwhile can follow in any order.
 //!
 //! **Waits.** One that finds nothing takes its place in the line at one moment, and is served at another, only as the first in the line
 //! of a key that has elements. When it began to wait is not told by its reply, but of many it was seen that they waited (CLIENT
@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use super::operations::{KEYS, Op, plain_name};
-use super::sequential::{Key, State, Token, ok, token_bulk};
+use super::sequential::{Command, Key, State, Token, ok, token_bulk};
 use crate::common::resp::Value;
 use crate::common::rng::Rng;
 
@@ -131,8 +131,9 @@ impl Search<'_> {
 
     /// The key by which a client is served, if it can be: it must be the first in the line of one that has elements.
     ///
-    /// Where several have, it gets those of the one that it names first, as Redis has it. But one that waits for keys of several
-    /// shards is served with what is at hand: whoever changes one of them does not look at the others.
+    /// Then its command runs as if it had just come, and gets those of the key that it names first, as in Redis: also where others
+    /// are before it in that one's line, who will hear of it only then. But one that waits for keys of several shards is served with
+    /// what is at hand: whoever changes one of them does not look at the others.
     fn key_at_hand(&self, place: &Place, client: usize, done: &Done) -> Option<Key> {
         let keys = done.op.waits_for();
         let full = |key: &&Key| place.state.has_elements(**key);
@@ -142,7 +143,7 @@ impl Search<'_> {
             Service::AtOnce => keys.iter().find(full),
             Service::Soon => {
                 let named = |key: &&Key| done.reply.items().first() == Some(&plain_name(**key));
-                Some(keys.iter().filter(open).find(named).unwrap_or(first))
+                Some(keys.iter().filter(full).find(named).unwrap_or(first))
             }
         }
         .copied()
@@ -207,7 +208,7 @@ impl Search<'_> {
         let mut place = from.clone();
         let waits = place.taken[client] % 2 == 1;
         if done.op.waits_for().is_empty() {
-            let reply = run(&mut place.state, client, done);
+            let reply = run(&mut place.state, client, &done.op, &done.reply);
             place.taken[client] += 2;
             return (reply == done.reply).then_some(place);
         }
@@ -368,30 +369,27 @@ fn touches(all: &[Done]) -> Vec<Touches> {
     all.iter().map(of).collect()
 }
 
-fn run(state: &mut State, client: usize, done: &Done) -> Value {
-    let item = |n: usize| done.reply.items().get(n).unwrap_or(&Value::Nil);
-    match &done.op {
-        Op::One(command) => state.run(command, &done.reply),
+/// What an operation answers that does not wait. What was `seen` decides where chance does.
+pub(crate) fn run(state: &mut State, client: usize, op: &Op, seen: &Value) -> Value {
+    let all = |state: &mut State, commands: &[Command]| {
+        let seen = |n: usize| seen.items().get(n).unwrap_or(&Value::Nil);
+        Value::Array(commands.iter().enumerate().map(|(n, command)| state.run(command, seen(n))).collect())
+    };
+    match op {
+        Op::One(command) => state.run(command, seen),
         Op::Watch(keys) => {
             state.watch(client, keys);
             ok()
         }
-        Op::Exec(commands) => {
-            if state.watches[client].take().is_some_and(|watch| watch.broken) {
-                return Value::Nil;
-            }
-            Value::Array(commands.iter().enumerate().map(|(n, command)| state.run(command, item(n))).collect())
-        }
-        Op::Script(commands) => {
-            Value::Array(commands.iter().enumerate().map(|(n, command)| state.run(command, item(n))).collect())
-        }
+        Op::Exec(_) if state.watches[client].take().is_some_and(|watch| watch.broken) => Value::Nil,
+        Op::Exec(commands) | Op::Script(commands) => all(state, commands),
         Op::Swap(a, b) => state.swap(*a, *b),
         Op::BlPop(..) | Op::BlMove(..) => unreachable!("it waits"),
     }
 }
 
 /// What one that waits answers when this key has something for it.
-fn serve(state: &mut State, op: &Op, key: Key) -> Value {
+pub(crate) fn serve(state: &mut State, op: &Op, key: Key) -> Value {
     let popped = |token: Option<Token>| token.map_or(Value::Nil, token_bulk);
     match op {
         Op::BlMove(from, to, _) => state.carry(*from, *to),
