@@ -186,6 +186,15 @@ fn who_waits_for_several_keys_is_served_with_what_is_at_hand() {
     check(Service::Soon, &[vec![push], vec![wait(Q[1], 2)]], true);
 }
 
+/// That a copy would change nothing now is no reason to take it now: it answers the same when it does.
+#[test]
+fn a_copy_is_not_taken_too_early() {
+    let [set, again] = [(5, 0), (9, 30)].map(|(token, asked)| one(Command::Set(S[0], token), ok(), asked, asked + 9));
+    let copy = |asked, answered| one(Command::CopyOver(S[0], S[1]), int(1), asked, answered);
+    let read = one(Command::Get(S[1]), token_bulk(9), 110, 120);
+    explained(&[vec![set, copy(10, 19), again, read], vec![copy(20, 100)]]);
+}
+
 /// A history as clients could have made it: each operation ran at some moment between its request and its reply.
 fn imagined(rng: &mut Rng, clients: usize, each: usize) -> History {
     let mut all: Vec<Vec<Done>> = Vec::new();
