@@ -167,7 +167,7 @@ fn most_faults_would_be_seen() {
     let seed = seed_from("TARN_HISTORIES_FAULTS_SEED");
     let server = Server::built(Kind::Tarn, &crate::SMALL);
     let (mut rng, mut seen, mut number) = (Rng(seed), [Seen::default(); FAULTS.len()], 0);
-    crate::rounds(&server, seed, |history| {
+    crate::rounds(&server, Kind::Tarn, seed, |history| {
         for ((fault, _), seen) in FAULTS.iter().zip(&mut seen) {
             if let Some(history) = fault.put_into(history, &mut rng) {
                 seen.look_at(&history);
