@@ -17,7 +17,7 @@
 //! | [`Service`] | |
 //! |---|---|
 //! | `AtOnce` | nothing happens between a change and the service of all whom it lets be served |
-//! | `Soon` | others may come in between: who made the change has not the shards of all keys of the one that waits, or somebody goes through one of these in slices |
+//! | `Soon` | others may: who made the change has not the shards of all its keys, or somebody goes through one of these in slices |
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -370,7 +370,7 @@ impl History {
     }
 }
 
-/// What each operation of a client reads and writes: one that waits in vain only reads, if it is not in the line; EXEC reads what was watched.
+/// What each operation of a client reads and writes: one that waits in vain only reads; EXEC reads what was watched, too.
 fn touches(all: &[Done]) -> Vec<Touches> {
     let bits = |keys: &[Key]| keys.iter().fold(0, |bits, key| bits | 1 << key);
     let mut watched = 0;
