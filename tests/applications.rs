@@ -3,13 +3,17 @@
 //! They need packages from PyPI (`pip install -r tests/applications/requirements.txt`) and from npm (`npm install --prefix DIR`
 //! with `tests/applications/package.json` there, and `TARN_TEST_NODE_MODULES=DIR/node_modules`). What is not there is skipped
 //! and says so; with `TARN_TEST_APPLICATIONS=all` it is a failure.
+//!
+//! And redis-py's own tests, of the source package of the version that requirements.txt names (`pip download --no-binary redis`),
+//! unpacked where `TARN_TEST_REDIS_PY` says. `applications/redis_py/excused.txt` lists those that are not run, and why. With
+//! `TARN_TEST_REDIS_PY_ON_REDIS` in the environment they run on Redis 8.2, the gaps among them, which proves the list.
 
 mod common;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::server::{Server, notice};
+use common::server::{Kind, Server, notice};
 
 /// Whether a command succeeds that asks for a package; says so if not.
 fn has(what: &str, ask: &mut Command) -> bool {
@@ -50,6 +54,55 @@ fn node(program: &str, package: &str) {
     if has(&format!("npm package {package}"), node().args(["-e", &format!("require('{package}')")])) {
         run(node(), program);
     }
+}
+
+/// Whether tests of redis-py's source package pass, by this protocol.
+fn redis_py(protocol: &str, files: &[&str]) {
+    let package = std::env::var_os("TARN_TEST_REDIS_PY").unwrap_or_default();
+    let needs = "import sys, pytest, pytest_timeout; sys.exit(not __import__('os').path.isdir(sys.argv[1] + '/tests'))";
+    if !has("redis-py's tests", Command::new("python3").args(["-c", needs]).arg(&package)) {
+        return;
+    }
+    let on_redis = std::env::var_os("TARN_TEST_REDIS_PY_ON_REDIS").is_some();
+    let kind = if on_redis { Kind::Redis82 } else { Kind::Tarn };
+    let server = Server::built(kind, &["--enable-debug-command", "yes"]);
+    let url = format!("redis://127.0.0.1:{}/0", server.port());
+    let mut command = Command::new("python3");
+    command.args(["-B", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "excuses"]);
+    command.args(["-m", "not onlycluster and not ssl and not redismod and not replica", "-o", "filterwarnings=ignore"]);
+    command.args(["--redis-url", &url, "--redis-mod-url", &url, "--protocol", protocol]);
+    command.args(files.iter().map(|file| format!("tests/test_{file}.py"))).current_dir(&package);
+    command.env("PYTHONPATH", Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/applications/redis_py"));
+    if on_redis {
+        command.env("TARN_REDIS_PY_GAPS", "run");
+    }
+    let output = command.output().unwrap_or_else(|e| panic!("pytest: {e}"));
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{url}: {told}\n{}", String::from_utf8_lossy(&output.stderr));
+    notice(&format!("redis-py, RESP{protocol}: {}", told.lines().last().unwrap_or_default()));
+}
+
+const ALL_BUT_COMMANDS: [&str; 9] =
+    ["pipeline", "pubsub", "lock", "scripting", "encoding", "function", "monitor", "keyspace_notifications", "cache"];
+
+#[test]
+fn redis_py_commands_in_resp2() {
+    redis_py("2", &["commands"]);
+}
+
+#[test]
+fn redis_py_commands_in_resp3() {
+    redis_py("3", &["commands"]);
+}
+
+#[test]
+fn redis_py_in_resp2() {
+    redis_py("2", &ALL_BUT_COMMANDS);
+}
+
+#[test]
+fn redis_py_in_resp3() {
+    redis_py("3", &ALL_BUT_COMMANDS);
 }
 
 #[test]
