@@ -118,7 +118,7 @@ impl Connection {
     /// The connection's task.
     pub async fn serve(self: Rc<Self>) {
         self.count(|stats| &stats.clients, 1);
-        self.worker.subscribers.borrow_mut().begin(self.clone());
+        self.worker.subscribers.borrow_mut().begin(&self);
         loop {
             let goes_on = match poll_fn(|cx| self.poll(cx)).await {
                 Stop::Park(parked) => self.park(parked).await,

@@ -5,7 +5,7 @@
 //! nobody up.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use super::connection::Connection;
 use super::worker::Worker;
@@ -30,16 +30,16 @@ type Connections = HashMap<u64, (Rc<Connection>, u64), foldhash::fast::RandomSta
 #[derive(Default)]
 pub(super) struct Subscribers {
     of: [HashMap<Name, Connections, foldhash::fast::RandomState>; 3],
-    /// All of them, by their clients' ids.
-    all: HashMap<u64, Rc<Connection>, foldhash::fast::RandomState>,
+    /// All of them, by their clients' ids. They have the thread, and it must end when the server does: it does not keep them.
+    all: HashMap<u64, Weak<Connection>, foldhash::fast::RandomState>,
     /// Changes whenever a connection no longer hears something.
     generation: u64,
 }
 
 impl Subscribers {
     /// A connection begins.
-    pub(super) fn begin(&mut self, connection: Rc<Connection>) {
-        self.all.insert(connection.client.id, connection);
+    pub(super) fn begin(&mut self, connection: &Rc<Connection>) {
+        self.all.insert(connection.client.id, Rc::downgrade(connection));
     }
 
     /// It ends.
@@ -165,7 +165,7 @@ impl Worker {
     /// Writes a notice into its connection's output, if that is still there.
     fn notify(&self, notice: &Notice, need: Lsn, written: &mut Written) {
         let (Notice::Changed { to, .. } | Notice::RedirectBroken { to, .. } | Notice::Line { to, .. }) = notice;
-        let Some(connection) = self.subscribers.borrow().all.get(to).cloned() else { return };
+        let Some(connection) = self.subscribers.borrow().all.get(to).and_then(Weak::upgrade) else { return };
         let Some(bytes) = encode_notice(notice, connection.proto(), connection.client.subscribes()) else { return };
         (written.outputs, written.bytes) = (written.outputs + 1, written.bytes + bytes.len());
         if connection.push_notice(&bytes, need) {

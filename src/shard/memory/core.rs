@@ -37,7 +37,7 @@ use super::door::Doorkeeper;
 use super::garbage::{AllStaged, Queue};
 use super::libraries::Libraries;
 use super::names::Names;
-use super::object::{Body, ELEMENT_OVERHEAD, EXPIRY_OVERHEAD, Kind, Object, state};
+use super::object::{Body, EXPIRY_OVERHEAD, Kind, Object, raw_bytes, state};
 use super::order::Order;
 use super::reads::{Reads, meta_key};
 use super::table::{Index, Table, table_hash};
@@ -584,11 +584,6 @@ impl Core {
         self.counts.insert(ns, count);
         self.dirty_counts.insert(ns);
     }
-}
-
-/// What a record without an object counts for in the dirty bytes.
-pub(in crate::shard) fn raw_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
-    key.len() + value.map_or(0, <[u8]>::len) + ELEMENT_OVERHEAD
 }
 
 /// A storage error that names no key.

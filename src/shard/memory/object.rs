@@ -197,6 +197,11 @@ pub struct Object {
 
 const _: () = assert!(size_of::<Object>() == 64, "an object fills one cache line");
 
+/// What a record without an object counts for in the dirty bytes.
+pub(in crate::shard) fn raw_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+    key.len() + value.map_or(0, <[u8]>::len) + ELEMENT_OVERHEAD
+}
+
 impl Object {
     /// The user key.
     #[inline]

@@ -11,11 +11,10 @@ use std::sync::Arc;
 
 use super::{Found, Txn, dirty_share, set_tail};
 use crate::codec::{Extra, NsId};
-use crate::shard::memory::core::raw_bytes;
 use crate::shard::memory::garbage::Staged;
 use crate::shard::memory::libraries::Libraries;
 use crate::shard::memory::names::Names;
-use crate::shard::memory::object::{Body, Kind, Object, state};
+use crate::shard::memory::object::{Body, Kind, Object, raw_bytes, state};
 use crate::shard::memory::overlay::{self, Entry, Key, Overlay};
 use crate::shard::memory::table::Index;
 
