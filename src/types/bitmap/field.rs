@@ -164,6 +164,8 @@ fn insert(window: u128, offset: u64, encoding: Encoding, value: i128) -> u128 {
 
 fn run(ctx: &mut Ctx, key: &[u8], mut found: Option<Found>, ops: &[FieldOp], out: &mut Reply) -> Result {
     out.array(ops.len());
+    // Room that is made for a field which is not written then, as it would overflow, is no `setbit`.
+    ctx.happens(&[]);
     for op in ops {
         let window = match found {
             Some(found) => load(ctx, found, op)?,
@@ -182,6 +184,7 @@ fn run(ctx: &mut Ctx, key: &[u8], mut found: Option<Found>, ops: &[FieldOp], out
             out.nil();
             continue;
         };
+        ctx.happens(&[events::SETBIT]);
         if new != old {
             let bytes = insert(window, op.offset, op.encoding, new).to_be_bytes();
             let at = (op.offset / 8) as usize;
