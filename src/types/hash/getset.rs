@@ -183,9 +183,10 @@ fn hsetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     } else if options.at_ms.is_some() {
         hash.make_timed(ctx, &args[1])?;
     }
+    let mut removed = false;
     for at in (options.pairs..args.len()).step_by(2) {
         if past {
-            hash.remove(ctx, &args[at])?;
+            removed |= hash.remove(ctx, &args[at])?;
             continue;
         }
         let kept = match options.keep && hash.is_timed() {
@@ -193,6 +194,12 @@ fn hsetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             false => 0,
         };
         hash.put(ctx, &args[at], &args[at + 1], options.at_ms.unwrap_or(kept))?;
+    }
+    if past && !removed {
+        // Told as if the fields had come and gone.
+        ctx.happens(&[]);
+        ctx.tell(&events::HSET, &args[1]);
+        ctx.tell(&events::HDEL, &args[1]);
     }
     hash.finish(ctx)
 }

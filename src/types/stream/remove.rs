@@ -140,6 +140,8 @@ fn xackdel(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         groups.len() - 1
     });
     let mut removed = Removed::default();
+    // What is acknowledged alone is no `xdel`.
+    ctx.happens(&[]);
     out.array(ids.len());
     for id in ids {
         if groups[own].take(ctx, id)?.is_none() {
@@ -149,6 +151,7 @@ fn xackdel(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         let removal = remove_referenced(ctx, &mut stream, &mut groups, id, references)?;
         if removal == Removal::Done {
             removed.note(&mut stream, id);
+            ctx.happens(&[events::XDEL]);
         }
         out.int(if removal == Removal::Kept { KEPT } else { DONE });
     }
