@@ -86,6 +86,7 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
     );
     let engine = Engine::open(io, engine_options(&settings, &budget))?;
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
+    crate::server::acl::file::load_at_start(&server)?;
     _ = server.engine.make_library.set(crate::server::script::library::stored);
     server.buffers.set_limit(budget.clients_bytes);
     crate::command::run::blocked::serve_after_sweeps(&server);
@@ -247,8 +248,10 @@ fn announce(server: &Server, settings: &Settings) {
     if let Some(path) = &settings.unixsocket {
         tracing::info!(path = %path.display(), "Ready to accept connections unix");
     }
-    if settings.requirepass.0.is_empty() && !settings.protected_mode {
-        tracing::warn!("neither requirepass nor protected-mode is set: whoever reaches the port may do anything");
+    if !server.acl.asks_password() && !settings.protected_mode {
+        tracing::warn!(
+            "the default user has no password, and protected-mode is off: whoever reaches the port may do anything"
+        );
     }
     tracing::debug!(shards = server.engine.shards.count(), run_id = server.run_id, "details");
     tell_manager(settings, b"READY=1\nSTATUS=Ready to accept connections\n");

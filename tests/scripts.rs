@@ -58,6 +58,8 @@ macro_rules! scripts {
 }
 
 scripts! {
+    acl
+    acl_rules
     bitfield
     bitmap
     bitop

@@ -64,6 +64,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::client::COMMANDS,
     crate::server::info::COMMANDS,
     crate::server::config::COMMANDS,
+    crate::server::acl::COMMANDS,
     crate::server::admin::COMMANDS,
     crate::server::debug::COMMANDS,
     crate::server::memory::COMMANDS,

@@ -29,6 +29,7 @@ use crate::handler::{
 };
 use crate::log::Lsn;
 use crate::meter::{self, Allowance};
+use crate::server::acl::permit::permit;
 use crate::shard::actor::{Lease, ShardSet};
 use crate::shard::engine::gate;
 use crate::shard::memory::ahead;
@@ -210,8 +211,8 @@ fn refuse(stats: &ThreadStats, slot: Slot, session: &mut Session, out: &mut Repl
 #[inline]
 fn check(
     runner: &Runner,
-    session: &Session,
-    command: &Command,
+    session: &mut Session,
+    command: &'static Command,
     container: &Command,
     args: Args<'_>,
 ) -> Result<(), Error> {
@@ -221,18 +222,16 @@ fn check(
     if let Some(permit) = command.permit {
         permit(&runner.server, session)?;
     }
-    if !session.authenticated && !command.has(flags::NO_AUTH) && runner.server.password_required.load(Ordering::Relaxed)
-    {
-        return Err(Error::err("NOAUTH Authentication required."));
+    if session.multi.is_some() && command.has(flags::NO_MULTI) {
+        return Err(Error::err("ERR Command not allowed inside a transaction"));
+    }
+    if !session.is_free(&runner.server) {
+        permit(&runner.server, session, command, args)?;
     }
     if session.proto == 2 && session.subscriptions.is_some() && !command.has(flags::SUBSCRIBER) && session.hears() {
         return Err(only_subscribers(command, container));
     }
-    session.check_monitor(command)?;
-    if session.multi.is_some() && command.has(flags::NO_MULTI) {
-        return Err(Error::err("ERR Command not allowed inside a transaction"));
-    }
-    Ok(())
+    session.check_monitor(command)
 }
 
 fn full_name(command: &Command, container: &Command) -> String {

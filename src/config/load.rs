@@ -63,6 +63,31 @@ pub enum Place {
     CommandLine,
 }
 
+impl Place {
+    /// The file.
+    pub fn file(&self) -> Option<&Path> {
+        if let Place::File(path, _) = self { Some(path) } else { None }
+    }
+}
+
+/// A line `user <name> <rule>…`. Its rules are read by who knows the commands.
+#[derive(Clone)]
+pub struct UserLine {
+    /// Where it stands.
+    pub place: Place,
+    /// The user.
+    pub name: Vec<u8>,
+    /// The rules, among them passwords.
+    pub rules: Vec<Vec<u8>>,
+}
+
+impl UserLine {
+    /// The line without its rules.
+    pub fn shown(&self) -> String {
+        format!("user {} …", String::from_utf8_lossy(&self.name))
+    }
+}
+
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -87,13 +112,13 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 /// The reason of an I/O error as C's `strerror` puts it.
-pub(super) fn io_text(error: &io::Error) -> String {
+pub fn io_text(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 /// Reads `source`, then `overrides`, each the words of a line. Answers the values and the file's absolute path.
-pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<(Values, Option<PathBuf>), LoadError> {
+pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<(Loaded, Option<PathBuf>), LoadError> {
     let mut loader = Loader::new();
     let mut file = None;
     match source {
@@ -106,7 +131,10 @@ pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<(Values
         }
     }
     for words in overrides {
-        loader.words(words).map_err(|why| {
+        loader.words(words, Place::CommandLine).map_err(|why| {
+            if is_user(words) {
+                return LoadError::Line { place: Place::CommandLine, text: "user …".into(), why };
+            }
             let mut text = words.first().cloned().unwrap_or_default();
             for word in words.iter().skip(1) {
                 text.push(b' ');
@@ -115,25 +143,33 @@ pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<(Values
             LoadError::Line { place: Place::CommandLine, text: String::from_utf8_lossy(&text).into_owned(), why }
         })?;
     }
-    Ok((loader.values, file))
+    Ok(((loader.values, loader.users), file))
 }
 
-/// The values that `text`, as the contents of `file`, would give at start.
-pub(super) fn values_of(text: &[u8], file: &Path) -> Result<Values, LoadError> {
+/// Values, and lines about users.
+pub(super) type Loaded = (Values, Vec<UserLine>);
+
+fn is_user(words: &[Vec<u8>]) -> bool {
+    words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"user"))
+}
+
+/// What `text`, as the contents of `file`, would give at start.
+pub(super) fn values_of(text: &[u8], file: &Path) -> Result<Loaded, LoadError> {
     let mut loader = Loader::new();
     loader.text(text, Some(file), 0)?;
-    Ok(loader.values)
+    Ok((loader.values, loader.users))
 }
 
 struct Loader {
     values: Values,
     /// Directives that stood in what was read so far, by index.
     seen: Vec<bool>,
+    users: Vec<UserLine>,
 }
 
 impl Loader {
     fn new() -> Self {
-        Loader { values: Values::defaults(), seen: vec![false; table::all().count()] }
+        Loader { values: Values::defaults(), seen: vec![false; table::all().count()], users: Vec::new() }
     }
 
     fn file(&mut self, path: &Path, depth: usize) -> Result<(), LoadError> {
@@ -150,14 +186,12 @@ impl Loader {
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
             }
-            let refused = |why: Reason| LoadError::Line {
-                place: match file {
-                    Some(file) => Place::File(file.to_owned(), number + 1),
-                    None => Place::Stdin(number + 1),
-                },
-                text: String::from_utf8_lossy(line).into_owned(),
-                why,
+            let place = || match file {
+                Some(file) => Place::File(file.to_owned(), number + 1),
+                None => Place::Stdin(number + 1),
             };
+            let refused =
+                |why: Reason| LoadError::Line { place: place(), text: String::from_utf8_lossy(line).into_owned(), why };
             let words = split(line).ok_or_else(|| refused("Unbalanced quotes in configuration line".into()))?;
             match words.as_slice() {
                 [name, path] if name.eq_ignore_ascii_case(b"include") => {
@@ -168,14 +202,19 @@ impl Loader {
                         self.file(&path, depth + 1)?;
                     }
                 }
-                words => self.words(words).map_err(refused)?,
+                words if is_user(words) => self.words(words, place()).map_err(|why| {
+                    // It may hold passwords.
+                    let text = words.iter().take(2).map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>();
+                    LoadError::Line { place: place(), text: text.join(" "), why }
+                })?,
+                words => self.words(words, place()).map_err(refused)?,
             }
         }
         Ok(())
     }
 
     /// Reads a line other than `include`.
-    fn words(&mut self, words: &[Vec<u8>]) -> Result<(), Reason> {
+    fn words(&mut self, words: &[Vec<u8>], place: Place) -> Result<(), Reason> {
         let Some((name, args)) = words.split_first() else { return Ok(()) };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         match name.as_str() {
@@ -184,8 +223,19 @@ impl Loader {
             | "list-max-ziplist-entries"
             | "list-max-ziplist-value"
             | "lua-replicate-commands" => Ok(()),
+            "user" => {
+                let Some((name, rules)) = args.split_first() else {
+                    return Err("Bad directive or wrong number of arguments".into());
+                };
+                if self.users.iter().any(|user| user.name == *name) {
+                    let name = String::from_utf8_lossy(name);
+                    let why = "Duplicate user found. A user can only be defined once in config files";
+                    return Err(format!("Error in user declaration '{name}': {why}").into());
+                }
+                self.users.push(UserLine { place, name: name.clone(), rules: rules.to_vec() });
+                Ok(())
+            }
             // To ignore these would leave open what they are meant to close.
-            "user" => Err("ACL users are not supported yet".into()),
             "rename-command" => Err("commands cannot be renamed".into()),
             "loadmodule" => Err("modules are not supported".into()),
             name => {
@@ -291,7 +341,13 @@ mod tests {
             ("save 1", 1, "save 1", "Invalid save parameters"),
             ("include", 1, "include", "Bad directive or wrong number of arguments"),
             ("tls-port 7", 1, "tls-port 7", "TLS is not supported yet"),
-            ("user a on", 1, "user a on", "ACL users are not supported yet"),
+            ("user", 1, "user", "Bad directive or wrong number of arguments"),
+            (
+                "user a on\nuser a >secret",
+                2,
+                "user a",
+                "Error in user declaration 'a': Duplicate user found. A user can only be defined once in config files",
+            ),
         ] {
             let place = format!("Reading the configuration from standard input, at line {line}\n");
             assert_eq!(stdin(text).unwrap_err().to_string(), format!("{head}{place}>>> '{shown}'\n{why}"));

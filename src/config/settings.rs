@@ -28,6 +28,12 @@ pub struct Settings {
     pub protected_mode: bool,
     /// Password of the default user; empty for none.
     pub requirepass: Secret,
+    /// File of users.
+    pub aclfile: Option<PathBuf>,
+    /// A user that is new has all channels.
+    pub acl_pubsub_default: bool,
+    /// Entries that ACL LOG keeps.
+    pub acllog_max_len: usize,
     /// Connections at the same time.
     pub maxclients: usize,
     /// Idle time after which a connection is closed.
@@ -283,6 +289,9 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             unixsocketperm: Some(self.num("unixsocketperm")).filter(|bits| *bits != 0),
             protected_mode: self.yes("protected-mode"),
             requirepass: Secret(self.text("requirepass").to_vec()),
+            aclfile: self.path("aclfile"),
+            acl_pubsub_default: self.name("acl-pubsub-default") == "allchannels",
+            acllog_max_len: self.num("acllog-max-len"),
             maxclients: self.num("maxclients"),
             timeout: self.seconds("timeout"),
             tcp_keepalive: self.seconds("tcp-keepalive"),

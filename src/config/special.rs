@@ -75,11 +75,6 @@ pub(super) fn no_replication(words: &Words<'_>) -> Checked {
     }
 }
 
-/// `aclfile`: a password list that is not read must not look as if it were.
-pub(super) fn acl_file(arg: &[u8]) -> Checked {
-    if arg.is_empty() { text(arg) } else { Err("ACL files are not supported yet".into()) }
-}
-
 /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds; classes left out stay.
 pub(super) fn output_limits(words: &Words<'_>) -> Checked {
     const CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
@@ -288,7 +283,6 @@ mod tests {
         assert_eq!(cluster_enabled(b"YES").unwrap_err(), "cluster mode is not supported yet");
         assert_eq!(cluster_enabled(b"No").unwrap(), b"no");
         assert_eq!(cluster_enabled(b"x").unwrap_err(), "argument must be 'yes' or 'no'");
-        assert_eq!(acl_file(b"users.acl").unwrap_err(), "ACL files are not supported yet");
         assert_eq!(shown(no_replication, "no one", "", false), Ok(String::new()));
         assert_eq!(shown(no_replication, "a 6379", "", false).unwrap_err(), "replication is not supported yet");
         assert_eq!(shown(no_replication, "a b", "", false).unwrap_err(), "Invalid master port");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::load::{self, LoadError, Source};
+use super::load::{self, LoadError, Loaded, Source, UserLine};
 use super::rewrite;
 use super::settings::{Reader, Settings};
 use super::table::{self, Change, Directive};
@@ -51,6 +51,7 @@ pub struct Config {
     changing: Mutex<()>,
     generation: AtomicU64,
     file: Option<PathBuf>,
+    users: Vec<UserLine>,
 }
 
 struct State {
@@ -71,18 +72,19 @@ impl std::fmt::Debug for Config {
 impl Default for Config {
     /// Every directive at its default, without a file.
     fn default() -> Self {
-        Config::new(Values::defaults(), None)
+        Config::new((Values::defaults(), Vec::new()), None)
     }
 }
 
 impl Config {
-    fn new(values: Values, file: Option<PathBuf>) -> Self {
+    fn new((values, users): Loaded, file: Option<PathBuf>) -> Self {
         let settings = Arc::new(values.settings());
         Config {
             state: RwLock::new(State { values, settings }),
             changing: Mutex::new(()),
             generation: AtomicU64::new(0),
             file,
+            users,
         }
     }
 
@@ -91,8 +93,8 @@ impl Config {
     /// # Errors
     /// A file that cannot be read, or a line that is refused; its text is for the operator.
     pub fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<Self, LoadError> {
-        let (values, file) = load::load(source, overrides)?;
-        Ok(Config::new(values, file))
+        let (loaded, file) = load::load(source, overrides)?;
+        Ok(Config::new(loaded, file))
     }
 
     /// The settings as they are now. They do not change under who holds them.
@@ -108,6 +110,11 @@ impl Config {
     /// The file that was read at start, absolute.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
+    }
+
+    /// The lines about users that were read at start.
+    pub fn user_lines(&self) -> &[UserLine] {
+        &self.users
     }
 
     /// `CONFIG GET`: name and value of every directive that one of the globs matches, in any case and each once.
@@ -163,15 +170,15 @@ impl Config {
     }
 
     /// `CONFIG REWRITE`: brings the file that was read at start in line with the values as they are. Lines and
-    /// comments that still hold stay as they are.
+    /// comments that still hold stay as they are. Its lines about users become these.
     ///
     /// # Errors
     /// Without a file, or when it cannot be read or written; then it is as it was.
-    pub fn rewrite(&self) -> Result<()> {
+    pub fn rewrite(&self, users: &[Vec<u8>]) -> Result<()> {
         let Some(file) = &self.file else { return Err(Error::err("ERR The server is running without a config file")) };
         let _changing = self.changing.lock();
         let values = self.state.read().values.clone();
-        rewrite::rewrite(file, &values)
+        rewrite::rewrite(file, &values, users)
             .map_err(|why| Error::Text(format!("ERR Rewriting config file: {}", load::io_text(&why)).into()))
     }
 }

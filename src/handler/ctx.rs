@@ -73,7 +73,7 @@ impl<'a, 'e> Ctx<'a, 'e> {
     /// A command's surroundings.
     #[inline]
     pub fn new(mut txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
-        debug_assert_eq!(effects.len(), 0, "effects are taken between commands");
+        effects.begin();
         txn.by = session.id;
         let heard = server.heard.load(Ordering::Relaxed);
         let telling = if heard == 0 { None } else { prepare(&mut txn, Classes::from_bits(heard)) };

@@ -8,6 +8,7 @@
 //! | a message | when the command has committed; its subscribers get it once the log holds what it tells |
 //! | a line for MONITOR | the same, whatever the log says |
 //! | a command that ran within it, to be counted | noted; it is counted as the reply leaves |
+//! | what it or one of its own was not allowed | when it has ended, by an error too |
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
 //! the run that commits has effects. So nothing outside the write set is changed but through [`Ctx::alter`] and
@@ -15,6 +16,7 @@
 
 use std::sync::Arc;
 
+use super::acl::log::Denial;
 use super::pubsub::{By, Name, Publication};
 use super::server::ThreadStats;
 use super::session::{Client, State};
@@ -93,10 +95,21 @@ pub struct Wait {
 #[derive(Debug, Default)]
 pub struct Effects {
     noted: Vec<Effect>,
+    /// What was not allowed. An error does not take it back, another run does.
+    denied: Vec<Denial>,
     wait: Option<Box<Wait>>,
 }
 
 impl Effects {
+    /// A command begins.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        debug_assert!(self.noted.is_empty(), "effects are taken between commands");
+        if !self.denied.is_empty() {
+            self.denied.clear();
+        }
+    }
+
     /// How many there are.
     #[inline]
     pub(super) fn len(&self) -> usize {
@@ -125,7 +138,11 @@ impl Effects {
     /// The command has committed: who is killed or is to wait no more gets nothing from now on, not even of what the command
     /// itself has written.
     #[inline]
-    pub(super) fn at_commit(&self, server: &Server) {
+    pub(super) fn at_commit(&mut self, server: &Server) {
+        if !self.denied.is_empty() {
+            let most = server.config.settings().acllog_max_len;
+            self.denied.drain(..).for_each(|denial| server.acl.deny(denial, most));
+        }
         for effect in &self.noted {
             match effect {
                 Effect::Show(line) => server.show(line),
@@ -160,7 +177,7 @@ impl Ctx<'_, '_> {
 
     /// The command has committed. What it publishes leaves when the log has got there.
     #[inline]
-    pub fn at_commit(&self) {
+    pub fn at_commit(&mut self) {
         self.effects.at_commit(self.server);
     }
 
@@ -174,6 +191,13 @@ impl Ctx<'_, '_> {
     pub fn wait(&mut self, wait: Wait) {
         debug_assert!(self.may_wait(), "nothing waits within EXEC");
         self.effects.wait = Some(Box::new(wait));
+    }
+
+    /// Notes what was not allowed.
+    pub fn deny(&mut self, denial: Denial) {
+        // A refusal ends the command soon enough.
+        _ = meter::hold(size_of::<Denial>() + denial.object.len() + denial.client.len());
+        self.effects.denied.push(denial);
     }
 
     /// Notes what is to happen once the command has committed.

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Args, Begin, Command, Find, KeySpec, KeysAt, Route, Server, Session, flags};
+use super::{Args, Begin, Command, Find, KeySpec, KeysAt, Route, Server, Session, flags, key};
 use crate::shard::actor::ShardSet;
 use crate::util::num::parse_i64;
 
@@ -20,6 +20,19 @@ pub fn keys_of(command: &Command, args: Args<'_>) -> Option<KeysAt> {
         keys_of_spec(spec, args, command.has(flags::NO_MANDATORY_KEYS), &mut keys)?;
     }
     Some(keys)
+}
+
+/// The keys of a call, each with what this call does with it. None if the arguments do not fit the specs: a call that fails.
+pub fn access_of(command: &Command, args: Args<'_>) -> KeysAt {
+    access_of_known(command, args, keys_of(command, args).unwrap_or_default())
+}
+
+/// The same, of keys that are known.
+pub fn access_of_known(command: &Command, args: Args<'_>, mut keys: KeysAt) -> KeysAt {
+    for (_, flags) in keys.iter_mut().filter(|(_, flags)| flags & key::VARIABLE_FLAGS != 0) {
+        *flags = command.access.map_or(*flags & !key::VARIABLE_FLAGS, |access| access(args));
+    }
+    keys
 }
 
 /// Whether a call may look at other keys besides.

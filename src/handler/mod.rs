@@ -2,6 +2,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | [`acl`] | users, and what they may do |
 //! | [`buffers`] | what all connections' buffers take |
 //! | [`row`] | a command's row: arity, flags, key specs, help |
 //! | [`table`] | rows by name, slots |
@@ -17,6 +18,7 @@
 //! of its file. It runs with the shards of its keys under lease; it may be run again from the start, so it changes
 //! nothing but through `Ctx`. On `Err` everything it wrote is taken back and its reply replaced by the error.
 
+pub mod acl;
 pub mod buffers;
 pub mod container;
 pub mod ctx;

@@ -345,16 +345,18 @@ impl Hub {
     }
 }
 
-/// What a connection has subscribed to. It leaves the hub with this.
+/// Names that a connection has subscribed to, of each kind. They stand in its client, as others look at them, too.
+pub type Heard = [HashSet<Name, foldhash::fast::RandomState>; 3];
+
+/// The subscriptions of a connection. It leaves the hub with this.
 pub struct Subscriptions {
     hub: Arc<Hub>,
     client: Arc<Client>,
-    names: [HashSet<Name, foldhash::fast::RandomState>; 3],
 }
 
 impl std::fmt::Debug for Subscriptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.names.iter().map(HashSet::len)).finish()
+        f.debug_list().entries(By::ALL.iter().map(|by| self.len(*by))).finish()
     }
 }
 
@@ -363,17 +365,17 @@ const SUBSCRIPTION_BYTES: usize = 200;
 
 impl Subscriptions {
     fn new(hub: &Arc<Hub>, client: &Arc<Client>) -> Self {
-        Subscriptions { hub: hub.clone(), client: client.clone(), names: Default::default() }
+        Subscriptions { hub: hub.clone(), client: client.clone() }
     }
 
     /// Subscriptions of a kind.
     pub fn len(&self, by: By) -> usize {
-        self.names[by as usize].len()
+        self.client.subscribed[by as usize].load(Ordering::Relaxed) as usize
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.names.iter().all(HashSet::is_empty)
+        !self.client.subscribes()
     }
 
     fn tell(&self, by: By, name: &[u8], more: bool) {
@@ -389,7 +391,7 @@ impl Subscriptions {
     }
 
     fn add(&mut self, by: By, name: &Name) -> bool {
-        let is_new = self.names[by as usize].insert(name.clone());
+        let is_new = self.client.heard.lock()[by as usize].insert(name.clone());
         if is_new {
             self.hub.on(by, name, |names| add(names, name, &self.client.messages));
             self.tell(by, name, true);
@@ -398,7 +400,7 @@ impl Subscriptions {
     }
 
     fn remove(&mut self, by: By, name: &[u8]) -> Option<Name> {
-        let name = self.names[by as usize].take(name)?;
+        let name = self.client.heard.lock()[by as usize].take(name)?;
         self.hub.on(by, &name, |names| remove(names, &name, &self.client.messages));
         self.tell(by, &name, false);
         Some(name)
@@ -408,7 +410,8 @@ impl Subscriptions {
 impl Drop for Subscriptions {
     fn drop(&mut self) {
         for by in By::ALL {
-            for name in std::mem::take(&mut self.names[by as usize]) {
+            let names = std::mem::take(&mut self.client.heard.lock()[by as usize]);
+            for name in names {
                 self.hub.on(by, &name, |names| remove(names, &name, &self.client.messages));
                 self.tell(by, &name, false);
             }
@@ -478,10 +481,7 @@ impl Ctx<'_, '_> {
 
     /// What the connection has subscribed to.
     pub fn subscribed(&self, by: By) -> Vec<Name> {
-        self.session
-            .subscriptions
-            .as_ref()
-            .map_or_else(Vec::new, |all| all.names[by as usize].iter().cloned().collect())
+        self.session.client.heard.lock()[by as usize].iter().cloned().collect()
     }
 
     /// Publishes; how many will hear it.

@@ -191,6 +191,18 @@ pub enum Route {
 /// Shards of a call that its arguments alone do not tell.
 pub type RouteBy = fn(&Server, &Session, Args<'_>) -> Option<ShardSet>;
 
+/// What a call does with a key whose spec's flags are those of all calls together.
+pub type AccessBy = fn(Args<'_>) -> u16;
+
+/// Channels among a command's arguments, which begin behind its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    /// All arguments, not only the first.
+    pub many: bool,
+    /// They are patterns.
+    pub are_patterns: bool,
+}
+
 /// Whether this connection may call a command.
 pub type Permit = fn(&Server, &Session) -> Result;
 
@@ -209,6 +221,10 @@ pub struct Command {
     pub keys: &'static [KeySpec],
     /// What finds them where no spec can tell.
     pub named: Option<Named>,
+    /// What a call does with keys whose specs have [`key::VARIABLE_FLAGS`].
+    pub access: Option<AccessBy>,
+    /// The channels that it hears or publishes to.
+    pub channels: Option<Channels>,
     /// Family.
     pub group: Group,
     /// Version of Redis (or Valkey) that had it first.
@@ -244,6 +260,8 @@ impl Command {
             flags,
             keys: &[],
             named: None,
+            access: None,
+            channels: None,
             group,
             since: "1.0.0",
             summary: "",
@@ -299,6 +317,18 @@ impl Command {
     pub const fn named_by(mut self, named: Named) -> Self {
         self.named = Some(named);
         self.route = Route::Keys;
+        self
+    }
+
+    /// With what tells what a call does with its keys.
+    pub const fn access_by(mut self, access: AccessBy) -> Self {
+        self.access = Some(access);
+        self
+    }
+
+    /// With channels, which it hears or publishes to.
+    pub const fn channels(mut self, many: bool, are_patterns: bool) -> Self {
+        self.channels = Some(Channels { many, are_patterns });
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
@@ -193,8 +193,8 @@ pub struct Server {
     pub run_id: String,
     /// Port actually listened on.
     pub port: AtomicU32,
-    /// A password is required.
-    pub password_required: AtomicBool,
+    /// Users, and what they may do.
+    pub acl: super::acl::Acl,
     /// Tells the main thread to go down.
     pub shutdown: watch::Sender<Option<Shutdown>>,
     /// LASTSAVE, Unix seconds.
@@ -214,7 +214,7 @@ pub struct Server {
 impl Server {
     /// A server that has no connections yet.
     pub fn new(engine: Arc<Engine>, config: Config, table: &'static Table) -> Self {
-        let password_required = !config.settings().requirepass.0.is_empty();
+        let acl = super::acl::Acl::new(table, &config.settings().requirepass.0);
         let now_ms = now_ms();
         let events = config.settings().notify_keyspace_events;
         engine.trackers.set_most_keys(config.settings().tracking_table_max_keys);
@@ -237,7 +237,7 @@ impl Server {
             started_ms: now_ms,
             run_id: random_hex(),
             port: 0.into(),
-            password_required: password_required.into(),
+            acl,
             shutdown: watch::channel(None).0,
             last_save_s: (now_ms / 1000).into(),
             cursors: Default::default(),

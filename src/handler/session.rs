@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use super::acl::{Acl, Identity};
 use super::monitor::Monitoring;
-use super::pubsub::{Messages, Subscriptions};
+use super::pubsub::{Heard, Messages, Subscriptions};
 use super::tracking::Tracking;
 use super::{Command, OwnedArgs, flags};
 use crate::codec::NsId;
@@ -69,7 +70,7 @@ pub struct State {
     ns: NsId,
     names: Arc<Names>,
     proto: u8,
-    authenticated: bool,
+    identity: Identity,
     reply_mode: ReplyMode,
     no_touch: bool,
     no_evict: bool,
@@ -93,8 +94,8 @@ pub struct Session {
     pub names: Arc<Names>,
     /// RESP version, 2 or 3.
     pub proto: u8,
-    /// May run commands.
-    pub authenticated: bool,
+    /// Who it is, and may do what.
+    pub identity: Identity,
     /// MULTI's queue.
     pub multi: Option<Multi>,
     /// What it watches.
@@ -187,6 +188,8 @@ pub struct Client {
     pub watched: AtomicU64,
     /// Channels, patterns and channels of SPUBLISH that it has subscribed to.
     pub subscribed: [AtomicU32; 3],
+    /// Their names.
+    pub heard: parking_lot::Mutex<Heard>,
     /// Who gets the notices of CLIENT TRACKING; 0 for itself.
     pub redirect: AtomicU64,
     /// Memory of these, bytes.
@@ -325,7 +328,7 @@ pub struct Labels {
     pub name: Vec<u8>,
     pub lib_name: Vec<u8>,
     pub lib_ver: Vec<u8>,
-    pub user: Vec<u8>,
+    pub user: Arc<[u8]>,
 }
 
 impl Session {
@@ -357,14 +360,16 @@ impl Session {
     }
 
     /// The state of a new connection.
-    pub fn new(client: Arc<Client>, names: Arc<Names>, authenticated: bool) -> Self {
+    pub fn new(client: Arc<Client>, names: Arc<Names>, acl: &Acl) -> Self {
+        let identity = Identity::new(acl);
+        client.labels.lock().user = identity.user.name.clone();
         Session {
             id: client.id,
             db: b"0".to_vec(),
             ns: names.id(b"0").unwrap_or(0),
             names,
             proto: 2,
-            authenticated,
+            identity,
             multi: None,
             watch: None,
             subscriptions: None,
@@ -387,7 +392,7 @@ impl Session {
             ns: self.ns,
             names: self.names.clone(),
             proto: self.proto,
-            authenticated: self.authenticated,
+            identity: self.identity.clone(),
             reply_mode: self.reply_mode,
             no_touch: self.no_touch,
             no_evict: self.no_evict,
@@ -398,12 +403,12 @@ impl Session {
 
     /// Goes back to an earlier state, in what others see of it too.
     pub fn restore(&mut self, state: State) {
-        let State { db, ns, names, proto, authenticated, reply_mode, no_touch, no_evict, after, labels } = state;
+        let State { db, ns, names, proto, identity, reply_mode, no_touch, no_evict, after, labels } = state;
         self.names = names;
         self.select(&db);
         self.ns = ns;
         self.set_proto(proto);
-        (self.authenticated, self.reply_mode, self.after) = (authenticated, reply_mode, after);
+        (self.identity, self.reply_mode, self.after) = (identity, reply_mode, after);
         (self.no_touch, self.no_evict) = (no_touch, no_evict);
         *self.client.labels.lock() = labels;
         self.show();

@@ -57,6 +57,15 @@ impl Table {
         Some((id, self.rows[id as usize]))
     }
 
+    /// A command by its full name, `client|kill` for a subcommand, and the container of that.
+    pub fn find_full(&self, name: &[u8]) -> Option<(&'static Command, Option<&'static Command>)> {
+        let mut words = name.splitn(2, |&c| c == b'|');
+        let (_, row) = self.find(words.next()?)?;
+        let Some(sub) = words.next() else { return Some((row, None)) };
+        let found = row.subcommands.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(sub))?;
+        Some((found, Some(row)))
+    }
+
     /// The slot of a command, or of the subcommand of it that [`Command::resolve`] found.
     #[inline]
     pub fn slot(&self, id: Id, row: &Command) -> Slot {

@@ -101,9 +101,8 @@ impl Connection {
             client.bits.store(UNIX, Ordering::Relaxed);
         }
         server.clients.lock().insert(client.id, client.clone());
-        let authenticated = !server.password_required.load(Ordering::Relaxed);
         let names = server.engine.first_names();
-        let session = Box::new(Session::new(client.clone(), names, authenticated));
+        let session = Box::new(Session::new(client.clone(), names, &server.acl));
         let state = State::new(session);
         let (queued, need, told) = (Cell::new(false), Cell::new(0), Cell::new(0));
         Rc::new(Connection { worker, client, socket, state: RefCell::new(state), queued, need, told })
@@ -304,8 +303,7 @@ impl Connection {
                 self.worker.runner.borrow_mut().set.reads = reads;
             }
             // A stranger's request decides how the next one is read.
-            let stranger = state.session.as_ref().is_some_and(|session| !session.authenticated)
-                && self.worker.server.password_required.load(Ordering::Relaxed);
+            let stranger = state.session.as_ref().is_some_and(|session| session.is_stranger(&self.worker.server));
             state.limits = Limits { unauthenticated: stranger, ..self.worker.request_limits() };
             let most = if stranger { 1 } else { AHEAD };
             let parsed = state.parse_ahead(ahead, input, done, most);

@@ -170,10 +170,7 @@ fn admit_tcp(server: &Server, socket: tokio::net::TcpStream, peer: SocketAddr) -
         return refuse(server, socket, TOO_MANY);
     }
     let settings = server.config.settings();
-    if settings.protected_mode
-        && !server.password_required.load(Ordering::Relaxed)
-        && !peer.ip().to_canonical().is_loopback()
-    {
+    if settings.protected_mode && !server.acl.asks_password() && !peer.ip().to_canonical().is_loopback() {
         return refuse(server, socket, PROTECTED);
     }
     server.accepted.fetch_add(1, Ordering::Relaxed);

@@ -179,11 +179,6 @@ fn cluster_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-fn whoami(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.bulk(b"default");
-    Ok(())
-}
-
 const ADMIN: u32 = flags::ADMIN | flags::NOSCRIPT;
 const SAVING: u32 = ADMIN | flags::NO_ASYNC_LOADING;
 const QUIET: u32 = flags::LOADING | flags::STALE;
@@ -260,12 +255,6 @@ pub const COMMANDS: &[Command] = &[
         .help("3.0.0", "Commands about a cluster.")
         .syntax("", "Depends on the subcommand")
         .subcommands(CLUSTER),
-    row("acl", unknown_subcommand, -2, flags::UNQUEUED)
-        .help("6.0.0", "Commands about users.")
-        .syntax("", "Depends on the subcommand")
-        .subcommands(&[row("whoami", whoami, 2, QUIET | flags::NOSCRIPT)
-            .help("6.0.0", "Returns the name of the connection's user.")
-            .syntax("", "O(1)")]),
 ];
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn letters(client: &Client) -> String {
 }
 
 /// One line of CLIENT LIST.
-fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
+pub(super) fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let seconds = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
     let labels = client.labels.lock().clone();
@@ -73,8 +73,7 @@ fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
     let _ = write!(
         text,
         " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={query} qbuf-free={} argv-mem=0 \
-         multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=default redir={} \
-         resp={} lib-name=",
+         multi-mem={} rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events={} cmd={} user=",
         seconds(client.since_ms),
         seconds(load(&client.active_ms)),
         letters(client),
@@ -89,9 +88,11 @@ fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut Vec<u8>) {
         client.memory_bytes(),
         if output > 0 { "rw" } else { "r" },
         command.as_deref().unwrap_or("NULL"),
-        redirect_of(client),
-        client.proto.load(Ordering::Relaxed),
     );
+    line.extend_from_slice(text.as_bytes());
+    line.extend_from_slice(&labels.user);
+    text.clear();
+    let _ = write!(text, " redir={} resp={} lib-name=", redirect_of(client), client.proto.load(Ordering::Relaxed));
     line.extend_from_slice(text.as_bytes());
     line.extend_from_slice(&labels.lib_name);
     line.extend_from_slice(b" lib-ver=");

@@ -2,8 +2,6 @@
 //!
 //! Most settings are read where they are used. What must be told elsewhere is told by [`put_in_force`].
 
-use std::sync::atomic::Ordering;
-
 use tracing::level_filters::LevelFilter;
 
 use super::{help, unknown_subcommand};
@@ -63,7 +61,7 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
     for name in changed {
         match *name {
             "appendfsync" => engine.log.set_fsync(settings.appendfsync.into()),
-            "requirepass" => server.password_required.store(!settings.requirepass.0.is_empty(), Ordering::Relaxed),
+            "requirepass" => server.acl.set_default_password(&settings.requirepass.0),
             "notify-keyspace-events" => server.set_events(settings.notify_keyspace_events),
             "tracking-table-max-keys" => engine.trackers.set_most_keys(settings.tracking_table_max_keys),
             "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
@@ -128,7 +126,10 @@ fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn rewrite(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    ctx.server.config.rewrite()?;
+    // Users of an ACL file are kept there.
+    let has_file = ctx.server.config.settings().aclfile.is_some();
+    let users = if has_file { Vec::new() } else { super::acl::file::lines(ctx.server) };
+    ctx.server.config.rewrite(&users)?;
     out.ok();
     Ok(())
 }

@@ -1,14 +1,16 @@
 //! The connection itself: handshake, authentication, PING.
 //!
-//! There is one user, `default`; its password is the directive `requirepass`. Without one every connection is
-//! authenticated from the start, and remains so when a password is set later.
-
-use std::sync::atomic::Ordering;
+//! A connection begins as the user `default`, and has authenticated if that needs no password; it remains so when a password
+//! is set later. Of a password nothing is kept but who has proven to be whom.
 
 use super::REDIS_VERSION;
+use super::acl::permit::deny_login;
 use super::client::{check_label, set_name};
+use crate::handler::acl::Identity;
+use crate::handler::acl::user::DEFAULT;
 use crate::handler::session::ReplyMode;
-use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
+use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Session, flags};
+use crate::meter;
 use crate::util::num::parse_i64;
 
 const WRONG_PASSWORD: Error = Error::err("WRONGPASS invalid username-password pair or user is disabled.");
@@ -42,32 +44,27 @@ fn echo(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// Whether user and password fit. Takes the same time wherever they differ.
-fn is_user(server: &Server, user: &[u8], password: &[u8]) -> bool {
-    if user != b"default" {
-        return false;
+/// The identity that name and password prove. A failure is noted.
+fn prove(ctx: &mut Ctx, command: &[u8], name: &[u8], password: &[u8]) -> Result<Identity> {
+    meter::step_through(password.len())?;
+    match ctx.server.acl.authenticate(name, password) {
+        Some(user) => Ok(Identity::of(user)),
+        None => {
+            deny_login(ctx, command, name);
+            Err(WRONG_PASSWORD)
+        }
     }
-    let settings = server.config.settings();
-    let required = &settings.requirepass.0;
-    if required.is_empty() {
-        return true;
-    }
-    let differing = required.len() ^ password.len();
-    let pairs = required.iter().zip(password.iter().chain(std::iter::repeat(&0)));
-    pairs.fold(differing, |sum, (a, b)| sum | usize::from(a ^ b)) == 0
 }
 
 fn auth(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let (user, password) = match args.len() {
-        2 if ctx.server.config.settings().requirepass.0.is_empty() => return Err(NO_PASSWORD),
-        2 => (&b"default"[..], &args[1]),
+        2 if !ctx.server.acl.asks_password() => return Err(NO_PASSWORD),
+        2 => (DEFAULT, &args[1]),
         3 => (&args[1], &args[2]),
         _ => return Err(Error::Syntax),
     };
-    if !is_user(ctx.server, user, password) {
-        return Err(WRONG_PASSWORD);
-    }
-    ctx.alter().authenticated = true;
+    let identity = prove(ctx, &args[0], user, password)?;
+    ctx.alter().become_user(identity);
     out.ok();
     Ok(())
 }
@@ -97,16 +94,15 @@ fn hello(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             }
         }
     }
-    let may = match user {
-        Some((user, password)) if !is_user(ctx.server, user, password) => return Err(WRONG_PASSWORD),
-        Some(_) => true,
-        None => ctx.session().authenticated,
+    let identity = match user {
+        Some((user, password)) => Some(prove(ctx, &args[0], user, password)?),
+        None if !ctx.session().identity.authenticated => return Err(HELLO_NOAUTH),
+        None => None,
     };
-    if !may {
-        return Err(HELLO_NOAUTH);
-    }
     let session = ctx.alter();
-    session.authenticated = true;
+    if let Some(identity) = identity {
+        session.become_user(identity);
+    }
     if let Some(name) = name {
         set_name(session, name);
     }
@@ -142,14 +138,14 @@ fn quit(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 
 /// Everything as it was when the connection was made, but for its id.
 fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    let authenticated = !ctx.server.password_required.load(Ordering::Relaxed);
+    let identity = Identity::new(&ctx.server.acl);
     ctx.end_multi();
     super::pubsub::unsubscribe_all(ctx);
     ctx.track_no_more();
     ctx.monitor_no_more();
     let session = ctx.alter();
     session.select(b"0");
-    session.authenticated = authenticated;
+    session.become_user(identity);
     session.reply_mode = ReplyMode::On;
     session.no_touch = false;
     session.no_evict = false;

@@ -11,11 +11,9 @@ mod describe;
 mod docs;
 mod grammar;
 
-pub use describe::acl_categories;
-
 use super::{help, unknown_subcommand};
-use crate::handler::keys::keys_of;
-use crate::handler::row::key;
+use crate::handler::acl::category::{categories_of, category};
+use crate::handler::keys::{access_of_known, keys_of};
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Table, flags};
 use crate::meter;
 use crate::util::glob;
@@ -38,11 +36,7 @@ impl Entry {
 
     /// By full name, `client|kill` for a subcommand.
     fn find(table: &Table, name: &[u8]) -> Option<Entry> {
-        let mut words = name.splitn(2, |&c| c == b'|');
-        let (_, row) = table.find(words.next()?)?;
-        let Some(sub) = words.next() else { return Some(Entry { container: None, row }) };
-        let found = row.subcommands.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(sub))?;
-        Some(Entry { container: Some(row), row: found })
+        table.find_full(name).map(|(row, container)| Entry { container, row })
     }
 
     /// All commands, each with its subcommands behind it.
@@ -137,8 +131,8 @@ fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-fn is_in(entry: Entry, category: &[u8]) -> bool {
-    acl_categories(entry.row).iter().any(|name| name.as_bytes().eq_ignore_ascii_case(category))
+fn is_in(entry: Entry, name: &[u8]) -> bool {
+    category(name).is_some_and(|wanted| categories_of(entry.row).any(|of| of == wanted))
 }
 
 /// A call among the arguments of GETKEYS: its row, and its keys with the flags of each.
@@ -157,24 +151,8 @@ fn keys_of_call(table: &Table, args: Args<'_>) -> Result<Vec<(usize, u16)>> {
     }
     meter::hold(2 * args.len() * size_of::<(usize, u16)>())?;
     let found = keys_of(row, args);
-    let mut found = found.ok_or(Error::err("ERR Invalid arguments specified for command"))?;
-    for (_, flags) in &mut found {
-        if *flags & key::VARIABLE_FLAGS != 0 {
-            *flags = flags_of_call(row, args, *flags & !key::VARIABLE_FLAGS);
-        }
-    }
-    Ok(found.to_vec())
-}
-
-/// What a call does to its key where the options decide.
-fn flags_of_call(row: &Command, args: Args<'_>, general: u16) -> u16 {
-    let has = |word: &[u8]| args.iter().skip(2).any(|arg| arg.eq_ignore_ascii_case(word));
-    match row.name {
-        "set" if has(b"get") => key::RW | key::ACCESS | key::UPDATE,
-        "set" => key::OW | key::UPDATE,
-        "bitfield" if !has(b"set") && !has(b"incrby") => key::RO | key::ACCESS,
-        _ => general,
-    }
+    let found = found.ok_or(Error::err("ERR Invalid arguments specified for command"))?;
+    Ok(access_of_known(row, args, found).to_vec())
 }
 
 fn getkeys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

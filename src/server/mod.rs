@@ -6,6 +6,7 @@
 //! | [`keyspace`], [`expire`], [`scan`], [`database`] | keys of any type, databases |
 //! | [`transaction`] | MULTI, EXEC, DISCARD |
 //! | [`info`], [`config`] | INFO, CONFIG |
+//! | [`acl`] | users: ACL, and the check of each call |
 //! | [`admin`] | saving, shutdown, time, and what Tarn answers for features it does not have |
 //! | [`script`] | EVAL and SCRIPT, FCALL and FUNCTION |
 //! | [`pubsub`] | SUBSCRIBE, PUBLISH and their kin |
@@ -13,6 +14,7 @@
 //! | [`memory`], [`debug`] | MEMORY, DEBUG |
 //! | [`introspect`] | COMMAND |
 
+pub mod acl;
 pub mod admin;
 pub mod client;
 pub mod config;

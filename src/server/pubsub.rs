@@ -1,5 +1,6 @@
 //! SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE and their opposites, PUBLISH, SPUBLISH, PUBSUB.
 
+use super::acl::permit::permit_hearing;
 use super::{help, unknown_subcommand};
 use crate::handler::pubsub::{By, Name};
 use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, key};
@@ -26,7 +27,7 @@ fn subscribe_by(ctx: &mut Ctx, args: Args<'_>, by: By, word: &str, out: &mut Rep
         ctx.subscribe(by, name);
         tell(ctx, by, word, Some(name), out);
     }
-    Ok(())
+    permit_hearing(ctx, args)
 }
 
 fn unsubscribe_by(ctx: &mut Ctx, args: Args<'_>, by: By, word: &str, out: &mut Reply) -> Result {
@@ -180,18 +181,21 @@ const SUBCOMMANDS: &[Command] = &[
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("subscribe", subscribe, -2, SUBSCRIBES, Group::PubSub)
+        .channels(true, false)
         .help("2.0.0", "Has the connection hear what is published to channels.")
         .syntax("channel [channel ...]", PER_SUBSCRIPTION),
     Command::new("unsubscribe", unsubscribe, -1, SUBSCRIBES, Group::PubSub)
         .help("2.0.0", "Has the connection no longer hear channels, or any.")
         .syntax("[channel [channel ...]]", PER_SUBSCRIPTION),
     Command::new("psubscribe", psubscribe, -2, SUBSCRIBES, Group::PubSub)
+        .channels(true, true)
         .help("2.0.0", "Has the connection hear what is published to channels that match patterns.")
         .syntax("pattern [pattern ...]", PER_SUBSCRIPTION),
     Command::new("punsubscribe", punsubscribe, -1, SUBSCRIBES, Group::PubSub)
         .help("2.0.0", "Has the connection no longer hear what matches patterns, or any.")
         .syntax("[pattern [pattern ...]]", PER_SUBSCRIPTION),
     Command::new("ssubscribe", ssubscribe, -2, SUBSCRIBES, Group::PubSub)
+        .channels(true, false)
         .keys(CHANNELS)
         .route_by(|_, _, _| Some(ShardSet::new()))
         .help("7.0.0", "Has the connection hear what is published to channels by SPUBLISH.")
@@ -202,9 +206,11 @@ pub const COMMANDS: &[Command] = &[
         .help("7.0.0", "Has the connection no longer hear channels of SPUBLISH, or any.")
         .syntax("[shardchannel [shardchannel ...]]", PER_SUBSCRIPTION),
     Command::new("publish", publish, 3, PUBLISHES, Group::PubSub)
+        .channels(false, false)
         .help("2.0.0", "Sends a message to a channel.")
         .syntax("channel message", "O(N+M) where N is the number of subscribers and M that of patterns."),
     Command::new("spublish", spublish, 3, PUBLISHES, Group::PubSub)
+        .channels(false, false)
         .keys(CHANNEL)
         .route_by(|_, _, _| Some(ShardSet::new()))
         .help("7.0.0", "Sends a message to a channel of SSUBSCRIBE.")

@@ -339,7 +339,7 @@ mod tests {
         engine.flush().unwrap();
         (0..KEYS).filter(|n| n % 3 != 0).for_each(put);
         let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         session.ns = ns;
         (server, session)
     }

@@ -8,7 +8,9 @@
 
 use std::sync::atomic::Ordering;
 
+use super::acl::permit::permit_within;
 use crate::error::LOADING;
+use crate::handler::acl::log::Context;
 use crate::handler::effects::Ran;
 use crate::handler::keys::{Hints, shards_of};
 use crate::handler::limits::Bounds;
@@ -61,7 +63,15 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     out.array(queue.len());
     for (command, args) in &queue {
         let begin = out.len();
-        if let Err(error) = ctx.run(command, args.as_args(), out) {
+        let ran = match permit_within(ctx, Context::Multi, command, args.as_args()) {
+            Ok(Ok(())) => ctx.run(command, args.as_args(), out),
+            Ok(Err((denied, _))) => {
+                out.error(&denied.error_of_queued());
+                continue;
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ran {
             // All of it is run again elsewhere, or not at all.
             if let Some(multi) = ctx.multi() {
                 multi.queue = queue;
@@ -218,7 +228,7 @@ mod tests {
         let engine = with_a_cold_key(dir.path());
         let ns = engine.first_names().id(b"0").unwrap();
         let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         session.ns = ns;
         for line in ["INCR n", "SELECT 1", "SET k v", "FLUSHDB", "SWAPDB 0 1", "GET cold", "SELECT x", "DBSIZE"] {
             queue(&mut session, line);
@@ -247,7 +257,7 @@ mod tests {
         let other = Arc::new(Client { id: 5, ..Client::default() });
         server.clients.lock().insert(5, other.clone());
         let client = Arc::new(Client { id: 6, ..Client::default() });
-        let mut session = Session::new(client.clone(), server.engine.first_names(), true);
+        let mut session = Session::new(client.clone(), server.engine.first_names(), &server.acl);
         session.ns = ns;
         let lines = [
             "CLIENT GETNAME",
@@ -276,7 +286,7 @@ mod tests {
     fn an_exec_has_the_shards_of_what_is_watched() {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::new(engine(dir.path(), 4), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let mut set = WriteSet::default();
         let mut under = |session: &mut Session, shards: &[u16], line: &str| {
             let txn = Txn::new(server.engine.lease(shards), &server.engine.router, &mut set, 1, true);
@@ -302,7 +312,7 @@ mod tests {
     fn a_spoilt_transaction_is_discarded() {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         queue(&mut session, "SET k v");
         session.multi.as_mut().unwrap().aborted = true;
         let aborted = Error::err("EXECABORT Transaction discarded because of previous errors.");

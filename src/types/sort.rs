@@ -18,6 +18,7 @@ use std::cmp::Ordering;
 use std::ops::{ControlFlow, Range};
 
 use crate::codec::element::{Group as Elements, split_text};
+use crate::handler::acl::check::Asked;
 use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{
@@ -105,7 +106,8 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    fn parse(args: Args<'a>, may_store: bool) -> Result<Self> {
+    /// `full`: the caller may read every key.
+    fn parse(args: Args<'a>, may_store: bool, full: bool) -> Result<Self> {
         let mut options = Options::default();
         let mut words = args.cursor(2);
         while !words.is_empty() {
@@ -121,8 +123,15 @@ impl<'a> Options<'a> {
             } else if may_store && left > 1 && words.next_is(b"STORE") {
                 options.store = Some(words.arg()?);
             } else if left > 1 && words.next_is(b"BY") {
-                options.by = Some(Pattern::parse(words.arg()?));
+                let by = Pattern::parse(words.arg()?);
+                if !full && matches!(by, Pattern::Key { .. }) {
+                    return Err(Error::err("ERR BY option of SORT denied due to insufficient ACL permissions."));
+                }
+                options.by = Some(by);
             } else if left > 1 && words.next_is(b"GET") {
+                if !full {
+                    return Err(Error::err("ERR GET option of SORT denied due to insufficient ACL permissions."));
+                }
                 meter::hold(2 * size_of::<Pattern<'_>>())?;
                 options.get.push(Pattern::parse(words.arg()?));
             } else {
@@ -335,7 +344,11 @@ fn number(text: &[u8]) -> Result<Weight> {
 }
 
 fn sort_by(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, may_store: bool) -> Result {
-    let options = Options::parse(args, may_store)?;
+    let full = match (ctx.restricted(), ctx.server.table.find(&args[0])) {
+        (Some(user), Some((_, row))) => Asked::new(ctx.server.table, row, args).with_every_key(&user)?,
+        _ => true,
+    };
+    let options = Options::parse(args, may_store, full)?;
     let source = Source::find(ctx, &args[1])?;
     let elements = match &source {
         Some(source) => {

@@ -8,7 +8,7 @@
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
 //! | [`inbox`] | what other threads bring to one that serves many |
 //! | [`pace`] | background work that lets go of its core now and then |
-//! | [`path`] | the folder of a file |
+//! | [`path`] | the folder of a file, its replacement as a whole |
 //! | [`prefetch`] | memory into the cache before it is read |
 //! | [`splitmix`] | numbers that follow from a seed |
 //! | [`sys`] | scheduling of a thread, file limit, write-back of a file, shutdown of a socket |

@@ -1,5 +1,7 @@
 //! What the standard library leaves open about paths.
 
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::Path;
 
 /// The folder in which a name stands, as the system wants it named: that of a bare name is `.`, not the empty path.
@@ -10,6 +12,35 @@ pub fn folder_of(path: &Path) -> &Path {
         Some(folder) => folder,
         None => path,
     }
+}
+
+/// Replaces `file` by `text`, so that a crash leaves the one or the other whole.
+///
+/// # Errors
+/// Those of the system: the file is as it was.
+pub fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
+    let folder = folder_of(file);
+    let name = file.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let aside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
+    let written = write_aside(&aside, file, text).and_then(|()| std::fs::rename(&aside, file));
+    if let Err(why) = written {
+        // Best effort: the reason for the failure matters more than what it leaves.
+        let _ = std::fs::remove_file(&aside);
+        return Err(why);
+    }
+    File::open(folder)?.sync_all()
+}
+
+fn write_aside(aside: &Path, file: &Path, text: &[u8]) -> io::Result<()> {
+    // Left over from a crash of a process with the same id.
+    let _ = std::fs::remove_file(aside);
+    let mut out = OpenOptions::new().write(true).create_new(true).open(aside)?;
+    if let Ok(old) = std::fs::metadata(file) {
+        // It may hold a password: no wider than the file it replaces.
+        out.set_permissions(old.permissions())?;
+    }
+    out.write_all(text)?;
+    out.sync_all()
 }
 
 #[cfg(test)]

@@ -15,6 +15,15 @@ pub fn to_background(nice: i32) {
     }
 }
 
+/// Fills this with what nobody can foretell.
+///
+/// # Errors
+/// Those of reading the system's source.
+pub fn random_bytes(bytes: &mut [u8]) -> std::io::Result<()> {
+    use std::io::Read as _;
+    std::fs::File::open("/dev/urandom")?.read_exact(bytes)
+}
+
 /// Has the kernel begin to write a part of a file to the disk. Nothing is promised. A disk that has much to do keeps the
 /// caller waiting, who must therefore be none that others wait for.
 pub fn begin_write_back(file: &std::fs::File, offset: u64, bytes: u64) {

@@ -21,6 +21,7 @@ use crate::handler::buffers::Away;
 use crate::handler::effects::Wait;
 use crate::handler::session::{Waiting, bits};
 use crate::log::Lsn;
+use crate::server::acl::permit::permit;
 use crate::shard::actor::{Job, Lease};
 use crate::shard::memory::blocked::{Again, Due, End, Next, Parked, Waiter};
 use crate::shard::memory::core::Core;
@@ -123,6 +124,22 @@ impl Request {
     /// Why its wait is to end, if that was said while it was on its way to be served.
     pub(super) fn is_to_end(&self) -> Option<End> {
         self.waits.as_ref()?.waiter.is_to_end()
+    }
+
+    /// Whether its user may still make the call, if it has waited.
+    pub(super) fn may_be_served(&mut self, server: &Server) -> Result<(), Error> {
+        if self.waits.is_none() || self.session.is_free(server) {
+            return Ok(());
+        }
+        permit(server, &mut self.session, self.row, self.args.as_args())
+    }
+
+    /// Answers an error instead of running it.
+    pub(super) fn refuse(self, server: &Arc<Server>, error: &Error, lease: &mut Lease<'_>) {
+        let mut reply = self.new_reply();
+        reply.error(error);
+        let need = self.waits.as_ref().map_or(0, |waits| waits.leave(server, lease, false));
+        self.finish(reply, need, true, Vec::new());
     }
 
     /// Ends its wait: it is not served any more.

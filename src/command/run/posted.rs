@@ -53,7 +53,7 @@ pub(super) struct Request {
     pub(super) server: Arc<Server>,
     pub(super) session: Box<Session>,
     command: (Id, &'static Command),
-    row: &'static Command,
+    pub(super) row: &'static Command,
     pub(super) args: OwnedArgs,
     /// Counts them as long as they wait and run, when the input they came in is given back.
     away: Away,
@@ -202,6 +202,10 @@ impl Request {
         let server = self.server.clone();
         if let Some(end) = self.is_to_end() {
             self.end(&server, end, &mut lease);
+            return lease;
+        }
+        if let Err(error) = self.may_be_served(&server) {
+            self.refuse(&server, &error, &mut lease);
             return lease;
         }
         let bounds = Bounds::of(&server.config.settings());

@@ -76,7 +76,7 @@ impl Peer {
     /// What follows is another client's.
     fn connect(&mut self) -> Arc<Client> {
         let client = Arc::new(Client::default());
-        let session = Session::new(client.clone(), self.engine().first_names(), true);
+        let session = Session::new(client.clone(), self.engine().first_names(), &self.runner.server.acl);
         self.session = Some(Box::new(session));
         client
     }
@@ -253,7 +253,7 @@ fn a_command_that_finds_the_memory_taken_runs_when_it_is_free() {
     waiting(1);
     // Its client leaves: the turn comes and passes.
     drop(left);
-    let session = Session::new(Arc::new(Client::default()), server.engine.first_names(), true);
+    let session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
     world.session = Some(Box::new(session));
     let set: OwnedArgs = ["SET", "other", &big].into_iter().map(str::as_bytes).collect();
     let mut begun = world.begin(&set).unwrap_err();

@@ -1,9 +1,9 @@
 //! Directives of Redis that mean nothing here, or nothing yet: checked as Redis 8.2 checks them, kept, read back.
-//! Where ignoring one would mislead (TLS, replication, cluster, ACL files) any other value than "off" is refused.
+//! Where ignoring one would mislead (TLS, replication, cluster) any other value than "off" is refused.
 
 use super::super::special::{
-    acl_file, append_dirname, append_filename, clamped_hz, cluster_enabled, db_filename, hostname, no_replication,
-    oom_mode, oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_off, tls_port,
+    append_dirname, append_filename, clamped_hz, cluster_enabled, db_filename, hostname, no_replication, oom_mode,
+    oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_off, tls_port,
 };
 use super::super::value::Kind::{Bool, Enum, Int, Mem, Text, Uint, Umem, Words};
 use super::{Section, accepted};
@@ -133,11 +133,6 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Security",
         rows: &[
-            accepted("aclfile", Text(acl_file), "",
-                "ACL files do not exist yet; any but an empty name is refused.").at_start(),
-            accepted("acl-pubsub-default", Enum(&["allchannels", "resetchannels"]), "resetchannels",
-                "ACL does not exist yet."),
-            accepted("acllog-max-len", Int(0, MAX), "128", "ACL does not exist yet."),
             accepted("enable-module-command", Enum(&["no", "yes", "local"]), "no",
                 "There are no modules.").at_start(),
             accepted("enable-protected-configs", Enum(&["no", "yes", "local"]), "no",

@@ -28,6 +28,12 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Permission bits of the unix socket; 0 leaves the umask's.").at_start(),
             live("protected-mode", Bool, "yes", "Without a password only clients of this machine are let in."),
             live("requirepass", Text(text), "", "Password of the default user; empty for none."),
+            live("aclfile", Text(text), "",
+                "File of users, within `dir` if its path is relative; empty for none, and users may stand here in lines \
+                `user <name> <rule>...`.").at_start(),
+            live("acl-pubsub-default", Enum(&["allchannels", "resetchannels"]), "resetchannels",
+                "Channels of a user that is new."),
+            live("acllog-max-len", Int(0, MAX), "128", "Entries that ACL LOG keeps."),
             live("maxclients", Uint(1, U32), "10000",
                 "Connections at the same time; one more is told so and closed."),
             live("timeout", Int(0, I32), "0", "Seconds after which an idle connection is closed; 0 never."),

@@ -24,7 +24,7 @@ enum Test {
     Ids(Vec<u64>),
     /// `None`: one that there is not; else whether it is of subscribers.
     Class(Option<bool>),
-    User,
+    User(Vec<u8>),
     Addr(Vec<u8>),
     Laddr(Vec<u8>),
     Ip(Vec<u8>),
@@ -105,7 +105,7 @@ impl Test {
         match self {
             Test::Ids(ids) => ids.binary_search(&client.id).is_ok(),
             Test::Class(class) => *class == Some(client.subscribes()),
-            Test::User => true,
+            Test::User(name) => *client.labels.lock().user == **name,
             Test::Addr(addr) => client.addr.as_bytes() == addr,
             Test::Laddr(addr) => client.laddr.as_bytes() == addr,
             Test::Ip(ip) => client.addr.rsplit_once(':').is_some_and(|(host, _)| {
@@ -180,7 +180,7 @@ fn test(not: bool, name: &[u8], value: &[u8], server: &Server) -> Result<Test> {
             b"master" | b"primary" | b"slave" | b"replica" => Test::Class(None),
             _ => return Err(Error::Text(format!("ERR Unknown client type '{}'", shown()).into())),
         },
-        b"user" if value == b"default" => Test::User,
+        b"user" if server.acl.user(value).is_some() => Test::User(value_owned),
         b"user" => return Err(Error::Text(format!("ERR No such user '{}'", shown()).into())),
         b"addr" => Test::Addr(value_owned),
         b"laddr" => Test::Laddr(value_owned),

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Facts, Text};
 use crate::config::settings::BindAddr;
+use crate::handler::acl::log::Reason;
 use crate::handler::pubsub::By;
 use crate::handler::session::{Client, bits};
 use crate::server::REDIS_VERSION;
@@ -335,8 +336,11 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
             "instantaneous_eventloop_duration_usec",
         ],
     );
-    text.line("acl_access_denied_auth", totals.error_codes.get("WRONGPASS").copied().unwrap_or(0));
-    zeros(text, &["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"]);
+    let denied = |reason| facts.server.acl.denied(reason);
+    text.line("acl_access_denied_auth", denied(Reason::Auth));
+    text.line("acl_access_denied_cmd", denied(Reason::Command));
+    text.line("acl_access_denied_key", denied(Reason::Key));
+    text.line("acl_access_denied_channel", denied(Reason::Channel));
 }
 
 pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {

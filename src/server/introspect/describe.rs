@@ -2,8 +2,9 @@
 //! name, arity, flags, first key, last key, step, ACL categories, tips, key specs, subcommands.
 
 use super::Entry;
+use crate::handler::acl::category::{CATEGORIES, categories_of};
 use crate::handler::row::key;
-use crate::handler::{Begin, Command, Find, Group, KeySpec, Reply, flags};
+use crate::handler::{Begin, Find, KeySpec, Reply, flags};
 
 /// Names of flags, in the order in which Redis lists them.
 const FLAGS: &[(u32, &str)] = &[
@@ -45,42 +46,6 @@ const KEY_FLAGS: &[(u16, &str)] = &[
 /// Names of a key spec's flags.
 pub(super) fn key_flags(flags: u16) -> impl Iterator<Item = &'static str> {
     KEY_FLAGS.iter().filter(move |(bit, _)| flags & bit != 0).map(|(_, name)| *name)
-}
-
-/// The ACL categories of a row, in the order in which Redis lists them, without `@`.
-pub fn acl_categories(row: &Command) -> Vec<&'static str> {
-    let has = |bits: u32| row.has(bits);
-    // A container only leads to its subcommands. COMMAND itself is a command, too.
-    let group = row.subcommands.is_empty().then_some(row.group);
-    let in_group = |of: Group| group == Some(of);
-    let administrative = has(flags::ADMIN) || has(flags::ADMINISTRATION);
-    let scripting = row.group == Group::Scripting;
-    [
-        (has(flags::KEYSPACE), "keyspace"),
-        (has(flags::READONLY) && !scripting, "read"),
-        (has(flags::WRITE), "write"),
-        (in_group(Group::Set) || has(flags::SORTS), "set"),
-        (in_group(Group::SortedSet) || has(flags::SORTS), "sortedset"),
-        (in_group(Group::List) || has(flags::SORTS), "list"),
-        (in_group(Group::Hash), "hash"),
-        (in_group(Group::String), "string"),
-        (in_group(Group::Bitmap), "bitmap"),
-        (in_group(Group::HyperLogLog), "hyperloglog"),
-        (in_group(Group::Geo), "geo"),
-        (in_group(Group::Stream), "stream"),
-        (has(flags::PUBSUB), "pubsub"),
-        (administrative, "admin"),
-        (has(flags::FAST), "fast"),
-        (!has(flags::FAST), "slow"),
-        (has(flags::BLOCKING), "blocking"),
-        (administrative || has(flags::DANGEROUS), "dangerous"),
-        (in_group(Group::Connection) || has(flags::CONNECTION), "connection"),
-        (in_group(Group::Transactions), "transaction"),
-        (in_group(Group::Scripting), "scripting"),
-    ]
-    .into_iter()
-    .filter_map(|(is, name)| is.then_some(name))
-    .collect()
 }
 
 /// What clients of a cluster should know of a command, by its full name. Facts of the protocol, as Redis 8.2 has them.
@@ -161,7 +126,7 @@ pub(super) fn write_info(entry: Entry, out: &mut Reply) {
     out.int(first);
     out.int(last);
     out.int(step);
-    write_set(out, acl_categories(row).into_iter().map(|name| format!("@{name}")).collect());
+    write_set(out, categories_of(row).map(|at| format!("@{}", CATEGORIES[at])).collect());
     let tips = tips(&name);
     out.set(tips.len());
     tips.iter().for_each(|tip| out.bulk(tip.as_bytes()));

@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use super::run::{Run, fail};
 use crate::error::{Error, Result};
-use crate::handler::Ctx;
+use crate::handler::acl::check::Asked;
+use crate::handler::{Args, Command, Ctx};
 use crate::lua::{HostItem, HostItems, Machine, Value};
 use crate::server::REDIS_VERSION;
 use crate::util::sha1::sha1_hex;
@@ -153,17 +154,28 @@ pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
         Host::Breakpoint => run.machine.answer(&[Value::Bool(false)]),
         Host::Debug => run.machine.answer(&[]),
         Host::AclCheckCmd => {
-            let Some(name) = args.first() else {
-                return run.fail(b"ERR Please specify at least one argument for this redis lib call", false);
+            let call = match run.call_args() {
+                Ok(call) => call,
+                Err(text) => return run.fail(text, false),
             };
-            let known = run.machine.bytes_of(*name).is_some_and(|name| ctx.server.table.find(name).is_some());
-            if !known {
+            let call = call.as_args();
+            let Some(row) = known(ctx, call) else {
                 return run.fail(b"ERR Invalid command passed to redis.acl_check_cmd()", false);
-            }
-            run.machine.answer(&[Value::Bool(true)]);
+            };
+            let asked = Asked::new(ctx.server.table, row, call);
+            let may = ctx.restricted().map_or(Ok(true), |user| asked.of(&user).map(|may| may.is_ok()))?;
+            run.machine.answer(&[Value::Bool(may)]);
         }
     }
     Ok(())
+}
+
+/// The row of a call, if there is such a command.
+fn known(ctx: &Ctx, call: Args<'_>) -> Option<&'static Command> {
+    let (_, container) = ctx.server.table.find(&call[0])?;
+    let row = container.resolve(call.get(1));
+    let is_unknown = std::ptr::eq(row, container) && !container.subcommands.is_empty() && call.len() > 1;
+    (!is_unknown).then_some(row)
 }
 
 /// `{err = text}` or `{ok = text}`.

@@ -17,12 +17,15 @@ use super::convert::{error_table, one_line, to_lua, to_reply};
 use super::host::{self, Whose};
 use super::library::{self, Kept};
 use crate::error::{Error, Result};
+use crate::handler::acl::check::Asked;
+use crate::handler::acl::log::Context;
 use crate::handler::effects::Ran;
 use crate::handler::keys::{has_others, keys_of};
 use crate::handler::scripts::{Called, Running, Script};
 use crate::handler::{Args, Command, Ctx, Effect, OwnedArgs, Reply, Route, flags};
 use crate::lua::{Failure, Limits, Machine, Outcome, Tab, Value};
 use crate::meter;
+use crate::server::acl::permit::permit_within;
 use crate::shard::engine::gate;
 use crate::shard::memory::libraries::{Libraries, Library};
 use crate::util::num::format_double;
@@ -311,8 +314,8 @@ impl Run<'_> {
         Error::Quoted(self.placed(text, place).into())
     }
 
-    /// Runs a command for the script. `protected`: its error is the call's result.
-    pub(super) fn command(&mut self, ctx: &mut Ctx, protected: bool) -> Result {
+    /// The call that the script has made; or what is wrong with it.
+    pub(super) fn call_args(&self) -> Result<OwnedArgs, &'static [u8]> {
         let mut args = OwnedArgs::default();
         let mut text = Vec::new();
         for value in self.machine.values() {
@@ -320,22 +323,35 @@ impl Run<'_> {
             match value {
                 Value::Number(number) => text.extend_from_slice(&number_text(*number)),
                 value if self.machine.write_text(*value, &mut text) => {}
-                _ => {
-                    const WRONG: &[u8] = b"ERR Lua redis lib command arguments must be strings or integers";
-                    return self.fail(WRONG, protected);
-                }
+                _ => return Err(b"ERR Lua redis lib command arguments must be strings or integers"),
             }
             args.push(&text);
         }
-        let args = args.as_args();
-        if args.is_empty() {
-            return self.fail(b"ERR Please specify at least one argument for this redis lib call", protected);
+        if args.as_args().is_empty() {
+            return Err(b"ERR Please specify at least one argument for this redis lib call");
         }
+        Ok(args)
+    }
+
+    /// Runs a command for the script. `protected`: its error is the call's result.
+    pub(super) fn command(&mut self, ctx: &mut Ctx, protected: bool) -> Result {
+        let args = match self.call_args() {
+            Ok(args) => args,
+            Err(text) => return self.fail(text, protected),
+        };
+        let args = args.as_args();
         let Some((_, container)) = ctx.server.table.find(&args[0]) else {
             return self.fail(b"ERR Unknown Redis command called from script", protected);
         };
         let row = container.resolve(args.get(1));
         if let Err(error) = self.allows(ctx, row, args) {
+            return self.fail(error.text().as_bytes(), protected);
+        }
+        if let Err((denied, user)) = permit_within(ctx, Context::Lua, row, args)? {
+            let why = denied.text(&user, ctx.server.table, &Asked::new(ctx.server.table, row, args), false);
+            return self.fail(&[b"ERR ACL failure in script: ", &why[..]].concat(), protected);
+        }
+        if let Err(error) = self.may_write(ctx, row) {
             return self.fail(error.text().as_bytes(), protected);
         }
         if !self.has_declared(row, args) {
@@ -369,6 +385,11 @@ impl Run<'_> {
         if let Some(permit) = row.permit {
             permit(ctx.server, ctx.session())?;
         }
+        Ok(())
+    }
+
+    /// Whether a command may write now, if it does.
+    fn may_write(&self, ctx: &Ctx, row: &Command) -> Result {
         if self.read_only && row.may_write() {
             return Err(Error::err("ERR Write commands are not allowed from read-only scripts."));
         }

@@ -223,11 +223,31 @@ fn bitfield_ro(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     run(ctx, &args[1], found, &ops, out)
 }
 
+/// A call of GET alone only reads. One that is wrong counts as one that writes.
+fn bitfield_access(args: Args<'_>) -> u16 {
+    let mut words = args.cursor(2);
+    let mut only_gets = true;
+    while only_gets && !words.is_empty() {
+        let left = words.remaining();
+        let (more, gets) = if left > 2 && words.next_is(b"GET") {
+            (2, true)
+        } else if left > 1 && words.next_is(b"OVERFLOW") {
+            (1, true)
+        } else {
+            (0, false)
+        };
+        only_gets = gets;
+        (0..more).for_each(|_| _ = words.next());
+    }
+    if only_gets { key::RO | key::ACCESS } else { key::RW | key::ACCESS | key::UPDATE }
+}
+
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("bitfield", bitfield, -2, flags::WRITE | flags::DENYOOM, Group::Bitmap)
         .tells(&events::SETBIT)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE | key::VARIABLE_FLAGS)])
+        .access_by(bitfield_access)
         .help("3.2.0", "Reads, sets and increments integers of any width within a string.")
         .syntax(
             "key [<GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | \

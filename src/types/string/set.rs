@@ -97,6 +97,13 @@ fn getset(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
+/// Whoever is told the old value, or whether it is a certain one, reads it.
+fn set_access(args: Args<'_>) -> u16 {
+    const READING: [&str; 5] = ["get", "ifeq", "ifne", "ifdeq", "ifdne"];
+    let reads = |arg: &[u8]| READING.iter().any(|word| arg.eq_ignore_ascii_case(word.as_bytes()));
+    if args.iter().skip(3).any(reads) { key::RW | key::ACCESS | key::UPDATE } else { key::OW | key::UPDATE }
+}
+
 const WRITE: u32 = flags::WRITE | flags::DENYOOM;
 
 /// The rows of this file.
@@ -104,6 +111,7 @@ pub const COMMANDS: &[Command] = &[
     Command::new("set", set, -3, WRITE, Group::String)
         .tells(&events::SET)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE | key::VARIABLE_FLAGS)])
+        .access_by(set_access)
         // With a time, or nothing but the value: most conditions are a word alone.
         .overwrites(|args| args == 3 || args == 5)
         .help("1.0.0", "Makes a key hold a string, whatever it held; on a condition and with an expiry if so asked.")
