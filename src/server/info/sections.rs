@@ -61,7 +61,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.line("process_id", std::process::id());
     text.line("process_supervised", supervised(settings.supervised));
     text.line("run_id", &server.run_id);
-    text.line("tcp_port", port);
+    text.line("tcp_port", if port == 0 { settings.tls.port.into() } else { port });
     text.line("server_time_usec", crate::util::time::now_us());
     text.line("uptime_in_seconds", uptime_s);
     text.line("uptime_in_days", uptime_s / 86_400);
@@ -75,7 +75,8 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     let addresses: String = settings.bind.iter().map(address).collect();
     let tcp = (port != 0).then(|| format!("name=tcp{addresses},port={port}"));
     let unix = settings.unixsocket.as_ref().map(|path| format!("name=unix,bind={}", path.display()));
-    for (number, listener) in tcp.into_iter().chain(unix).enumerate() {
+    let tls = (settings.tls.port != 0).then(|| format!("name=tls{addresses},port={}", settings.tls.port));
+    for (number, listener) in tcp.into_iter().chain(unix).chain(tls).enumerate() {
         text.line(format_args!("listener{number}"), listener);
     }
 }
@@ -412,6 +413,13 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_shards", engine.shards.count());
     text.line("tarn_net_threads", facts.server.threads.lock().len());
     text.line("tarn_commands_left_to_others", facts.server.total(|thread| load(&thread.left)));
+    let tls = &facts.server.tls;
+    text.line("tarn_tls_clients", load(&tls.clients));
+    text.line("tarn_tls_handshakes", load(&tls.shaken));
+    text.line("tarn_tls_handshakes_resumed", load(&tls.resumed));
+    text.line("tarn_tls_handshakes_under_way", load(&tls.shaking));
+    text.line("tarn_tls_handshakes_failed", load(&tls.failed));
+    text.line("tarn_tls_handshakes_given_up", load(&tls.given_up));
     text.line("tarn_memory_budget", budget.total_bytes);
     text.line("tarn_client_buffer_bytes", facts.server.buffers.bytes());
     text.line("tarn_client_buffer_budget", facts.server.buffers.limit());
