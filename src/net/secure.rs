@@ -117,9 +117,8 @@ pub(super) fn read_records(stream: &TcpStream, session: &mut ServerConnection) -
 /// Writes what rustls has for the socket; `WouldBlock` if that does not take all of it.
 pub(super) fn write_records(stream: &TcpStream, session: &mut ServerConnection) -> io::Result<()> {
     while session.wants_write() {
-        match stream.try_io(Interest::WRITABLE, || session.write_tls(&mut Raw::of(stream)))? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            _ => {}
+        if stream.try_io(Interest::WRITABLE, || session.write_tls(&mut Raw::of(stream)))? == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
         }
     }
     Ok(())
