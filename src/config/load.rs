@@ -340,7 +340,7 @@ mod tests {
             ("port \"1", 1, "port \"1", "Unbalanced quotes in configuration line"),
             ("save 1", 1, "save 1", "Invalid save parameters"),
             ("include", 1, "include", "Bad directive or wrong number of arguments"),
-            ("tls-port 7", 1, "tls-port 7", "TLS is not supported yet"),
+            ("tls-cluster yes", 1, "tls-cluster yes", "replication and cluster mode are not supported yet"),
             ("user", 1, "user", "Bad directive or wrong number of arguments"),
             (
                 "user a on\nuser a >secret",

@@ -136,12 +136,8 @@ fn dryrun(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let (table, call) = (ctx.server.table, args.slice(3));
     let no_such = || Error::quoting("ERR Command '", &call[0], usize::MAX, "' not found");
-    let (_, container) = table.find(&call[0]).ok_or_else(no_such)?;
-    let row = container.resolve(call.get(1));
-    let is_unknown = std::ptr::eq(row, container) && !container.subcommands.is_empty() && call.len() > 1;
-    if is_unknown {
-        return Err(no_such());
-    }
+    let row =
+        table.find(&call[0]).and_then(|(_, container)| container.resolve_known(call.get(1))).ok_or_else(no_such)?;
     let asked = Asked::new(table, row, call);
     if !row.accepts(call.len()) {
         return Err(Error::Arity(table.slot_name(asked.slot).unwrap_or_default().into()));

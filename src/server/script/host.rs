@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use super::run::{Run, fail};
 use crate::error::{Error, Result};
+use crate::handler::Ctx;
 use crate::handler::acl::check::Asked;
-use crate::handler::{Args, Command, Ctx};
 use crate::lua::{HostItem, HostItems, Machine, Value};
 use crate::server::REDIS_VERSION;
 use crate::util::sha1::sha1_hex;
@@ -159,7 +159,8 @@ pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
                 Err(text) => return run.fail(text, false),
             };
             let call = call.as_args();
-            let Some(row) = known(ctx, call) else {
+            let row = ctx.server.table.find(&call[0]).and_then(|(_, container)| container.resolve_known(call.get(1)));
+            let Some(row) = row else {
                 return run.fail(b"ERR Invalid command passed to redis.acl_check_cmd()", false);
             };
             let asked = Asked::new(ctx.server.table, row, call);
@@ -168,14 +169,6 @@ pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
         }
     }
     Ok(())
-}
-
-/// The row of a call, if there is such a command.
-fn known(ctx: &Ctx, call: Args<'_>) -> Option<&'static Command> {
-    let (_, container) = ctx.server.table.find(&call[0])?;
-    let row = container.resolve(call.get(1));
-    let is_unknown = std::ptr::eq(row, container) && !container.subcommands.is_empty() && call.len() > 1;
-    (!is_unknown).then_some(row)
 }
 
 /// `{err = text}` or `{ok = text}`.
