@@ -219,15 +219,17 @@ impl Session {
         self.identity.seen_in == server.acl.generation()
     }
 
-    /// Follows changes of its user. One whose user is gone is a stranger from now on, and to be closed.
+    /// Follows changes of its user. One whose user is gone is a stranger from now on, and to be closed: false.
     #[cold]
-    pub fn look_up(&mut self, server: &Server) {
+    pub fn look_up(&mut self, server: &Server) -> bool {
         let generation = server.acl.generation();
         if self.identity.seen_in == generation {
-            return;
+            return true;
         }
         let user = &self.identity.user;
-        match server.acl.user(&user.name).filter(|known| known.id == user.id) {
+        let known = server.acl.user(&user.name).filter(|known| known.id == user.id);
+        let is_known = known.is_some();
+        match known {
             Some(user) => self.identity.user = user,
             None => {
                 self.become_user(Identity { authenticated: false, ..Identity::new(&server.acl) });
@@ -237,6 +239,7 @@ impl Session {
         let free = self.identity.user.unrestricted && !self.is_stranger(server);
         self.identity.seen_in = generation;
         self.identity.free_in = if free { generation } else { 0 };
+        is_known
     }
 
     /// Is this user from now on.

@@ -15,11 +15,11 @@ use crate::server::client::describe;
 /// If it may not.
 #[cold]
 pub fn permit(server: &Server, session: &mut Session, row: &'static Command, args: Args<'_>) -> Result {
-    session.look_up(server);
-    if session.is_free(server) {
+    let is_known = session.look_up(server);
+    if is_known && session.is_free(server) {
         return Ok(());
     }
-    if session.is_stranger(server) && !row.has(flags::NO_AUTH) {
+    if !is_known || session.is_stranger(server) && !row.has(flags::NO_AUTH) {
         return Err(Error::err("NOAUTH Authentication required."));
     }
     let user = session.identity.user.clone();
