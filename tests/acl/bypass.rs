@@ -82,7 +82,8 @@ impl Bench {
         let (mut admin, mut user) = (server.client(), server.client());
         set_user(&mut admin, "u", "+@all ~* &*");
         assert_eq!(user.call("AUTH u x").text(), "OK");
-        let library = "#!lua name=l\nredis.register_function('call', function(_, args) return redis.pcall(unpack(args)) end)";
+        let library =
+            "#!lua name=l\nredis.register_function('call', function(_, args) return redis.pcall(unpack(args)) end)";
         assert_eq!(ask(&mut admin, &["FUNCTION", "LOAD", library]).text(), "l");
         Bench { _server: server, admin, user }
     }
@@ -127,6 +128,7 @@ impl Bench {
             let Some(reply) = self.call(way, rules, call) else { continue };
             let text = reply.text();
             let is_refused = text.starts_with("NOPERM ")
+                || text.contains("because of: NOPERM ")
                 || text.contains("ACL failure in script: ")
                 // Nobody may.
                 || text.contains("not allowed from script");
@@ -242,7 +244,8 @@ fn no_way_leads_to_a_command_of_a_category_that_is_not_allowed() {
         for row in within.iter().filter(|row| !row.flags.iter().any(|flag| flag == "no_auth")) {
             let call = row.plain_call(0);
             let reply = ask(&mut bench.user, &call).text();
-            assert!(reply.starts_with("NOPERM "), "{call:?} with {rules}: {reply}");
+            let is_refused = reply.starts_with("NOPERM ") || reply.contains("because of: NOPERM ");
+            assert!(is_refused, "{call:?} with {rules}: {reply}");
         }
         for row in beyond {
             let call = row.plain_call(0);
@@ -254,8 +257,11 @@ fn no_way_leads_to_a_command_of_a_category_that_is_not_allowed() {
 /// Calls of all commands that have keys, each with its keys and what is done with them.
 fn calls_with_keys(admin: &mut Client) -> Vec<(Vec<String>, Vec<(String, Vec<String>)>)> {
     let rows = rows(admin);
-    let mut calls: Vec<Vec<String>> =
-        CALLS.lines().filter(|line| !line.is_empty()).map(|line| line.split(' ').map(str::to_owned).collect()).collect();
+    let mut calls: Vec<Vec<String>> = CALLS
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| line.split(' ').map(str::to_owned).collect())
+        .collect();
     calls.extend(rows.iter().filter(|row| row.has_keys).flat_map(|row| (0..3).map(|more| row.plain_call(more))));
     let mut found = Vec::new();
     for call in calls {
@@ -299,7 +305,8 @@ fn no_way_leads_to_a_key_that_is_not_allowed() {
     for (call, keys) in &calls {
         let rules: Vec<_> = keys.iter().map(|(key, flags)| rules_for(key, flags)).collect();
         let with = |at: usize, instead: &str| {
-            let others = rules.iter().enumerate().map(|(n, (enough, _))| if n == at { instead } else { enough.as_str() });
+            let others =
+                rules.iter().enumerate().map(|(n, (enough, _))| if n == at { instead } else { enough.as_str() });
             format!("+@all &* {}", others.collect::<Vec<_>>().join(" "))
         };
         set_user(&mut bench.admin, "u", &with(usize::MAX, ""));
@@ -322,11 +329,14 @@ fn calls_are_judged_as_by_redis() {
     let known: Vec<String> = redis.call("COMMAND LIST").items().iter().map(Value::text).collect();
     let is_known = |call: &[String]| {
         let name = call[0].to_lowercase();
-        known.contains(&format!("{name}|{}", call.get(1).map_or("", String::as_str).to_lowercase())) || known.contains(&name)
+        known.contains(&format!("{name}|{}", call.get(1).map_or("", String::as_str).to_lowercase()))
+            || known.contains(&name)
     };
     let calls = calls_with_keys(&mut bench.admin);
     let mut compared = 0;
-    for (call, keys) in calls.iter().filter(|(call, _)| is_known(call)) {
+    // Where the second of two key specs finds nothing, Redis looks at no key at all.
+    let is_odd = |call: &[String]| call[0] == "pfmerge" && call.len() == 2;
+    for (call, keys) in calls.iter().filter(|(call, _)| is_known(call) && !is_odd(call)) {
         for (key, _) in keys {
             for rules in [format!("+@all ~{key}"), format!("+@all %R~{key} %W~x*"), format!("+@all %W~{key} %R~x*")] {
                 set_user(&mut bench.admin, "u", &rules);
@@ -345,14 +355,18 @@ fn no_way_leads_to_a_channel_that_is_not_allowed() {
     let mut bench = Bench::new();
     for call in ["SUBSCRIBE a b", "PSUBSCRIBE a b", "SSUBSCRIBE a b", "PUBLISH b m", "SPUBLISH b m"] {
         let call: Vec<String> = call.split(' ').map(str::to_owned).collect();
-        for rules in ["+@all ~*", "+@all ~* &a", "+@all ~* &a &B", "+@all ~* &a (&b -@all)", "+@all ~* (&a +@all) -@pubsub"] {
+        for rules in
+            ["+@all ~*", "+@all ~* &a", "+@all ~* &a &B", "+@all ~* &a (&b -@all)", "+@all ~* (&a +@all) -@pubsub"]
+        {
             bench.check_refused(rules, &call, &[]);
         }
         set_user(&mut bench.admin, "u", "+@all ~* &a &b");
         assert_eq!(bench.dry_run(&call), "OK", "{call:?}");
     }
     // A pattern must be one of its own: what it matches may be more.
-    for (call, may) in [("PSUBSCRIBE a*", true), ("PSUBSCRIBE aa*", false), ("SUBSCRIBE aa", true), ("SUBSCRIBE b", false)] {
+    for (call, may) in
+        [("PSUBSCRIBE a*", true), ("PSUBSCRIBE aa*", false), ("SUBSCRIBE aa", true), ("SUBSCRIBE b", false)]
+    {
         set_user(&mut bench.admin, "u", "+@all &a*");
         let call: Vec<String> = call.split(' ').map(str::to_owned).collect();
         assert_eq!(bench.dry_run(&call) == "OK", may, "{call:?}");
@@ -364,12 +378,22 @@ fn sort_looks_at_no_keys_by_patterns_for_who_may_not_read_all() {
     let mut bench = Bench::new();
     bench.admin.call("RPUSH k 2 1");
     bench.admin.call("MSET w1 5 w2 4");
-    for call in ["SORT k BY w*", "SORT k GET w*", "SORT_RO k BY w*", "SORT k GET #", "SORT k BY nosort GET w*", "SORT k GET w* STORE k"] {
+    for call in [
+        "SORT k BY w*",
+        "SORT k GET w*",
+        "SORT_RO k BY w*",
+        "SORT k GET #",
+        "SORT k BY nosort GET w*",
+        "SORT k GET w* STORE k",
+    ] {
         let call: Vec<String> = call.split(' ').map(str::to_owned).collect();
         for rules in ["+@all ~k", "+@all ~k %W~*", "+@all ~k (-@all %R~*)", "+@all ~k %R~w*"] {
             for way in [Way::Direct, Way::Exec, Way::Script, Way::Function] {
                 let reply = bench.call(way, rules, &call).unwrap().text();
-                assert!(reply.contains("denied due to insufficient ACL permissions"), "{call:?} {way:?}, {rules}: {reply}");
+                assert!(
+                    reply.contains("denied due to insufficient ACL permissions"),
+                    "{call:?} {way:?}, {rules}: {reply}"
+                );
             }
         }
         for rules in ["+@all ~k %R~*", "+@all ~*", "-@all (~* +sort +sort_ro)"] {
@@ -386,8 +410,25 @@ fn sort_looks_at_no_keys_by_patterns_for_who_may_not_read_all() {
 fn calls_whose_keys_cannot_be_told_fail() {
     let mut bench = Bench::new();
     let heads = [
-        "EVAL return", "EVAL_RO return", "FCALL call", "FCALL_RO call", "ZUNIONSTORE d", "ZINTERSTORE d", "ZDIFFSTORE d", "ZUNION",
-        "ZINTER", "ZDIFF", "ZINTERCARD", "SINTERCARD", "SUNIONCARD", "SDIFFCARD", "LMPOP", "BLMPOP 0", "ZMPOP", "BZMPOP 0", "MSETEX",
+        "EVAL return",
+        "EVAL_RO return",
+        "FCALL call",
+        "FCALL_RO call",
+        "ZUNIONSTORE d",
+        "ZINTERSTORE d",
+        "ZDIFFSTORE d",
+        "ZUNION",
+        "ZINTER",
+        "ZDIFF",
+        "ZINTERCARD",
+        "SINTERCARD",
+        "SUNIONCARD",
+        "SDIFFCARD",
+        "LMPOP",
+        "BLMPOP 0",
+        "ZMPOP",
+        "BZMPOP 0",
+        "MSETEX",
     ];
     let mut untold = 0;
     for head in heads {

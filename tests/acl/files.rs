@@ -1,14 +1,16 @@
 //! Users in files. What an ACL file's mistakes are called is proven by Redis 8.2.
 
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
-use crate::ask;
 use crate::common::resp::Client;
-use crate::common::server::{Kind, Server, notice};
+use crate::common::server::{Kind, Server, free_port, notice};
+use crate::common::wait::until;
 
 /// A server with an ACL file that holds this.
 fn with_file(kind: Kind, text: &str) -> Option<(Server, PathBuf)> {
-    let path = std::env::temp_dir().join(format!("tarn-acl-{}-{:?}.acl", std::process::id(), std::thread::current().id()));
+    let path =
+        std::env::temp_dir().join(format!("tarn-acl-{}-{:?}.acl", std::process::id(), std::thread::current().id()));
     std::fs::write(&path, text).unwrap();
     let server = Server::start(kind, &["--aclfile", path.to_str().unwrap()])?;
     Some((server, path))
@@ -104,7 +106,7 @@ fn a_bad_acl_file_keeps_the_server_from_starting() {
         std::fs::write(&path, text).unwrap();
         let mut server = Server::prepare(Kind::Tarn, &["--aclfile", path.to_str().unwrap()]).unwrap();
         server.spawn();
-        crate::common::wait::until("it ends", || server.exited().is_some());
+        until("it ends", || server.exited().is_some());
         assert!(!server.exited().unwrap().success());
         assert!(server.output().contains("no change to the previously active ACL rules"), "{}", server.output());
         std::fs::remove_file(&path).unwrap();
@@ -126,27 +128,79 @@ fn users_survive_a_restart_in_the_acl_file() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// A server that is started with a configuration file.
+struct Configured {
+    folder: tempfile::TempDir,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Configured {
+    fn new(text: &str) -> Configured {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("tarn.conf"), text).unwrap();
+        Configured { folder, port: free_port(), child: None }
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("tarn.conf")).unwrap()
+    }
+
+    fn start(&mut self) {
+        let output = std::fs::File::create(self.folder.path().join("output")).unwrap();
+        let mut command = Command::new(Kind::Tarn.binary().unwrap());
+        command.arg("tarn.conf").args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir", "data"]);
+        command.current_dir(&self.folder).stdin(Stdio::null());
+        command.stdout(output.try_clone().unwrap()).stderr(output);
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    /// A connection that has authenticated, once the server serves.
+    fn client(&self, password: &str) -> Client {
+        let mut found = None;
+        until("it serves", || {
+            let Ok(mut client) = Client::connect(self.port) else { return false };
+            let is_ready = client.try_call(&["AUTH", password]).is_ok_and(|reply| reply.text() == "OK")
+                && client.try_call(&["DBSIZE"]).is_ok_and(|reply| !reply.is_error());
+            found = Some(client);
+            is_ready
+        });
+        found.unwrap()
+    }
+
+    /// Waits for it to end by itself: what it has said.
+    fn end(&mut self) -> String {
+        let status = self.child.take().unwrap().wait().unwrap();
+        assert!(!status.success());
+        std::fs::read_to_string(self.folder.path().join("output")).unwrap()
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 #[test]
 fn user_lines_are_read_and_written_back() {
-    let folder = std::env::temp_dir().join(format!("tarn-acl-conf-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("tarn.conf");
-    std::fs::write(&file, "# first\nuser x on nopass ~* +@all\n# second\nrequirepass q\nuser y off\n").unwrap();
-    let mut server = Server::prepare(Kind::Tarn, &[file.to_str().unwrap()]).unwrap();
-    server.spawn();
-    let mut admin = None;
-    crate::common::wait::until("it listens", || {
-        admin = Client::connect(server.port()).ok();
-        admin.is_some()
-    });
-    let mut admin = admin.unwrap();
-    crate::common::wait::until("it serves", || ask(&mut admin, &["AUTH", "q"]).text() == "OK");
+    let text = "# first\nuser x on nopass ~* +@all\n# second\nrequirepass q\nuser y off\n";
+    let mut server = Configured::new(text);
+    server.start();
+    let mut admin = server.client("q");
     assert_eq!(list(&mut admin).len(), 3);
     for call in ["ACL SETUSER z on >p ~k", "ACL DELUSER y", "ACL SETUSER x -@all"] {
         assert!(!admin.call(call).is_error(), "{call}");
     }
     assert_eq!(admin.call("CONFIG REWRITE").text(), "OK");
-    let text = std::fs::read_to_string(&file).unwrap();
+    let text = server.text();
     let users: Vec<_> = text.lines().filter(|line| line.starts_with("user ")).collect();
     let hash = "148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940";
     let expected = [
@@ -159,15 +213,23 @@ fn user_lines_are_read_and_written_back() {
     assert_eq!(admin.call("ACL SETUSER default -flushall").text(), "OK");
     assert_eq!(admin.call("CONFIG REWRITE").text(), "OK");
     let before = list(&mut admin);
-    server.stop();
-    let text = std::fs::read_to_string(&file).unwrap();
-    assert!(text.contains("user default on sanitize-payload #"), "{text}");
-    server.spawn();
-    crate::common::wait::until("it listens", || Client::connect(server.port()).is_ok());
-    let mut admin = Client::connect(server.port()).unwrap();
-    crate::common::wait::until("it serves", || ask(&mut admin, &["AUTH", "q"]).text() == "OK");
-    assert_eq!(list(&mut admin), before);
-    std::fs::remove_dir_all(folder).unwrap();
+    server.kill();
+    assert!(server.text().contains("user default on sanitize-payload #"), "{}", server.text());
+    server.start();
+    assert_eq!(list(&mut server.client("q")), before);
+}
+
+#[test]
+fn users_of_an_included_file_are_not_written_into_another() {
+    let mut server = Configured::new("include users.conf\nuser y off\n");
+    std::fs::write(server.folder.path().join("users.conf"), "user x off\nuser default on nopass ~* &* +@all >q\n")
+        .unwrap();
+    server.start();
+    let mut admin = server.client("q");
+    let before = server.text();
+    let reply = admin.call("CONFIG REWRITE").text();
+    assert_eq!(reply, "ERR Rewriting config file: users are declared in an included file");
+    assert_eq!(server.text(), before);
 }
 
 #[test]
@@ -177,16 +239,13 @@ fn bad_user_lines_are_told_without_their_passwords() {
         ("user a on >hunter2\nuser a off", "Duplicate user found"),
         ("user a on >hunter2 foo", "Error in user declaration 'a': Syntax error"),
         ("user a (~x >hunter2", "Wrong format"),
+        ("user \"a b\" >hunter2", "Spaces not allowed in ACL usernames"),
         ("aclfile /nowhere\nuser a on >hunter2", "one of them must go"),
+        ("aclfile /nowhere", "opening file '/nowhere': No such file or directory"),
     ] {
-        let file = std::env::temp_dir().join(format!("tarn-acl-bad-{}.conf", std::process::id()));
-        std::fs::write(&file, lines).unwrap();
-        let mut server = Server::prepare(Kind::Tarn, &[file.to_str().unwrap()]).unwrap();
-        server.spawn();
-        crate::common::wait::until("it ends", || server.exited().is_some());
-        let output = server.output();
-        assert!(!server.exited().unwrap().success());
+        let mut server = Configured::new(lines);
+        server.start();
+        let output = server.end();
         assert!(output.contains(why) && !output.contains("hunter2"), "{lines}: {output}");
-        std::fs::remove_file(file).unwrap();
     }
 }
