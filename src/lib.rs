@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`cli`] | the command line of the binary |
+//! | [`migrate`] | files of Redis and Valkey, to and from data directories |
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
@@ -33,6 +34,7 @@ pub mod handler;
 pub mod log;
 pub mod lua;
 pub mod meter;
+pub mod migrate;
 pub mod net;
 pub mod rdb;
 pub mod resp;

@@ -11,6 +11,7 @@ fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok(Invocation::Serve(config)) => tarn::boot::serve(config),
         Ok(Invocation::Check { dir, repair }) => tarn::boot::check::run(&dir, repair),
+        Ok(Invocation::Import(import)) => tarn::migrate::import::run(&import),
         Err(stop) => stop.report(),
     }
 }

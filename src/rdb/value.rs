@@ -26,7 +26,7 @@ use super::{Dialect, RdbError, Value, hash, intset, listpack, stream, ziplist};
 use crate::util::num;
 
 /// The first version of Valkey's own.
-const VERSION_VALKEY: u16 = 80;
+pub(super) const VERSION_VALKEY: u16 = 80;
 
 const QUICKLIST_PLAIN: u64 = 1;
 const QUICKLIST_PACKED: u64 = 2;
@@ -175,12 +175,12 @@ fn read_zset(
     Ok(all)
 }
 
-fn read_score_binary(source: &mut Source<'_>) -> Result<f64, RdbError> {
+pub(super) fn read_score_binary(source: &mut Source<'_>) -> Result<f64, RdbError> {
     let score = f64::from_bits(source.u64_le()?);
     if score.is_nan() { Err(RdbError::Corrupt("score")) } else { Ok(score) }
 }
 
-fn read_score_text(source: &mut Source<'_>) -> Result<f64, RdbError> {
+pub(super) fn read_score_text(source: &mut Source<'_>) -> Result<f64, RdbError> {
     match source.u8()? {
         SCORE_NAN => Err(RdbError::Corrupt("score")),
         SCORE_INFINITE => Ok(f64::INFINITY),

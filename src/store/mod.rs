@@ -5,6 +5,7 @@
 //! | [`superblock`] | format version, hash key, number of shards: read before anything else |
 //! | [`lock`] | one server a data directory |
 //! | [`options`] | what fjall is told, and why |
+//! | [`staged`] | a data directory that takes another one's place |
 //! | [`partition`] | one shard's records: reads, ranges, ingestion |
 //! | `space` | what is dead in a partition, and how its space comes back |
 //! | `filter` | the compaction filter that reclaims dead versions and namespaces |
@@ -25,6 +26,7 @@
 pub mod lock;
 pub mod options;
 pub mod partition;
+pub mod staged;
 pub mod superblock;
 
 mod error;
@@ -98,8 +100,21 @@ impl DataDir {
     pub fn open(path: &Path, shards: Option<u16>) -> Result<DataDir> {
         make_dir(path)?;
         let lock = DirLock::acquire(path)?;
+        staged::settle(path)?;
         let superblock = Superblock::open(path, shards, default_shards())?;
         Ok(DataDir { path: path.to_owned(), superblock, lock })
+    }
+
+    /// Takes the directory `path`, which is made if it is not there, as it is: and what its superblock says, if it has one.
+    ///
+    /// # Errors
+    /// As of [`DataDir::open`].
+    pub fn claim(path: &Path) -> Result<(DirLock, Option<Superblock>)> {
+        make_dir(path)?;
+        let lock = DirLock::acquire(path)?;
+        staged::settle(path)?;
+        let superblock = Superblock::load(path)?;
+        Ok((lock, superblock))
     }
 
     /// What its superblock says.
