@@ -17,7 +17,7 @@
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
 //! | [`log`] | the redo log: segments, group commit, fsync policies, replay |
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
-//! | [`rdb`] | values in Redis's RDB format, DUMP payloads; no I/O |
+//! | [`rdb`] | values in Redis's RDB format, DUMP payloads, dump.rdb |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`lua`] | Lua 5.1 as Redis has it; knows nothing of the server |
 //! | [`meter`] | what the command that a thread runs may still do: steps, bytes |

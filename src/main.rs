@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Serve(config)) => tarn::boot::serve(config),
         Ok(Invocation::Check { dir, repair }) => tarn::boot::check::run(&dir, repair),
         Ok(Invocation::Import(import)) => tarn::migrate::import::run(&import),
+        Ok(Invocation::Export(export)) => tarn::migrate::export::run(&export),
         Err(stop) => stop.report(),
     }
 }

@@ -1,7 +1,7 @@
-//! `tarn import`, with files that the real servers have written.
+//! `tarn import`, `tarn export`, and what SYNC sends, with files that the real servers have written and are to read.
 //!
-//! Each server is filled with keys of all types, and writes its dump.rdb and its AOF; what Tarn has imported is compared key by
-//! key with what the server has: value (what DUMP says, decoded; consumer groups and times of fields among it) and time. A
+//! Each server is filled with keys of all types, and writes its dump.rdb and its AOF; what Tarn has imported, and what a server
+//! has that has loaded what Tarn exports, is compared key by key with what the first server has: value (what DUMP says, decoded; consumer groups and times of fields among it) and time. A
 //! machine without those servers says so and passes. `TARN_MIGRATE_KEYS` has more than a few keys.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -19,7 +19,7 @@ use tarn::rdb::{Value, decode};
 const REAL: [Kind; 3] = [Kind::Redis70, Kind::Redis82, Kind::Valkey];
 
 fn keys() -> u64 {
-    std::env::var("TARN_MIGRATE_KEYS").map_or(1_000, |keys| keys.parse().unwrap())
+    std::env::var("TARN_MIGRATE_KEYS").map_or(300, |keys| keys.parse().unwrap())
 }
 
 /// Commands on their way to a server, many at once.
@@ -115,15 +115,15 @@ fn fill_big(pipe: &mut Pipe) {
     let mut rng = Rng(3);
     let noise: Vec<u8> = (0..700_000).map(|_| rng.next() as u8).collect();
     pipe.send(&[&b"SET"[..], b"big:noise", &noise]);
-    pipe.send(&["SET".to_owned(), "big:repeats".to_owned(), "abcdefg".repeat(6_000_000)]);
+    pipe.send(&["SET".to_owned(), "big:repeats".to_owned(), "abcdefg".repeat(300_000)]);
     let many = |name: &str, key: &str, of: &dyn Fn(u64) -> Vec<String>| -> Vec<String> {
-        [vec![name.to_owned(), key.to_owned()], (0..40_000).flat_map(of).collect()].concat()
+        [vec![name.to_owned(), key.to_owned()], (0..25_000).flat_map(of).collect()].concat()
     };
     pipe.send(&many("RPUSH", "big:list", &|n| vec![format!("element-{n}")]));
     pipe.send(&many("SADD", "big:set", &|n| vec![format!("member-{n}")]));
     pipe.send(&many("ZADD", "big:zset", &|n| vec![n.to_string(), format!("member-{n}")]));
     pipe.send(&many("HSET", "big:hash", &|n| vec![format!("field-{n}"), n.to_string()]));
-    for n in 1..8_000 {
+    for n in 1..5_000 {
         pipe.send(&[
             "XADD",
             "big:stream",
@@ -187,7 +187,8 @@ fn normal(mut value: Value) -> Value {
 
 fn assert_same(one: &[(Vec<u8>, i64, Value)], other: &[(Vec<u8>, i64, Value)], what: &str) {
     for (one, other) in one.iter().zip(other) {
-        assert!(one == other, "{what}: {} differs: {one:.300?} and {other:.300?}", one.0.escape_ascii());
+        let short = |value| format!("{value:?}").chars().take(300).collect::<String>();
+        assert!(one == other, "{what}: {} differs: {} and {}", one.0.escape_ascii(), short(one), short(other));
     }
     assert_eq!(one.len(), other.len(), "{what}");
 }
@@ -246,17 +247,74 @@ fn what_real_servers_save_is_imported() {
         let mut client = tarn.client();
         assert_eq!(client.call("FCALL f 0").int(), Some(1));
         assert_eq!(client.call("DBSIZE").int(), Some(content(&tarn, 0).len() as i64));
+        // What only the log holds is exported, too.
+        tarn.kill9();
+        let Some((again, told)) = exported(&dir, kind) else { continue };
+        assert!(!told.contains("left out"), "{told}");
+        for db in [0, 3] {
+            assert_same(&content(&server, db), &content(&again, db), kind.title());
+        }
+        assert_eq!(again.client().call("FCALL f 0").int(), Some(1));
+    }
+}
+
+/// A real server that has loaded what Tarn exports for it, and what Tarn says of that.
+fn exported(dir: &Path, kind: Kind) -> Option<(Server, String)> {
+    let mut server = Server::prepare(kind, &["--save", ""])?;
+    let data = server.dir().join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    let target = match kind {
+        Kind::Redis70 => "redis-7.0",
+        Kind::Redis82 => "redis-8.2",
+        _ => "valkey-9",
+    };
+    let mut command = Command::new(Kind::Tarn.binary().unwrap());
+    command.arg("export").arg(data.join("dump.rdb")).args(["--for", target, "--dir"]).arg(dir);
+    let told = assert_imported(&command.output().unwrap());
+    start(&mut server);
+    Some((server, told))
+}
+
+#[test]
+fn what_a_server_cannot_have_is_told() {
+    let (mut tarn, dir) = tarn();
+    start(&mut tarn);
+    let mut pipe = Pipe::new(&tarn);
+    for command in [
+        "HSET hash a 1 b 2 c 3",
+        "HPEXPIREAT hash 1900000000000 FIELDS 2 a b",
+        "XADD stream 1-1 a b",
+        "XGROUP CREATE stream g 0",
+        "XGROUP CREATECONSUMER stream g c",
+        "SETRANGE zeros 200000 x",
+        "SET gone x PX 1",
+    ] {
+        pipe.call(command);
+    }
+    pipe.replies();
+    let before = content(&tarn, 0);
+    tarn.stop();
+    for kind in REAL {
+        let Some((server, told)) = exported(&dir, kind) else { continue };
+        let same = content(&server, 0) == before;
+        assert_eq!(same, kind != Kind::Redis70, "{}", kind.title());
+        if kind == Kind::Redis70 {
+            assert!(told.contains("2 times of hash fields (of 'hash' first)"), "{told}");
+            assert!(told.contains("1 times at which consumers were last active (of 'stream' first)"), "{told}");
+            assert_eq!(server.client().call("HLEN hash").int(), Some(3));
+        }
     }
 }
 
 #[test]
 fn what_real_servers_append_is_imported() {
-    for kind in REAL {
-        for preamble in ["yes", "no"] {
+    // Bases of both kinds.
+    for (kind, preamble) in REAL.into_iter().zip(["no", "yes", "no"]) {
+        {
             let args = ["--appendonly", "yes", "--save", "", "--aof-use-rdb-preamble", preamble];
             let Some(server) = real(kind, &args) else { continue };
             let mut pipe = Pipe::new(&server);
-            fill(&mut pipe, kind, 200);
+            fill(&mut pipe, kind, 100);
             pipe.call("BGREWRITEAOF");
             pipe.replies();
             while server.client().info("persistence", "aof_rewrite_in_progress") != 0
@@ -353,7 +411,7 @@ fn the_cut_end_of_an_aof_is_told() {
     start(&mut tarn);
     let mut client = tarn.client();
     let (a, b, c) = (client.call("EXISTS a"), client.call("GET b"), client.call("EXISTS c"));
-    assert_eq!((a.int(), b.text(), c.int()), (Some(0), "\"2\"".to_owned(), Some(0)), "what has passed is gone");
+    assert_eq!((a.int(), b.bytes(), c.int()), (Some(0), Some(&b"2"[..]), Some(0)), "what has passed is gone");
     drop(tarn);
 
     let (tarn, dir) = self::tarn();
@@ -361,4 +419,179 @@ fn the_cut_end_of_an_aof_is_told() {
     std::fs::write(&path, [file, command("EXEC"), command("NOSUCH")].concat()).unwrap();
     let output = import(&[&path], &dir, &[]);
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("unknown command 'NOSUCH'"));
+}
+
+/// Fetches everything, as tools do: with a mark at its end, or with its length in front.
+fn fetch(server: &Server, marks_end: bool) -> Vec<u8> {
+    use std::io::{Read as _, Write as _};
+    let mut socket = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let begin = if marks_end { "REPLCONF capa eof\r\nPSYNC ? -1\r\n" } else { "SYNC\r\n" };
+    socket.write_all(begin.as_bytes()).unwrap();
+    // The server closes behind it.
+    let mut all = Vec::new();
+    socket.read_to_end(&mut all).unwrap();
+    let mut rest = &all[..];
+    let mut line = || {
+        let end = rest.iter().position(|byte| *byte == b'\n').unwrap();
+        let (line, behind) = rest.split_at(end + 1);
+        rest = behind;
+        String::from_utf8_lossy(line).trim().to_owned()
+    };
+    if marks_end {
+        assert_eq!(line(), "+OK");
+        assert!(line().starts_with("+FULLRESYNC "));
+    }
+    let mut head = line();
+    while head.is_empty() {
+        head = line();
+    }
+    match head.strip_prefix("$EOF:") {
+        Some(mark) => rest.strip_suffix(mark.as_bytes()).expect("its end is marked").to_vec(),
+        None => {
+            assert_eq!(head, format!("${}", rest.len()));
+            rest.to_vec()
+        }
+    }
+}
+
+/// The strings in a file.
+fn strings(bytes: &[u8]) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+    use tarn::rdb::file::{Bounds, Input, Item, Reader, decode};
+    let mut reader = Reader::new(Input::new(bytes), Bounds::default()).unwrap();
+    let mut all = std::collections::BTreeMap::new();
+    loop {
+        match reader.next_item().unwrap() {
+            Item::End => return all,
+            Item::Key(key) => {
+                let version = reader.version();
+                if let Some(bytes) = reader.whole(key.tag).unwrap()
+                    && let Value::String(text) = decode(key.tag, version, bytes, 1 << 20).unwrap()
+                {
+                    all.insert(key.key, text);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What is fetched is of one moment, over all shards, while others write: no half of a command is in it, and what one client
+/// has written in order is there up to some point.
+#[test]
+fn what_is_fetched_is_of_one_moment() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let server = Server::tarn(&[]);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = || {
+            let (mut client, mut n) = (server.client(), 0u64);
+            while !ended.load(Ordering::Relaxed) {
+                n += 1;
+                let (pair, value) = (n % 50, n.to_string());
+                let [a, b] = ["a", "b"].map(|half| format!("pair:{pair}:{half}"));
+                assert!(!client.try_call(&["MSET", &a, &value, &b, &value]).unwrap().is_error());
+                assert!(!client.try_call(&["SET", &format!("serial:{n}"), &value]).unwrap().is_error());
+            }
+        };
+        scope.spawn(writer);
+        for round in 0..4 {
+            let all = strings(&fetch(&server, round % 2 == 0));
+            let mut serials = 0;
+            for (key, value) in &all {
+                let key = String::from_utf8_lossy(key);
+                if let Some(pair) = key.strip_suffix(":a") {
+                    assert_eq!(Some(value), all.get(format!("{pair}:b").as_bytes()), "{key} in round {round}");
+                }
+                serials += u64::from(key.starts_with("serial:"));
+            }
+            let last =
+                all.keys().filter_map(|key| String::from_utf8_lossy(key).strip_prefix("serial:")?.parse().ok()).max();
+            assert_eq!(last.unwrap_or(0), serials, "round {round}");
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    let mut client = server.client();
+    client.call("MULTI");
+    assert!(client.call("SYNC").is_error());
+    assert!(server.client().call("REPLCONF nosuch 1").is_error());
+    assert!(server.client().call("REPLCONF listening-port").is_error());
+}
+
+/// The tool that most people fetch a file with, and a real server that reads it.
+#[test]
+fn redis_cli_fetches_a_file() {
+    let Some(mut real) = Server::prepare(Kind::Redis82, &["--save", ""]) else { return };
+    let server = Server::tarn(&[]);
+    let mut pipe = Pipe::new(&server);
+    fill(&mut pipe, Kind::Redis82, 100);
+    let data = real.dir().join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    let (port, file) = (server.port().to_string(), data.join("dump.rdb"));
+    let output = Command::new("redis-cli").args(["-p", &port, "--rdb"]).arg(&file).output();
+    let Ok(output) = output else { return notice("skipped: no redis-cli on this machine") };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    start(&mut real);
+    for db in [0, 3] {
+        assert_same(&content(&server, db), &content(&real, db), "redis-cli --rdb");
+    }
+}
+
+/// Keys go to a real server and come back, by MIGRATE of either side; what goes wrong is told in Redis's words.
+#[test]
+fn keys_migrate_both_ways() {
+    let server = Server::tarn(&[]);
+    for kind in [Kind::Redis70, Kind::Redis82] {
+        let Some(other) = real(kind, &["--requirepass", "sesame"]) else { continue };
+        let mut pipe = Pipe::new(&server);
+        pipe.call("FLUSHALL");
+        pipe.call("FUNCTION FLUSH");
+        fill(&mut pipe, Kind::Redis70, 60);
+        let before: Vec<_> = content(&server, 0).into_iter().filter(|(key, ..)| !key.starts_with(b"big:r")).collect();
+        let (mut ours, mut theirs) = (server.client(), other.client());
+        theirs.call("AUTH sesame");
+        let names =
+            before.iter().map(|(key, ..)| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>().join(" ");
+        let to = |port: u16, rest: &str| format!("MIGRATE 127.0.0.1 {port} {rest}");
+        let text = |reply: Reply| String::from_utf8_lossy(reply.bytes().unwrap_or_default()).into_owned();
+        let refused = ours.call(&to(other.port(), "key:0 0 20000"));
+        assert!(
+            refused.is_error() && refused.text().contains("Target instance replied with error: NOAUTH"),
+            "{}",
+            refused.text()
+        );
+        assert_eq!(text(ours.call(&to(other.port(), "nosuch 0 20000 AUTH sesame"))), "NOKEY");
+        let all = ours.try_call(
+            &[
+                &to(other.port(), "").split_whitespace().collect::<Vec<_>>()[..],
+                &["", "0", "60000", "AUTH2", "default", "sesame", "KEYS"],
+                &names.split(' ').collect::<Vec<_>>()[..],
+            ]
+            .concat(),
+        );
+        assert_eq!(text(all.unwrap()), "OK", "{}", server.output());
+        assert!(before.iter().all(|(key, ..)| ours.try_call(&[&b"EXISTS"[..], key]).unwrap().int() == Some(0)));
+        for (key, ..) in &before {
+            let key = String::from_utf8_lossy(key).into_owned();
+            assert_eq!(text(theirs.call(&to(server.port(), &format!("{key} 0 60000")))), "OK", "{key}");
+        }
+        let after: Vec<_> = content(&server, 0).into_iter().filter(|(key, ..)| !key.starts_with(b"big:r")).collect();
+        assert_same(&before, &after, kind.title());
+        assert_eq!(text(ours.call(&to(other.port(), "key:0 0 20000 COPY AUTH sesame"))), "OK");
+        let busy = ours.call(&to(other.port(), "key:0 0 20000 AUTH sesame"));
+        assert!(busy.is_error() && busy.text().contains("BUSYKEY"), "{}", busy.text());
+        assert_eq!(text(ours.call(&to(other.port(), "key:0 0 20000 REPLACE AUTH sesame"))), "OK");
+        assert_eq!(ours.call("EXISTS key:0").int(), Some(0));
+    }
+    let mut client = server.client();
+    client.call("SET a 1");
+    let gone = client.call("MIGRATE 127.0.0.1 1 a 0 1000");
+    assert!(
+        gone.is_error() && gone.text().contains("IOERR error or timeout writing to target instance"),
+        "{}",
+        gone.text()
+    );
+    client.call("MULTI");
+    client.call("MIGRATE 127.0.0.1 1 a 0 1000");
+    assert!(client.call("EXEC").items()[0].is_error());
+    assert_eq!(client.call("GET a").bytes(), Some(&b"1"[..]));
 }

@@ -7,11 +7,13 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use super::{Failure, local, progress::Progress};
 use crate::config::{Config, Source};
 use crate::rdb::file::writer::For;
 use crate::shard::Engine;
+use crate::shard::background::moment::Moment;
 use crate::store::DataDir;
 use crate::types::dump::file::{Everything, Exported};
 
@@ -58,12 +60,10 @@ fn go(export: &Export) -> Result<String, Failure> {
     written
 }
 
-fn write(export: &Export, engine: &Engine) -> Result<String, Failure> {
+fn write(export: &Export, engine: &Arc<Engine>) -> Result<String, Failure> {
     let mut progress = Progress::new(0);
-    engine.flush()?;
-    let names = engine.lease(&[0]).first().map(|core| core.names.map().clone()).unwrap_or_default();
-    let now_ms = crate::util::time::now_ms();
-    let everything = Everything { partitions: engine.store.stills()?, names, now_ms };
+    let Moment { partitions, names, now_ms } = engine.moment()?;
+    let everything = Everything { partitions, names, now_ms };
     let mut temp = export.file.clone().into_os_string();
     temp.push(".new");
     let temp = PathBuf::from(temp);
@@ -91,8 +91,10 @@ fn write(export: &Export, engine: &Engine) -> Result<String, Failure> {
 
 fn report(export: &Export, exported: &Exported, seconds: f64) -> String {
     let Exported { keys, functions, lost } = exported;
-    let mut report =
-        format!("{keys} keys, {functions} libraries of functions written to {} in {seconds:.1} s\n", export.file.display());
+    let mut report = format!(
+        "{keys} keys, {functions} libraries of functions written to {} in {seconds:.1} s\n",
+        export.file.display()
+    );
     for (what, (count, whose)) in lost {
         report += &format!("left out: {count} {what} (of '{whose}' first)\n");
     }

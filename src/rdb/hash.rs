@@ -131,19 +131,29 @@ pub(super) fn write_expiring(fields: &[Field], out: &mut Vec<u8>) {
     out.extend_from_slice(&least_ms.to_le_bytes());
     push_len(fields.len() as u64, out);
     for field in fields {
-        push_len(if field.expire_ms == 0 { 0 } else { field.expire_ms - least_ms + 1 }, out);
-        push_string(&field.name, out);
-        push_string(&field.value, out);
+        push_timed_field(field, least_ms, out);
     }
+}
+
+/// Appends one field of it.
+pub(super) fn push_timed_field(field: &Field, least_ms: u64, out: &mut Vec<u8>) {
+    push_len(if field.expire_ms == 0 { 0 } else { field.expire_ms - least_ms + 1 }, out);
+    push_string(&field.name, out);
+    push_string(&field.value, out);
 }
 
 /// Appends Valkey's type 22.
 pub(super) fn write_valkey(fields: &[Field], out: &mut Vec<u8>) {
     push_len(fields.len() as u64, out);
     for field in fields {
-        push_string(&field.name, out);
-        push_string(&field.value, out);
-        let time = if field.expire_ms == 0 { VALKEY_NO_TIME } else { field.expire_ms as i64 };
-        out.extend_from_slice(&time.to_le_bytes());
+        push_valkey_field(field, out);
     }
+}
+
+/// Appends one field of it.
+pub(super) fn push_valkey_field(field: &Field, out: &mut Vec<u8>) {
+    push_string(&field.name, out);
+    push_string(&field.value, out);
+    let time = if field.expire_ms == 0 { VALKEY_NO_TIME } else { field.expire_ms as i64 };
+    out.extend_from_slice(&time.to_le_bytes());
 }

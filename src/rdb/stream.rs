@@ -39,6 +39,15 @@ pub(super) enum StreamForm {
 }
 
 impl StreamForm {
+    /// The type byte.
+    pub(super) const fn tag(self) -> u8 {
+        match self {
+            StreamForm::Listpacks => 15,
+            StreamForm::Listpacks2 => 19,
+            StreamForm::Listpacks3 => 21,
+        }
+    }
+
     /// The oldest form that loses nothing.
     pub(super) fn of(stream: &Stream) -> StreamForm {
         let groups = &stream.groups;
@@ -215,16 +224,26 @@ pub(super) fn write(stream: &Stream, form: StreamForm, out: &mut Vec<u8>) {
         push_raw(&block[0].id.to_bytes(), out);
         push_raw(&stream_block::write(block), out);
     }
-    push_len(stream.entries.len() as u64, out);
-    push_id(stream.last_id, out);
-    if form >= StreamForm::Listpacks2 {
-        push_id(stream.first_id(), out);
-        push_id(stream.max_deleted, out);
-        push_len(stream.entries_added, out);
-    }
+    push_counters((stream.entries.len() as u64, stream.first_id()), &stream.counters(), form, out);
     push_len(stream.groups.len() as u64, out);
     for group in &stream.groups {
         write_group(group, form, out);
+    }
+}
+
+/// Appends how many entries there are, of which this is the first, and what else is known of them.
+pub(super) fn push_counters(
+    (len, first_id): (u64, StreamId),
+    counters: &Counters,
+    form: StreamForm,
+    out: &mut Vec<u8>,
+) {
+    push_len(len, out);
+    push_id(counters.last_id, out);
+    if form >= StreamForm::Listpacks2 {
+        push_id(first_id, out);
+        push_id(counters.max_deleted, out);
+        push_len(counters.entries_added, out);
     }
 }
 
@@ -233,7 +252,8 @@ fn push_id(id: StreamId, out: &mut Vec<u8>) {
     push_len(id.seq, out);
 }
 
-fn write_group(group: &Group, form: StreamForm, out: &mut Vec<u8>) {
+/// Appends a consumer group.
+pub(super) fn write_group(group: &Group, form: StreamForm, out: &mut Vec<u8>) {
     push_string(&group.name, out);
     push_id(group.last_id, out);
     if form >= StreamForm::Listpacks2 {

@@ -72,9 +72,7 @@ impl Form {
             FormKind::Set => 2,
             FormKind::Hash => 4,
             FormKind::Zset => 5,
-            FormKind::Stream(StreamForm::Listpacks) => 15,
-            FormKind::Stream(StreamForm::Listpacks2) => 19,
-            FormKind::Stream(StreamForm::Listpacks3) => 21,
+            FormKind::Stream(form) => form.tag(),
             FormKind::HashExpiring(Dialect::Valkey) => 22,
             FormKind::HashExpiring(Dialect::Redis) => 24,
         }

@@ -34,17 +34,16 @@ pub fn abandon(dir: &Path) -> Result {
     remove(&dir.join(BEING_MADE))
 }
 
-/// What was made, whose files are on disk, takes the place of what `dir` holds.
-pub fn replace(dir: &Path) -> Result {
+/// What was made, whose files are on disk, is what `dir` holds from now on; [`settle`] moves it to its place.
+pub fn commit(dir: &Path) -> Result {
     let folder = dir.join(BEING_MADE);
     superblock::sync_dir(&folder)?;
     fs::rename(&folder, dir.join(MADE)).map_err(StoreError::io("rename", &folder))?;
-    superblock::sync_dir(dir)?;
-    settle(dir)
+    superblock::sync_dir(dir)
 }
 
 /// Moves what was made to its place, if there is any.
-pub(super) fn settle(dir: &Path) -> Result {
+pub fn settle(dir: &Path) -> Result {
     let folder = dir.join(MADE);
     if !folder.is_dir() {
         return Ok(());
@@ -120,7 +119,8 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         fill(&begin(dir.path()).unwrap(), "new");
-        replace(dir.path()).unwrap();
+        commit(dir.path()).unwrap();
+        settle(dir.path()).unwrap();
         assert_eq!(content(dir.path()), ["new"; 4], "there was nothing");
         begin(dir.path()).unwrap();
         abandon(dir.path()).unwrap();

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use super::Failure;
 use super::local::{self, Local};
 use super::progress::Progress;
 use crate::config::{Config, Source};
@@ -46,22 +47,6 @@ pub struct Import {
     pub skip_modules: bool,
     /// Directives, each the words of a line: `shards`, `databases`, `maxmemory`.
     pub directives: Vec<Vec<Vec<u8>>>,
-}
-
-/// Why nothing was imported, in the operator's words.
-#[derive(Debug)]
-pub(super) struct Failure(String);
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<E: std::error::Error> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Failure(error.to_string())
-    }
 }
 
 /// Where something stands that was found in a file.
@@ -157,8 +142,12 @@ pub(super) fn go(import: &Import) -> Result<String, Failure> {
     }
     let staging = staged::begin(&import.dir)?;
     match fill(import, &staging, &files) {
-        Ok(report) => {
-            staged::replace(&import.dir)?;
+        Ok(mut report) => {
+            staged::commit(&import.dir)?;
+            if let Err(error) = staged::settle(&import.dir) {
+                report +=
+                    &format!("{error}: it is imported, and moved to its place by whoever opens the directory next\n");
+            }
             Ok(report)
         }
         Err(failure) => {

@@ -26,14 +26,15 @@ pub struct Input<R> {
     at: usize,
     /// Where the buffer begins in the whole.
     base: u64,
-    sum: u64,
+    /// Where it is wanted.
+    sum: Option<u64>,
     most: usize,
 }
 
 impl<R: Read> Input<R> {
     /// Nothing has been read yet.
     pub fn new(from: R) -> Self {
-        Input { from, buf: Vec::new(), mark: 0, at: 0, base: 0, sum: 0, most: usize::MAX }
+        Input { from, buf: Vec::new(), mark: 0, at: 0, base: 0, sum: None, most: usize::MAX }
     }
 
     /// More than this is not held: whoever asks for it is told that it is too much.
@@ -46,9 +47,15 @@ impl<R: Read> Input<R> {
         self.base + self.at as u64
     }
 
-    /// The checksum of what was passed.
-    pub(super) fn checksum(&self) -> u64 {
-        self.sum
+    /// From here on the checksum is wanted.
+    pub(super) fn begin_checksum(&mut self) {
+        self.release();
+        self.sum = Some(0);
+    }
+
+    /// The checksum of what was passed since; it is not wanted any more.
+    pub(super) fn end_checksum(&mut self) -> u64 {
+        self.sum.take().unwrap_or_default()
     }
 
     /// What is held.
@@ -58,7 +65,9 @@ impl<R: Read> Input<R> {
 
     /// Passes what is held.
     pub fn release(&mut self) {
-        self.sum = crc64::update(self.sum, &self.buf[self.mark..self.at]);
+        if let Some(sum) = &mut self.sum {
+            *sum = crc64::update(*sum, &self.buf[self.mark..self.at]);
+        }
         self.mark = self.at;
     }
 

@@ -23,6 +23,7 @@
 //! | [`input`] | the window over the bytes |
 //! | [`extent`] | where a value ends |
 //! | [`parts`] | big values, piece by piece |
+//! | [`writer`] | the way out |
 //!
 //! Invariants: no bytes make it panic; memory is bounded by [`Bounds`] whatever they say; an error leaves
 //! [`Reader::offset`] where it was found.
@@ -33,6 +34,7 @@ mod parts;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests;
+pub mod writer;
 
 use std::io::Read;
 
@@ -164,6 +166,7 @@ impl<R: Read> Reader<R> {
     /// `Magic`, `Version`, `Cut`, `Io`.
     pub fn new(mut input: Input<R>, bounds: Bounds) -> Result<Self, FileError> {
         input.hold_at_most(bounds.piece);
+        input.begin_checksum();
         let head: [u8; 9] = input.array()?;
         let digits = if head.starts_with(b"VALKEY") {
             &head[6..]
@@ -269,8 +272,8 @@ impl<R: Read> Reader<R> {
 
     fn end(&mut self) -> Result<Item, FileError> {
         self.input.release();
+        let sum = self.input.end_checksum();
         if self.version >= 5 {
-            let sum = self.input.checksum();
             let stated = u64::from_le_bytes(self.input.array()?);
             if stated != 0 && stated != sum {
                 return Err(FileError::Checksum);

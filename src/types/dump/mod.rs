@@ -5,6 +5,7 @@
 //! | [`command`] | DUMP, RESTORE |
 //! | [`gather`] | the elements of a key → [`crate::rdb::Value`] |
 //! | [`builder`] | the pieces of a value → the elements of a key |
+//! | [`file`] | everything → dump.rdb |
 //! | [`scatter`] | [`crate::rdb::Value`] → its pieces |
 //! | `stream` | streams, both ways |
 //!
@@ -15,6 +16,7 @@
 
 pub mod builder;
 pub mod command;
+pub mod file;
 pub mod gather;
 pub mod scatter;
 mod stream;
