@@ -446,7 +446,7 @@ fn fetch(server: &Server, marks_end: bool) -> Vec<u8> {
         head = line();
     }
     match head.strip_prefix("$EOF:") {
-        Some(mark) => rest.strip_suffix(mark.as_bytes()).expect("its end is marked").to_vec(),
+        Some(mark) => rest.strip_suffix(mark.as_bytes()).unwrap().to_vec(),
         None => {
             assert_eq!(head, format!("${}", rest.len()));
             rest.to_vec()

@@ -126,7 +126,7 @@ fn replconf(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         ("ack", false),
         ("getack", false),
     ];
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return Err(Error::Syntax);
     }
     let mut answers = true;
