@@ -34,7 +34,7 @@ use crate::handler::Server;
 use crate::handler::server::Shutdown;
 use crate::log::{Io, RealIo};
 use crate::net::listen::{self, Workers};
-use crate::server::config::RESERVED_FILES;
+use crate::server::config::reserved_files;
 use crate::shard::Engine;
 use crate::shard::engine::gate;
 use crate::util::{alloc, logging, scale, sys, time};
@@ -96,12 +96,14 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
 
 /// Raises the limit of open files, or else lowers `maxclients`.
 fn limit_clients(config: &Config) -> Result<(), Failure> {
-    let asked = config.settings().maxclients as u64;
-    let limit = sys::raise_file_limit(asked + RESERVED_FILES);
-    if limit >= asked + RESERVED_FILES {
+    let settings = config.settings();
+    let asked = settings.maxclients as u64;
+    let reserved = reserved_files(&settings);
+    let limit = sys::raise_file_limit(asked + reserved);
+    if limit >= asked + reserved {
         return Ok(());
     }
-    let most = limit - RESERVED_FILES.min(limit / 2);
+    let most = limit - reserved.min(limit / 2);
     if most < asked {
         tracing::warn!(limit, asked, maxclients = most, "maxclients lowered, as the limit of open files is too low");
         config.set(&[("maxclients", most.max(1).to_string())])?;
@@ -138,7 +140,9 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
     let mut signals = Signals::new()?;
     let listeners = listen::bind(server)?;
     if listeners.is_empty() {
-        return Err("nothing to listen on: port is 0, or bind is empty, and there is no unixsocket".into());
+        return Err(
+            "nothing to listen on: port and tls-port are 0, or bind is empty, and there is no unixsocket".into()
+        );
     }
     let _pid_file = settings.pidfile.as_deref().map(PidFile::write).transpose()?;
     let workers = Workers::start(server, threads);
@@ -147,6 +151,7 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
         .map(|listener| tokio::spawn(listen::accept(server.clone(), listener, workers.clone())))
         .collect();
     tasks.push(tokio::spawn(sample(server.clone())));
+    server.startup_bytes.store(alloc::used_bytes() as u64, Ordering::Relaxed);
     let ended = load_and_wait(server, settings, &mut signals, replay(server)).await;
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     if let Some(path) = &settings.unixsocket {
@@ -227,6 +232,9 @@ fn announce(server: &Server, settings: &Settings) {
     for bind in settings.bind.iter().filter(|_| settings.port != 0) {
         tracing::info!(address = %bind.host, port = settings.port, "Ready to accept connections tcp");
     }
+    for bind in settings.bind.iter().filter(|_| settings.tls.port != 0) {
+        tracing::info!(address = %bind.host, port = settings.tls.port, "Ready to accept connections tls");
+    }
     if let Some(path) = &settings.unixsocket {
         tracing::info!(path = %path.display(), "Ready to accept connections unix");
     }
@@ -269,7 +277,13 @@ async fn sample(server: Arc<Server>) {
         let load = |counter: fn(&crate::handler::server::ThreadStats) -> &std::sync::atomic::AtomicU64| {
             server.total(|thread| counter(thread).load(Ordering::Relaxed))
         };
-        let counters = [load(|t| &t.commands), load(|t| &t.bytes_in), load(|t| &t.bytes_out)];
+        let counters = [
+            load(|t| &t.commands),
+            load(|t| &t.bytes_in),
+            load(|t| &t.bytes_out),
+            load(|t| &t.turns[0]),
+            load(|t| &t.turns[1]),
+        ];
         let mut rates = server.rates.lock();
         rates.sample(time::monotonic_us(), counters);
         if used > rates.memory_peak.0 {
