@@ -157,6 +157,10 @@ fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
     match command.name {
         "auth" => at > 0,
         "hello" => (1..=2).any(|before| at >= 2 + before && args[at - before].eq_ignore_ascii_case(b"auth")),
+        "migrate" => {
+            let is = |before: usize, word: &[u8]| at >= 6 + before && args[at - before].eq_ignore_ascii_case(word);
+            is(1, b"auth") || is(1, b"auth2") || is(2, b"auth2")
+        }
         _ => false,
     }
 }

@@ -49,6 +49,7 @@ BRPOP x1 x2 0
 BZPOPMIN x1 x2 0
 BZPOPMAX x1 x2 0
 MEMORY USAGE x1
+MIGRATE h 1  0 1 KEYS x1 x2
 ";
 
 /// How a command is called.
