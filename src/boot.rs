@@ -33,7 +33,8 @@ use crate::config::{Config, Settings};
 use crate::handler::Server;
 use crate::handler::server::Shutdown;
 use crate::log::{Io, RealIo};
-use crate::net::listen::{self, Workers};
+use crate::net::listen::Workers;
+use crate::net::listeners::Listeners;
 use crate::server::config::RESERVED_FILES;
 use crate::shard::Engine;
 use crate::shard::engine::{EngineOptions, gate};
@@ -134,11 +135,16 @@ impl PidFile<'_> {
         format!("{}\n", std::process::id())
     }
 
-    /// Only for who has data directory and port, as a second server might be told of the same file.
-    fn write(path: &Path) -> Result<PidFile<'_>, Failure> {
-        std::fs::write(path, PidFile::text())
-            .map_err(|error| format!("cannot write the pid file {}: {error}", path.display()))?;
-        Ok(PidFile(path))
+    /// Only for who has data directory and port, as a second server might be told of the same file. As in Redis a server that
+    /// cannot write it runs without.
+    fn write(path: &Path) -> Option<PidFile<'_>> {
+        match std::fs::write(path, PidFile::text()) {
+            Ok(()) => Some(PidFile(path)),
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "cannot write the pid file");
+                None
+            }
+        }
     }
 }
 
@@ -153,19 +159,15 @@ impl Drop for PidFile<'_> {
 /// Listens, loads, serves, and ends.
 async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let listeners = listen::bind(server)?;
+    let listeners = Listeners::start(server, Workers::start(server, threads), tokio::runtime::Handle::current())?;
     if listeners.is_empty() {
         return Err("nothing to listen on: port is 0, or bind is empty, and there is no unixsocket".into());
     }
-    let _pid_file = settings.pidfile.as_deref().map(PidFile::write).transpose()?;
-    let workers = Workers::start(server, threads);
-    let mut tasks: Vec<_> = listeners
-        .into_iter()
-        .map(|listener| tokio::spawn(listen::accept(server.clone(), listener, workers.clone())))
-        .collect();
-    tasks.push(tokio::spawn(sample(server.clone())));
+    let _pid_file = settings.pidfile.as_deref().and_then(PidFile::write);
+    let sampling = tokio::spawn(sample(server.clone()));
     let ended = load_and_wait(server, settings, &mut signals, replay(server)).await;
-    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    listeners.close();
+    sampling.abort();
     if let Some(path) = &settings.unixsocket {
         let _ = std::fs::remove_file(path);
     }

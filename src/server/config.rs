@@ -56,6 +56,20 @@ fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Opens listeners where others are asked for. The last that can fail, as it has an effect of its own.
+fn listen_anew(server: &Server, settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
+    const REFUSALS: [(&str, &str); 2] = [
+        ("bind", "Failed to bind to specified addresses."),
+        ("port", "Unable to listen on this port. Check server logs."),
+    ];
+    let Some((name, why)) = REFUSALS.iter().find(|(name, _)| changed.contains(name)) else { return Ok(()) };
+    let outcome = server.listen_anew.get().map_or(Ok(()), |listen| listen(settings));
+    outcome.map_err(|error| {
+        tracing::warn!(%error, "cannot listen as CONFIG SET asks; listening as before");
+        (*name, (*why).into())
+    })
+}
+
 /// Tells the rest of the server what has changed.
 fn put_in_force(server: &Server, changed: &[&'static str]) {
     let settings = server.config.settings();
@@ -121,7 +135,10 @@ fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Err(Error::Syntax);
     }
     let pairs: Vec<_> = (2..args.len()).step_by(2).map(|at| (&args[at], &args[at + 1])).collect();
-    let changed = ctx.server.config.set_with(&pairs, check)?;
+    let changed = ctx.server.config.set_with(&pairs, |settings, changed| {
+        check(settings, changed)?;
+        listen_anew(ctx.server, settings, changed)
+    })?;
     put_in_force(ctx.server, &changed);
     out.ok();
     Ok(())

@@ -19,8 +19,8 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("bind", Words(bind), "127.0.0.1 -::1",
                 "Addresses to listen on; `*` is every IPv4, `::*` every IPv6 address, a `-` before one lets it be \
-                missing.").at_start(),
-            live("port", Int(0, 65535), "6379", "TCP port; 0 listens on none.").at_start(),
+                missing."),
+            live("port", Int(0, 65535), "6379", "TCP port; 0 listens on none."),
             live("tcp-backlog", Int(0, I32), "511",
                 "Length of the queue of connections not yet accepted.").at_start(),
             live("unixsocket", Text(text), "", "Path of a unix socket to listen on; empty for none.").at_start(),
