@@ -1,6 +1,6 @@
 //! Directives as an operator uses them: listeners that move, files written for Redis, the daemon.
 
-#![expect(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
