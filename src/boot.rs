@@ -2,7 +2,7 @@
 //!
 //! | step | fails with |
 //! |---|---|
-//! | log, file limit | exit code 1 |
+//! | the way into the background, log, file limit | exit code 1 |
 //! | the engine opens the data directory, which it then owns | exit code 1 |
 //! | listeners, the pid file, network threads: clients are answered `-LOADING` | exit code 1 |
 //! | replay, on a thread of its own | exit code 1 |
@@ -17,6 +17,7 @@
 
 pub mod check;
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,8 +31,8 @@ use tokio::sync::oneshot;
 use crate::config::budget::{Budget, Machine};
 use crate::config::settings::Supervised;
 use crate::config::{Config, Settings};
-use crate::handler::Server;
 use crate::handler::server::Shutdown;
+use crate::handler::{Server, Table};
 use crate::log::{Io, RealIo};
 use crate::net::listen::Workers;
 use crate::net::listeners::Listeners;
@@ -49,9 +50,19 @@ const LEAST_WAIT: Duration = Duration::from_secs(1);
 /// Why the server does not run, in the operator's words.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Runs a server until it is told to end.
-pub fn serve(config: Config) -> ExitCode {
+/// Where Redis leaves its process id in the background, if it is not told another place.
+const DAEMONS_PID_FILE: &str = "/var/run/redis.pid";
+
+/// Runs a server with these commands until it is told to end. The process has no other thread yet.
+pub fn serve(config: Config, table: Table) -> ExitCode {
     let settings = config.settings();
+    crate::command::install(table);
+    if in_background(&settings)
+        && let Err(error) = sys::to_daemon()
+    {
+        eprintln!("cannot run in the background: {error}");
+        return ExitCode::FAILURE;
+    }
     if let Err(error) = logging::start(settings.logfile.as_deref(), settings.loglevel.into()) {
         eprintln!("cannot open the log file: {error}");
         return ExitCode::FAILURE;
@@ -65,6 +76,11 @@ pub fn serve(config: Config) -> ExitCode {
         tracing::error!("{error}");
     }
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether the process leaves the terminal that started it. Who supervises it does so by the process that it started.
+fn in_background(settings: &Settings) -> bool {
+    settings.daemonize && notify_socket(settings).is_none()
 }
 
 /// Runs a server, whose log is on this disk, until it is told to end. Logging is the caller's.
@@ -163,7 +179,9 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
     if listeners.is_empty() {
         return Err("nothing to listen on: port is 0, or bind is empty, and there is no unixsocket".into());
     }
-    let _pid_file = settings.pidfile.as_deref().and_then(PidFile::write);
+    let pid_file = settings.pidfile.as_deref();
+    let _pid_file =
+        pid_file.or(in_background(settings).then_some(Path::new(DAEMONS_PID_FILE))).and_then(PidFile::write);
     let sampling = tokio::spawn(sample(server.clone()));
     let ended = load_and_wait(server, settings, &mut signals, replay(server)).await;
     listeners.close();
@@ -256,10 +274,15 @@ fn announce(server: &Server, settings: &Settings) {
     tell_manager(settings, b"READY=1\nSTATUS=Ready to accept connections\n");
 }
 
+/// Where the service manager hears of the server, if it is to be told.
+fn notify_socket(settings: &Settings) -> Option<OsString> {
+    let told = matches!(settings.supervised, Supervised::Systemd | Supervised::Auto);
+    std::env::var_os("NOTIFY_SOCKET").filter(|_| told)
+}
+
 /// Tells the service manager, if it is to be told.
 fn tell_manager(settings: &Settings, state: &[u8]) {
-    if matches!(settings.supervised, Supervised::Systemd | Supervised::Auto)
-        && let Some(path) = std::env::var_os("NOTIFY_SOCKET")
+    if let Some(path) = notify_socket(settings)
         && let Err(error) = notify(Path::new(&path), state)
     {
         tracing::warn!(%error, "cannot notify the service manager");

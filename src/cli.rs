@@ -1,6 +1,6 @@
 //! The command line of `tarn`.
 //!
-//! `tarn [CONFIG | -] [--directive value …]` runs the server; any directive of [`crate::config`] may be given, in
+//! `tarn [CONFIG] [--directive value …] [-]` runs the server; any directive of [`crate::config`] may be given, in
 //! redis-server's manner:
 //!
 //! | given | means |
@@ -22,17 +22,18 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::command;
 use crate::config::{Config, LoadError, Source, template};
+use crate::handler::Table;
 
 /// The version in the form of redis-server's, which tools take apart.
 const VERSION: &str =
     concat!("Tarn server v=", env!("CARGO_PKG_VERSION"), " sha=00000000:0 malloc=libc bits=64 build=0");
 
 /// What the binary is asked to do.
-#[derive(Debug)]
 pub enum Invocation {
-    /// Run the server.
-    Serve(Config),
+    /// Run the server with these commands.
+    Serve(Config, Box<Table>),
     /// Look at a data directory that no server has open.
     Check {
         /// The data directory.
@@ -128,7 +129,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
         Some(Task::Check { repair, dir }) => Ok(Invocation::Check { dir, repair }),
         None => {
             let (source, overrides) = read_args(cli.args.into_iter().map(OsString::into_vec).collect())?;
-            Ok(Invocation::Serve(Config::load(source, &overrides)?))
+            let config = Config::load(source, &overrides)?;
+            let table = command::renamed(config.renames())?;
+            Ok(Invocation::Serve(config, Box::new(table)))
         }
     }
 }
@@ -137,14 +140,23 @@ type Lines = Vec<Vec<Vec<u8>>>;
 
 /// Where the file's directives come from, and the lines that the rest of the command line stands for.
 fn read_args(mut args: Vec<Vec<u8>>) -> Result<(Source, Lines), LoadError> {
-    let source = match args.first() {
-        Some(first) if first == b"-" => Source::Stdin(read_stdin()?),
-        Some(first) if !first.starts_with(b"-") => Source::File(PathBuf::from(OsString::from_vec(first.clone()))),
-        _ => Source::Defaults,
-    };
-    if source != Source::Defaults {
+    let is_file = args.first().is_some_and(|first| !first.starts_with(b"-"));
+    let file = is_file.then(|| PathBuf::from(OsString::from_vec(args.remove(0))));
+    // Redis takes it as the first of all or as the last.
+    let before = args.len();
+    if file.is_none() && args.first().is_some_and(|first| first == b"-") {
         args.remove(0);
     }
+    if args.last().is_some_and(|last| last == b"-") {
+        args.pop();
+    }
+    let stdin = if args.len() < before { Some(read_stdin()?) } else { None };
+    let source = match (file, stdin) {
+        (None, None) => Source::Defaults,
+        (Some(file), None) => Source::File(file),
+        (None, Some(text)) => Source::Stdin(text),
+        (Some(file), Some(text)) => Source::FileAndStdin(file, text),
+    };
     Ok((source, lines(&args)))
 }
 
@@ -197,8 +209,8 @@ mod tests {
 
     fn serve(args: &[&str]) -> Config {
         match run(args) {
-            Ok(Invocation::Serve(config)) => config,
-            other => panic!("{args:?}: {other:?}"),
+            Ok(Invocation::Serve(config, _)) => config,
+            _ => panic!("{args:?}"),
         }
     }
 
@@ -209,14 +221,14 @@ mod tests {
     fn refused(args: &[&str]) -> String {
         match run(args) {
             Err(Stop::Config(error)) => error.to_string(),
-            other => panic!("{args:?}: {other:?}"),
+            _ => panic!("{args:?}"),
         }
     }
 
     fn usage(args: &[&str]) -> clap::Error {
         match run(args) {
             Err(Stop::Usage(usage)) => usage,
-            other => panic!("{args:?}: {other:?}"),
+            _ => panic!("{args:?}"),
         }
     }
 
@@ -270,10 +282,29 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_renamed_is_told_of_its_line() {
+        let Ok(Invocation::Serve(_, table)) = run(&["--rename-command", "get", "GEtX", "--rename-command", "SET", ""])
+        else {
+            panic!("refused");
+        };
+        assert_eq!(table.find(b"getx").unwrap().1.name, "get");
+        assert!(table.find(b"get").is_none() && table.find(b"set").is_none());
+        assert!(!table.rows().iter().any(|row| row.name == "set"));
+        for (line, why) in [
+            (["no-such", "x"], "No such command in rename-command"),
+            (["get", "set"], "Target command name already exists"),
+            (["config|get", "x"], "No such command in rename-command"),
+        ] {
+            let text = refused(&["--rename-command", line[0], line[1]]);
+            assert!(text.ends_with(why), "{text}");
+        }
+    }
+
+    #[test]
     fn check_takes_a_directory() {
         match run(&["check", "--repair", "x"]) {
             Ok(Invocation::Check { dir, repair }) => assert_eq!((dir, repair), (PathBuf::from("x"), true)),
-            other => panic!("{other:?}"),
+            _ => panic!("something else"),
         }
         assert!(matches!(run(&["check", "x"]), Ok(Invocation::Check { repair: false, .. })));
         assert!(usage(&["check"]).use_stderr());

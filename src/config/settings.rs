@@ -49,6 +49,8 @@ pub struct Settings {
     /// Keyspace events that are published.
     pub notify_keyspace_events: Classes,
 
+    /// Whether to run in the background.
+    pub daemonize: bool,
     /// Whom to tell when ready.
     pub supervised: Supervised,
     /// File with the process id.
@@ -293,6 +295,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             client_output_buffer_limit: output_limits(self.text("client-output-buffer-limit")),
             tracking_table_max_keys: self.num("tracking-table-max-keys"),
             notify_keyspace_events: Classes::from_bits(self.num("notify-keyspace-events")),
+            daemonize: self.yes("daemonize"),
             supervised: self.supervised(),
             pidfile: self.path("pidfile"),
             loglevel: self.loglevel(),

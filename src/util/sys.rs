@@ -58,6 +58,28 @@ pub fn raise_file_limit(wanted: u64) -> u64 {
     limit.rlim_cur
 }
 
+/// Goes on as a process of its own in the background, without a terminal and with standard streams that lead nowhere; the one that
+/// was started ends here. Only for a process with one thread.
+pub fn to_daemon() -> std::io::Result<()> {
+    use std::os::fd::AsRawFd as _;
+    let nowhere = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: plain integers. The process has one thread, so that the child finds every lock free. The parent ends without running what
+    // it has registered for its end, as that is the child's now.
+    unsafe {
+        match libc::fork() {
+            -1 => return Err(std::io::Error::last_os_error()),
+            0 => {}
+            _ => libc::_exit(0),
+        }
+        libc::setsid();
+        for stream in 0..=2 {
+            libc::dup2(nowhere.as_raw_fd(), stream);
+        }
+    }
+    Ok(())
+}
+
 /// What a thread has waited for so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waits {

@@ -1,6 +1,6 @@
 //! Directives that Tarn acts upon.
 
-use super::super::special::{bind, data_dir, output_limits, power_of_two, refuse_all_but_no, text};
+use super::super::special::{bind, data_dir, output_limits, power_of_two, text};
 use super::super::value::Kind::{
     Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,
 };
@@ -33,7 +33,7 @@ pub(super) const SECTIONS: &[Section] = &[
             live("timeout", Int(0, I32), "0", "Seconds after which an idle connection is closed; 0 never."),
             live("tcp-keepalive", Int(0, I32), "300",
                 "Seconds between keep-alive probes on new connections; 0 sends none."),
-            live("io-threads", Int(0, 128), "0", "Threads that serve connections; 0 is one a core.").at_start(),
+            live("io-threads", Int(0, 128), "0", "Threads that serve connections; 0 is half of the cores.").at_start(),
             live("busy-poll", Duration, "0",
                 "How long a thread looks for more work before it sleeps, as 20us: lower latency for more CPU; 0 \
                 does not."),
@@ -49,12 +49,12 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "General",
         rows: &[
-            live("daemonize", Text(refuse_all_but_no), "no",
-                "Only `no`: a service manager runs Tarn in the background.").at_start(),
+            live("daemonize", Bool, "no",
+                "Run in the background, with standard streams closed; not where a service manager is told of the start.").at_start(),
             live("supervised", Enum(&["upstart", "systemd", "auto", "no"]), "no",
                 "Whom to tell when the server is ready, through NOTIFY_SOCKET.").at_start(),
             live("pidfile", Text(text), "",
-                "File that holds the process id while the server runs; empty for none.").at_start(),
+                "File that holds the process id while the server runs; empty for none, or /var/run/redis.pid in the background.").at_start(),
             live("loglevel", Enum(&["debug", "verbose", "notice", "warning", "nothing"]), "notice",
                 "How much is logged."),
             live("logfile", Text(text), "", "File of the server's log; empty for standard output.").at_start(),
