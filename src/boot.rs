@@ -16,6 +16,7 @@
 //! A panic, in whatever thread, is logged with its backtrace and ends the process: what is acknowledged is in the log.
 
 pub mod check;
+mod warnings;
 
 use std::ffi::OsString;
 use std::io;
@@ -101,7 +102,9 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
         dir = %settings.dir.display(),
         "tarn starts"
     );
+    warnings::all(&settings).iter().for_each(|text| tracing::warn!("{text}"));
     let engine = Engine::open(io, engine_options(&settings, &budget))?;
+    engine.disk.limit(settings.maxdisk, settings.disk_reserve);
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
     _ = server.engine.make_library.set(crate::server::script::library::stored);
     server.buffers.set_limit(budget.clients_bytes);

@@ -80,6 +80,7 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
             "requirepass" => server.password_required.store(!settings.requirepass.0.is_empty(), Ordering::Relaxed),
             "notify-keyspace-events" => server.set_events(settings.notify_keyspace_events),
             "tracking-table-max-keys" => engine.trackers.set_most_keys(settings.tracking_table_max_keys),
+            "maxdisk" | "disk-reserve" => engine.disk.limit(settings.maxdisk, settings.disk_reserve),
             "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
             _ => {}
         }

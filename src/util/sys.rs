@@ -39,6 +39,32 @@ pub fn shutdown_socket(fd: i32) {
     }
 }
 
+/// How large a file system is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSystem {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What this user may still fill.
+    pub free_bytes: u64,
+}
+
+/// The file system of a path; `None` if the system does not tell.
+pub fn file_system(path: &std::path::Path) -> Option<FileSystem> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: path and structure are valid for the call, and all zero is a value of the structure.
+    let stat = unsafe {
+        if libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) != 0 {
+            return None;
+        }
+        stat.assume_init()
+    };
+    let bytes = |blocks: libc::fsblkcnt_t| (blocks as u64).saturating_mul(stat.f_frsize as u64);
+    Some(FileSystem { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
+}
+
 /// Raises the limit of open files towards `wanted`; what it is afterwards.
 pub fn raise_file_limit(wanted: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -162,5 +188,7 @@ mod tests {
         assert!(machine_memory_bytes() > resident_bytes());
         assert!(cpu_time() != CpuTime::default());
         assert!(os_name().starts_with("Linux "), "{}", os_name());
+        let root = file_system(std::path::Path::new("/")).is_some_and(|root| root.total_bytes > root.free_bytes);
+        assert!(root && file_system(std::path::Path::new("/no/such/path")).is_none());
     }
 }

@@ -73,6 +73,11 @@ pub(super) const SECTIONS: &[Section] = &[
             live("maxmemory", Umem(0, MAX), "0",
                 "The one memory budget, of tables and caches together; 0 is half of the memory of machine or \
                 cgroup. Data beyond it lives on disk; nothing is evicted."),
+            live("maxmemory-policy", Enum(&[
+                "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
+                "allkeys-lfu", "allkeys-random", "noeviction"
+            ]), "noeviction",
+                "Nothing is evicted under any policy; one that would evict is warned of at the start."),
             live("maxmemory-clients", MemOrPercent, "0",
                 "Buffers of all connections together, as bytes or percentage of the budget, beyond which the largest are \
                 closed; 0 is a tenth, at least 16 MB."),
@@ -90,6 +95,12 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("dir", Text(data_dir), "data",
                 "Directory of log and store, read back as an absolute path.").protected(),
+            live("maxdisk", Mem(0, MAX), "0",
+                "Most bytes that log and store take: beyond it commands that add answer -OOM, those that remove go on. 0 for any \
+                number; compactions take more for moments."),
+            live("disk-reserve", Mem(0, MAX), "1gb",
+                "Bytes that stay free on the file system of `dir`, at most a quarter of it: beyond it commands that add answer \
+                -OOM. 0 for none."),
             live("shards", Text(power_of_two), "0",
                 "Shards that keys are divided among, a power of two, fixed when the directory is created; 0 is four \
                 a core, 16 to 256.").at_start(),

@@ -441,6 +441,11 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_blind_writes", facts.shards.stats.blind_writes);
     text.line("tarn_blind_keys", facts.shards.blind);
     text.line("tarn_store_bytes", store_bytes);
+    text.line("tarn_disk_bytes", engine.disk_bytes());
+    text.line("tarn_disk_limit", facts.server.config.settings().maxdisk);
+    text.line("tarn_disk_free_bytes", engine.disk.free_bytes());
+    let full = engine.gate.load(Ordering::Relaxed) & gate::FULL != 0;
+    text.line("tarn_disk_full", u8::from(full));
     text.line("tarn_compactions_running", engine.store.active_compactions());
     text.line("tarn_compactions_ok", u8::from(engine.store_failure().is_none()));
     text.line("tarn_level0_runs", load(&stats.level0_runs));
