@@ -61,7 +61,7 @@ pub fn file_system(path: &std::path::Path) -> Option<FileSystem> {
         }
         stat.assume_init()
     };
-    let bytes = |blocks: libc::fsblkcnt_t| (blocks as u64).saturating_mul(stat.f_frsize as u64);
+    let bytes = |blocks: libc::fsblkcnt_t| blocks.saturating_mul(stat.f_frsize);
     Some(FileSystem { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
 }
 
