@@ -186,6 +186,7 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
     let _pid_file =
         pid_file.or(in_background(settings).then_some(Path::new(DAEMONS_PID_FILE))).and_then(PidFile::write);
     let sampling = tokio::spawn(sample(server.clone()));
+    server.startup_bytes.store(alloc::used_bytes() as u64, Ordering::Relaxed);
     let ended = load_and_wait(server, settings, &mut signals, replay(server)).await;
     listeners.close();
     sampling.abort();
@@ -314,7 +315,13 @@ async fn sample(server: Arc<Server>) {
         let load = |counter: fn(&crate::handler::server::ThreadStats) -> &std::sync::atomic::AtomicU64| {
             server.total(|thread| counter(thread).load(Ordering::Relaxed))
         };
-        let counters = [load(|t| &t.commands), load(|t| &t.bytes_in), load(|t| &t.bytes_out)];
+        let counters = [
+            load(|t| &t.commands),
+            load(|t| &t.bytes_in),
+            load(|t| &t.bytes_out),
+            load(|t| &t.turns[0]),
+            load(|t| &t.turns[1]),
+        ];
         let mut rates = server.rates.lock();
         rates.sample(time::monotonic_us(), counters);
         if used > rates.memory_peak.0 {

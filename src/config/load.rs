@@ -20,6 +20,9 @@ use crate::util::words::{is_space, quote, split};
 /// Files that include each other in a circle end here.
 const MAX_INCLUDE_DEPTH: usize = 16;
 
+/// The words of a line, the directive's name first.
+pub type Line = Vec<Vec<u8>>;
+
 /// Where the directives come from, before those of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -81,6 +84,8 @@ pub enum Place {
     Stdin(usize),
     /// On the command line.
     CommandLine,
+    /// In `TARN_DEFAULTS`.
+    Environment,
 }
 
 impl fmt::Display for LoadError {
@@ -97,6 +102,7 @@ impl fmt::Display for LoadError {
                     }
                     Place::Stdin(line) => writeln!(f, "Reading the configuration from standard input, at line {line}")?,
                     Place::CommandLine => writeln!(f, "Reading the configuration from the command line")?,
+                    Place::Environment => writeln!(f, "Reading the configuration from TARN_DEFAULTS")?,
                 }
                 write!(f, ">>> '{text}'\n{why}")
             }
@@ -121,9 +127,11 @@ pub(super) struct Loaded {
     pub(super) file: Option<PathBuf>,
 }
 
-/// Reads `source`, then `overrides`, each the words of a line.
-pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<Loaded, LoadError> {
+/// Reads `presets`, which take the place of defaults, `source`, then `overrides`; both are lines, each as its words.
+pub(super) fn load(presets: &[Line], source: Source, overrides: &[Line]) -> Result<Loaded, LoadError> {
     let mut loader = Loader::new();
+    loader.lines(presets, &Place::Environment)?;
+    loader.seen.fill(false);
     let (file, stdin) = match source {
         Source::Defaults => (None, None),
         Source::File(path) => (Some(path), None),
@@ -137,14 +145,7 @@ pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<Loaded,
     if let Some(text) = stdin {
         loader.text(&text, None, 0)?;
     }
-    for words in overrides {
-        let mut text = words.first().cloned().unwrap_or_default();
-        for word in words.iter().skip(1) {
-            text.push(b' ');
-            text.extend(quote(word));
-        }
-        loader.line(words, &Place::CommandLine, &text)?;
-    }
+    loader.lines(overrides, &Place::CommandLine)?;
     Ok(Loaded { values: loader.values, renames: loader.renames, file })
 }
 
@@ -191,25 +192,38 @@ impl Loader {
                 why: why.into(),
             };
             let words = split(line).ok_or_else(|| refused("Unbalanced quotes in configuration line"))?;
-            match words.as_slice() {
-                [name, path] if name.eq_ignore_ascii_case(b"include") => {
-                    if depth == MAX_INCLUDE_DEPTH {
-                        return Err(refused("too many files include each other"));
-                    }
-                    for path in included(Path::new(OsStr::from_bytes(path))) {
-                        self.file(&path, depth + 1)?;
-                    }
-                }
-                words => self.line(words, &place, line)?,
-            }
+            self.line(&words, &place, line, depth)?;
         }
         Ok(())
     }
 
-    /// Reads a line other than `include`: its words, and it as it is shown.
-    fn line(&mut self, words: &[Vec<u8>], place: &Place, text: &[u8]) -> Result<(), LoadError> {
+    /// Reads lines that were given by their words.
+    fn lines(&mut self, lines: &[Line], place: &Place) -> Result<(), LoadError> {
+        for words in lines {
+            let mut text = words.first().cloned().unwrap_or_default();
+            for word in words.iter().skip(1) {
+                text.push(b' ');
+                text.extend(quote(word));
+            }
+            self.line(words, place, &text, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a line: its words, and it as it is shown. This many files are open that include each other.
+    fn line(&mut self, words: &[Vec<u8>], place: &Place, text: &[u8], depth: usize) -> Result<(), LoadError> {
         let text = || String::from_utf8_lossy(text).into_owned();
         match words {
+            [name, path] if name.eq_ignore_ascii_case(b"include") => {
+                if depth == MAX_INCLUDE_DEPTH {
+                    let why = "too many files include each other".into();
+                    return Err(LoadError::Line { place: place.clone(), text: text(), why });
+                }
+                for path in included(Path::new(OsStr::from_bytes(path))) {
+                    self.file(&path, depth + 1)?;
+                }
+                Ok(())
+            }
             [name, from, to] if name.eq_ignore_ascii_case(b"rename-command") => {
                 let (from, to) = (from.clone(), to.clone());
                 self.renames.push(Rename { from, to, place: place.clone(), text: text() });

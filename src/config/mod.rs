@@ -30,6 +30,6 @@ pub mod table;
 pub mod template;
 pub mod value;
 
-pub use load::{LoadError, Rename, Source};
+pub use load::{Line, LoadError, Rename, Source};
 pub use settings::Settings;
 pub use store::{Config, Refusal};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::load::{self, LoadError, Loaded, Rename, Source};
+use super::load::{self, Line, LoadError, Loaded, Rename, Source};
 use super::rewrite;
 use super::settings::{Reader, Settings};
 use super::table::{self, Change, Directive};
@@ -92,8 +92,16 @@ impl Config {
     ///
     /// # Errors
     /// A file that cannot be read, or a line that is refused; its text is for the operator.
-    pub fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<Self, LoadError> {
-        Ok(Config::new(load::load(source, overrides)?))
+    pub fn load(source: Source, overrides: &[Line]) -> Result<Self, LoadError> {
+        Config::load_over(&[], source, overrides)
+    }
+
+    /// The same, with lines before all that take the place of defaults.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_over(presets: &[Line], source: Source, overrides: &[Line]) -> Result<Self, LoadError> {
+        Ok(Config::new(load::load(presets, source, overrides)?))
     }
 
     /// The settings as they are now. They do not change under who holds them.
