@@ -165,9 +165,10 @@ fn places(settings: &Settings) -> io::Result<Vec<Place>> {
             BindHost::AnyV6 => Ipv6Addr::UNSPECIFIED.into(),
             BindHost::Named(name) => resolve(name)?,
         };
-        let place = Place::Tcp { address: SocketAddr::new(ip, settings.port), optional: bind.optional };
-        if !places.contains(&place) {
-            places.push(place);
+        let address = SocketAddr::new(ip, settings.port);
+        let is_new = |place: &Place| !matches!(place, Place::Tcp { address: known, .. } if *known == address);
+        if places.iter().all(is_new) {
+            places.push(Place::Tcp { address, optional: bind.optional });
         }
     }
     places.extend(settings.unixsocket.clone().map(Place::Unix));
