@@ -12,7 +12,7 @@ use super::*;
 
 /// Defaults that differ from Redis's, and Tarn's own directives.
 const OWN_DEFAULTS: [(&str, &str); 3] = [("appendonly", "yes"), ("bind", "127.0.0.1 -::1"), ("io-threads", "0")];
-const OWN_DIRECTIVES: [&str; 15] = [
+const OWN_DIRECTIVES: [&str; 17] = [
     "background-nice",
     "block-cache-size",
     "busy-poll",
@@ -27,6 +27,8 @@ const OWN_DIRECTIVES: [&str; 15] = [
     "namespaces",
     "set-encode-version",
     "shards",
+    "tls-handshake-timeout",
+    "tls-max-handshakes",
     "zset-encode-version",
 ];
 
@@ -129,7 +131,10 @@ fn set_changes_all_or_nothing() {
         (&[("dir", "/tmp")], failed("dir", "can't set protected config")),
         (&[("daemonize", "yes"), ("foo", "1")], failed("daemonize", "can't set immutable config")),
         (&[("timeout", "7"), ("maxmemory", "x")], failed("maxmemory", "argument must be a memory value")),
-        (&[("tls-port", "1")], failed("tls-port", "TLS is not supported yet")),
+        (
+            &[("tls-protocols", "TLSv1.1")],
+            failed("tls-protocols", "TLSv1 and TLSv1.1 are not supported, as they are not safe"),
+        ),
         (&[("shards", "32")], failed("shards", "can't set immutable config")),
     ] {
         assert_eq!(refusal(&config, pairs), text);

@@ -219,6 +219,8 @@ pub struct Server {
     pub port: AtomicU32,
     /// Listens as these settings say from now on; set by who listens.
     pub listen_anew: OnceLock<ListenAnew>,
+    /// What TLS is spoken with.
+    pub tls: crate::tls::Tls,
     /// A password is required.
     pub password_required: AtomicBool,
     /// Tells the main thread to go down.
@@ -266,6 +268,7 @@ impl Server {
             run_id: random_hex(),
             port: 0.into(),
             listen_anew: OnceLock::new(),
+            tls: Default::default(),
             password_required: password_required.into(),
             shutdown: watch::channel(None).0,
             startup_bytes: 0.into(),

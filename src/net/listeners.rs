@@ -1,5 +1,5 @@
 //! What the server listens on: TCP addresses and a Unix socket, opened at the start and anew when CONFIG SET changes
-//! `bind` or `port`. Connections that are there do not notice.
+//! `bind`, `port` or `tls-port`. Connections that are there do not notice.
 //!
 //! A listener belongs to a task of the main runtime. Who changes what is listened on is a network thread: it has the tasks
 //! of addresses that are no longer wanted end, waits for that, as these may stand in the way of the new ones, and binds. If one
@@ -19,6 +19,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::handshake::Handshakes;
 use super::listen::{self, Workers};
 use crate::config::Settings;
 use crate::config::settings::BindHost;
@@ -31,6 +32,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 pub enum Listener {
     /// TCP.
     Tcp(tokio::net::TcpListener),
+    /// TCP where TLS is spoken.
+    Secure(tokio::net::TcpListener, Arc<Mutex<Handshakes>>),
     /// Unix domain; the path is removed at the end.
     Unix(tokio::net::UnixListener),
 }
@@ -38,7 +41,7 @@ pub enum Listener {
 /// What is listened on. `bind` may name a place that is not there, if an address so marked; one such is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    Tcp { address: SocketAddr, optional: bool },
+    Tcp { address: SocketAddr, optional: bool, secure: bool },
     Unix(PathBuf),
 }
 
@@ -53,6 +56,7 @@ struct Open {
 pub struct Listeners {
     workers: Workers,
     runtime: Handle,
+    handshakes: Arc<Mutex<Handshakes>>,
     open: Mutex<Vec<Open>>,
 }
 
@@ -60,10 +64,17 @@ impl Listeners {
     /// Listens as the settings say. Connections go to `workers` from now on.
     ///
     /// # Errors
-    /// A place that cannot be listened on; in words for the operator.
+    /// A place that cannot be listened on, or TLS that cannot be spoken as the directives ask; in words for the operator.
     pub fn start(server: &Arc<Server>, workers: Workers, runtime: Handle) -> io::Result<Arc<Listeners>> {
         let settings = server.config.settings();
-        let listeners = Arc::new(Listeners { workers, runtime, open: Mutex::default() });
+        if settings.tls.port != 0 {
+            let agreement = crate::tls::agreement::make(&settings.tls).map_err(|(directive, why)| {
+                io::Error::other(format!("Failed to configure TLS ({directive}): {why}"))
+            })?;
+            server.tls.agree(agreement);
+        }
+        let (handshakes, open) = Default::default();
+        let listeners = Arc::new(Listeners { workers, runtime, handshakes, open });
         listeners.open_missing(server, &places(&settings)?, &settings)?;
         server.port.store(u32::from(settings.port), Ordering::Relaxed);
         let (again, weak) = (listeners.clone(), Arc::downgrade(server));
@@ -128,7 +139,8 @@ impl Listeners {
             // Registers the socket with the runtime whose task it will belong to.
             let _inside = self.runtime.enter();
             let listener = match place {
-                Place::Tcp { address, optional } => match bind_tcp(*address, settings.tcp_backlog) {
+                Place::Tcp { address, optional, secure } => match bind_tcp(*address, settings.tcp_backlog) {
+                    Ok(listener) if *secure => Listener::Secure(listener, self.handshakes.clone()),
                     Ok(listener) => Listener::Tcp(listener),
                     Err(error) if is_missing(&error, *optional) => {
                         tracing::debug!(%error, %address, "address left out");
@@ -158,16 +170,19 @@ impl Listeners {
 
 /// The places that these settings name.
 fn places(settings: &Settings) -> io::Result<Vec<Place>> {
-    let mut places = Vec::new();
-    for bind in settings.bind.iter().filter(|_| settings.port != 0) {
-        let ip = match &bind.host {
-            BindHost::AnyV4 => Ipv4Addr::UNSPECIFIED.into(),
-            BindHost::AnyV6 => Ipv6Addr::UNSPECIFIED.into(),
-            BindHost::Named(name) => resolve(name)?,
-        };
-        let place = Place::Tcp { address: SocketAddr::new(ip, settings.port), optional: bind.optional };
-        if !places.contains(&place) {
-            places.push(place);
+    let mut places: Vec<Place> = Vec::new();
+    for (port, secure) in [(settings.port, false), (settings.tls.port, true)] {
+        for bind in settings.bind.iter().filter(|_| port != 0) {
+            let ip = match &bind.host {
+                BindHost::AnyV4 => Ipv4Addr::UNSPECIFIED.into(),
+                BindHost::AnyV6 => Ipv6Addr::UNSPECIFIED.into(),
+                BindHost::Named(name) => resolve(name)?,
+            };
+            let address = SocketAddr::new(ip, port);
+            let is_new = |place: &Place| !matches!(place, Place::Tcp { address: known, .. } if *known == address);
+            if places.iter().all(is_new) {
+                places.push(Place::Tcp { address, optional: bind.optional, secure });
+            }
         }
     }
     places.extend(settings.unixsocket.clone().map(Place::Unix));

@@ -2,6 +2,7 @@
 //!
 //! Most settings are read where they are used. What must be told elsewhere is told by [`put_in_force`].
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tracing::level_filters::LevelFilter;
@@ -14,10 +15,13 @@ use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, fl
 use crate::log::Fsync;
 use crate::meter;
 use crate::shard::engine::Sizes;
+use crate::tls::agreement as tls;
 use crate::util::sys;
 
-/// Descriptors beside those of clients: log, store, listeners, runtimes.
-pub const RESERVED_FILES: u64 = 1024;
+/// Descriptors beside those of clients: log, store, listeners, runtimes, and of TLS handshakes.
+pub fn reserved_files(settings: &Settings) -> u64 {
+    1024 + if settings.tls.port == 0 { 0 } else { settings.tls.max_handshakes as u64 }
+}
 
 impl From<AppendFsync> for Fsync {
     fn from(directive: AppendFsync) -> Self {
@@ -44,10 +48,11 @@ impl From<LogLevel> for LevelFilter {
 /// What can fail, before anything is changed.
 fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
     if changed.contains(&"maxclients") {
-        let wanted = settings.maxclients as u64 + RESERVED_FILES;
+        let reserved = reserved_files(settings);
+        let wanted = settings.maxclients as u64 + reserved;
         let limit = sys::raise_file_limit(wanted);
         if limit < wanted {
-            let most = limit.saturating_sub(RESERVED_FILES);
+            let most = limit.saturating_sub(reserved);
             let why =
                 format!("The operating system is not able to handle the specified number of clients, try with {most}");
             return Err(("maxclients", why.into()));
@@ -58,16 +63,29 @@ fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
 
 /// Opens listeners where others are asked for. The last that can fail, as it has an effect of its own.
 fn listen_anew(server: &Server, settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
-    const REFUSALS: [(&str, &str); 2] = [
-        ("bind", "Failed to bind to specified addresses."),
-        ("port", "Unable to listen on this port. Check server logs."),
-    ];
+    const PORT: &str = "Unable to listen on this port. Check server logs.";
+    const REFUSALS: [(&str, &str); 3] =
+        [("bind", "Failed to bind to specified addresses."), ("port", PORT), ("tls-port", PORT)];
     let Some((name, why)) = REFUSALS.iter().find(|(name, _)| changed.contains(name)) else { return Ok(()) };
     let outcome = server.listen_anew.get().map_or(Ok(()), |listen| listen(settings));
     outcome.map_err(|error| {
         tracing::warn!(%error, "cannot listen as CONFIG SET asks; listening as before");
         (*name, (*why).into())
     })
+}
+
+/// What TLS is to be spoken with from now on, if the directives of it have changed.
+fn agreement(settings: &Settings, changed: &[&'static str]) -> Result<Option<Arc<rustls::ServerConfig>>, Refusal> {
+    let concerns = |name: &&str| *name == "tls-port" || tls::DIRECTIVES.contains(name);
+    if settings.tls.port == 0 || !changed.iter().any(concerns) {
+        return Ok(None);
+    }
+    // The directive that was changed is the one to be named, and not the one that no longer fits it.
+    let refused = |(at, why): tls::Refusal| {
+        let named = if changed.contains(&at) { at } else { changed[0] };
+        (named, format!("Unable to update TLS configuration. {why}").into())
+    };
+    tls::make(&settings.tls).map(Some).map_err(refused)
 }
 
 /// Tells the rest of the server what has changed.
@@ -138,7 +156,21 @@ fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let pairs: Vec<_> = (2..args.len()).step_by(2).map(|at| (&args[at], &args[at + 1])).collect();
     let changed = ctx.server.config.set_with(&pairs, |settings, changed| {
         check(settings, changed)?;
-        listen_anew(ctx.server, settings, changed)
+        let agreement = agreement(settings, changed)?;
+        let agreed = agreement.is_some();
+        if let Some(agreement) = agreement {
+            ctx.server.tls.agree(agreement);
+        }
+        listen_anew(ctx.server, settings, changed).inspect_err(|_| {
+            // The settings are still those of before.
+            let before = ctx.settings();
+            if agreed
+                && before.tls.port != 0
+                && let Ok(agreement) = tls::make(&before.tls)
+            {
+                ctx.server.tls.agree(agreement);
+            }
+        })
     })?;
     put_in_force(ctx.server, &changed);
     out.ok();
@@ -195,7 +227,7 @@ pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2
         Command::new("rewrite", rewrite, 2, ADMIN | flags::THREAD, Group::Server)
             .help("2.8.0", "Writes the directives as they are to the configuration file.")
             .syntax("", "O(1)"),
-        Command::new("set", set, -4, ADMIN, Group::Server)
+        Command::new("set", set, -4, ADMIN | flags::THREAD, Group::Server)
             .help("2.0.0", "Changes directives.")
             .syntax("parameter value [parameter value ...]", "O(N) where N is the number of directives given"),
     ])];
