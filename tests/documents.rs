@@ -135,12 +135,16 @@ fn every_command_line_runs() {
     assert!(count > 10, "{count}");
 }
 
+/// Prompt and command of a line of a session.
+fn prompt(line: &str) -> Option<(&str, &str)> {
+    line.split_once("> ").filter(|(head, _)| head.starts_with("127.0.0.1:6379"))
+}
+
 #[test]
 fn sessions_are_as_redis_cli_shows_them() {
     let mut count = 0;
     for document in documents() {
         for block in blocks(&document).iter().filter(|block| block.words[0] == "session") {
-            let prompt = |line: &'_ str| line.split_once("> ").filter(|(head, _)| head.starts_with("127.0.0.1:6379"));
             let commands: String =
                 block.text.lines().filter_map(|line| Some(prompt(line)?.1.to_owned() + "\n")).collect();
             let shown: Vec<&str> = block.text.lines().filter(|line| prompt(line).is_none()).collect();
