@@ -68,7 +68,7 @@ fn left_over(dir: &Path) -> Option<String> {
     let is_new = !dir.join(crate::store::superblock::FILE_NAME).exists();
     let found = ["dump.rdb", "appendonlydir"].into_iter().find(|name| is_new && dir.join(name).exists())?;
     Some(format!(
-        "WARNING {} holds {found} of another server: it is not read, this server begins empty.",
+        "WARNING {} holds {found} of another server: it is not read, this server begins empty (tarn import reads it).",
         dir.display()
     ))
 }
