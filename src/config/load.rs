@@ -1,24 +1,27 @@
 //! Reads directives at start: a file in redis.conf's form, the files it includes, standard input, the command line.
 //!
 //! A line is empty, a comment (`#` first), or a directive and its words (see [`crate::util::words`]). Later lines win; the command
-//! line comes last. `include` takes a path, relative to the working directory, whose last part may be a glob; matches
-//! are read in the order of their names, and none is no error. Names are taken in any case.
+//! line comes last. `include` takes a path, relative to the working directory, whose parts may be globs; matches
+//! are read in the order of their names, and none is no error. Names are taken in any case. Nothing is expanded: as in Redis
+//! `$NAME` is no variable.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::store::Values;
 use super::table;
 use super::value::Reason;
 use crate::util::glob::matches;
-use crate::util::path::folder_of;
 use crate::util::words::{is_space, quote, split};
 
 /// Files that include each other in a circle end here.
 const MAX_INCLUDE_DEPTH: usize = 16;
+
+/// The words of a line, the directive's name first.
+pub type Line = Vec<Vec<u8>>;
 
 /// Where the directives come from, before those of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub enum Source {
     File(PathBuf),
     /// From the text that was read from standard input.
     Stdin(Vec<u8>),
+    /// From a file, then from the text that was read from standard input.
+    FileAndStdin(PathBuf, Vec<u8>),
 }
 
 /// Why the directives cannot be read. Its text is what the operator sees on standard error.
@@ -52,6 +57,24 @@ pub enum LoadError {
     },
 }
 
+/// A `rename-command`. Whether there is such a command is judged by who knows commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rename {
+    /// The command's name.
+    pub from: Vec<u8>,
+    /// The name it is called by instead; empty for none.
+    pub to: Vec<u8>,
+    place: Place,
+    text: String,
+}
+
+impl Rename {
+    /// The error if it cannot be done.
+    pub fn refused(&self, why: &'static str) -> LoadError {
+        LoadError::Line { place: self.place.clone(), text: self.text.clone(), why: why.into() }
+    }
+}
+
 /// Where a line stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -61,6 +84,8 @@ pub enum Place {
     Stdin(usize),
     /// On the command line.
     CommandLine,
+    /// In `TARN_DEFAULTS`.
+    Environment,
 }
 
 impl Place {
@@ -102,6 +127,7 @@ impl fmt::Display for LoadError {
                     }
                     Place::Stdin(line) => writeln!(f, "Reading the configuration from standard input, at line {line}")?,
                     Place::CommandLine => writeln!(f, "Reading the configuration from the command line")?,
+                    Place::Environment => writeln!(f, "Reading the configuration from TARN_DEFAULTS")?,
                 }
                 write!(f, ">>> '{text}'\n{why}")
             }
@@ -117,44 +143,41 @@ pub fn io_text(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// Reads `source`, then `overrides`, each the words of a line. Answers the values and the file's absolute path.
-pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<(Loaded, Option<PathBuf>), LoadError> {
-    let mut loader = Loader::new();
-    let mut file = None;
-    match source {
-        Source::Defaults => {}
-        Source::Stdin(text) => loader.text(&text, None, 0)?,
-        Source::File(path) => {
-            let path = std::path::absolute(&path).unwrap_or(path);
-            loader.file(&path, 0)?;
-            file = Some(path);
-        }
-    }
-    for words in overrides {
-        loader.words(words, Place::CommandLine).map_err(|why| {
-            if is_user(words) {
-                return LoadError::Line { place: Place::CommandLine, text: "user …".into(), why };
-            }
-            let mut text = words.first().cloned().unwrap_or_default();
-            for word in words.iter().skip(1) {
-                text.push(b' ');
-                text.extend(quote(word));
-            }
-            LoadError::Line { place: Place::CommandLine, text: String::from_utf8_lossy(&text).into_owned(), why }
-        })?;
-    }
-    Ok(((loader.values, loader.users), file))
+/// What [`load`] has read.
+pub(super) struct Loaded {
+    pub(super) values: Values,
+    /// In their order.
+    pub(super) renames: Vec<Rename>,
+    /// Lines about users.
+    pub(super) users: Vec<UserLine>,
+    /// The file's absolute path.
+    pub(super) file: Option<PathBuf>,
 }
 
-/// Values, and lines about users.
-pub(super) type Loaded = (Values, Vec<UserLine>);
-
-fn is_user(words: &[Vec<u8>]) -> bool {
-    words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"user"))
+/// Reads `presets`, which take the place of defaults, `source`, then `overrides`; both are lines, each as its words.
+pub(super) fn load(presets: &[Line], source: Source, overrides: &[Line]) -> Result<Loaded, LoadError> {
+    let mut loader = Loader::new();
+    loader.lines(presets, &Place::Environment)?;
+    loader.seen.fill(false);
+    let (file, stdin) = match source {
+        Source::Defaults => (None, None),
+        Source::File(path) => (Some(path), None),
+        Source::Stdin(text) => (None, Some(text)),
+        Source::FileAndStdin(path, text) => (Some(path), Some(text)),
+    };
+    let file = file.map(|path| std::path::absolute(&path).unwrap_or(path));
+    if let Some(path) = &file {
+        loader.file(path, 0)?;
+    }
+    if let Some(text) = stdin {
+        loader.text(&text, None, 0)?;
+    }
+    loader.lines(overrides, &Place::CommandLine)?;
+    Ok(Loaded { values: loader.values, renames: loader.renames, users: loader.users, file })
 }
 
 /// What `text`, as the contents of `file`, would give at start.
-pub(super) fn values_of(text: &[u8], file: &Path) -> Result<Loaded, LoadError> {
+pub(super) fn values_of(text: &[u8], file: &Path) -> Result<(Values, Vec<UserLine>), LoadError> {
     let mut loader = Loader::new();
     loader.text(text, Some(file), 0)?;
     Ok((loader.values, loader.users))
@@ -162,6 +185,7 @@ pub(super) fn values_of(text: &[u8], file: &Path) -> Result<Loaded, LoadError> {
 
 struct Loader {
     values: Values,
+    renames: Vec<Rename>,
     /// Directives that stood in what was read so far, by index.
     seen: Vec<bool>,
     users: Vec<UserLine>,
@@ -169,7 +193,12 @@ struct Loader {
 
 impl Loader {
     fn new() -> Self {
-        Loader { values: Values::defaults(), seen: vec![false; table::all().count()], users: Vec::new() }
+        Loader {
+            values: Values::defaults(),
+            renames: Vec::new(),
+            seen: vec![false; table::all().count()],
+            users: Vec::new(),
+        }
     }
 
     fn file(&mut self, path: &Path, depth: usize) -> Result<(), LoadError> {
@@ -186,35 +215,75 @@ impl Loader {
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
             }
-            let place = || match file {
+            let place = match file {
                 Some(file) => Place::File(file.to_owned(), number + 1),
                 None => Place::Stdin(number + 1),
             };
-            let refused =
-                |why: Reason| LoadError::Line { place: place(), text: String::from_utf8_lossy(line).into_owned(), why };
-            let words = split(line).ok_or_else(|| refused("Unbalanced quotes in configuration line".into()))?;
-            match words.as_slice() {
-                [name, path] if name.eq_ignore_ascii_case(b"include") => {
-                    if depth == MAX_INCLUDE_DEPTH {
-                        return Err(refused("too many files include each other".into()));
-                    }
-                    for path in included(Path::new(OsStr::from_bytes(path))) {
-                        self.file(&path, depth + 1)?;
-                    }
-                }
-                words if is_user(words) => self.words(words, place()).map_err(|why| {
-                    // It may hold passwords.
-                    let text = words.iter().take(2).map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>();
-                    LoadError::Line { place: place(), text: text.join(" "), why }
-                })?,
-                words => self.words(words, place()).map_err(refused)?,
-            }
+            let refused = |why: &'static str| LoadError::Line {
+                place: place.clone(),
+                text: String::from_utf8_lossy(line).into_owned(),
+                why: why.into(),
+            };
+            let words = split(line).ok_or_else(|| refused("Unbalanced quotes in configuration line"))?;
+            self.line(&words, &place, line, depth)?;
         }
         Ok(())
     }
 
-    /// Reads a line other than `include`.
-    fn words(&mut self, words: &[Vec<u8>], place: Place) -> Result<(), Reason> {
+    /// Reads lines that were given by their words.
+    fn lines(&mut self, lines: &[Line], place: &Place) -> Result<(), LoadError> {
+        for words in lines {
+            let mut text = words.first().cloned().unwrap_or_default();
+            for word in words.iter().skip(1) {
+                text.push(b' ');
+                text.extend(quote(word));
+            }
+            self.line(words, place, &text, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a line: its words, and it as it is shown. This many files are open that include each other.
+    fn line(&mut self, words: &[Vec<u8>], place: &Place, text: &[u8], depth: usize) -> Result<(), LoadError> {
+        let text = || String::from_utf8_lossy(text).into_owned();
+        match words {
+            [name, path] if name.eq_ignore_ascii_case(b"include") => {
+                if depth == MAX_INCLUDE_DEPTH {
+                    let why = "too many files include each other".into();
+                    return Err(LoadError::Line { place: place.clone(), text: text(), why });
+                }
+                for path in included(Path::new(OsStr::from_bytes(path))) {
+                    self.file(&path, depth + 1)?;
+                }
+                Ok(())
+            }
+            [name, from, to] if name.eq_ignore_ascii_case(b"rename-command") => {
+                let (from, to) = (from.clone(), to.clone());
+                self.renames.push(Rename { from, to, place: place.clone(), text: text() });
+                Ok(())
+            }
+            // It may hold passwords.
+            [name, user, ..] if name.eq_ignore_ascii_case(b"user") => {
+                let text = format!("user {}", String::from_utf8_lossy(user));
+                self.user(user, &words[2..], place).map_err(|why| LoadError::Line { place: place.clone(), text, why })
+            }
+            _ => self.words(words).map_err(|why| LoadError::Line { place: place.clone(), text: text(), why }),
+        }
+    }
+
+    /// Reads a line about a user.
+    fn user(&mut self, name: &[u8], rules: &[Vec<u8>], place: &Place) -> Result<(), Reason> {
+        if self.users.iter().any(|user| user.name == name) {
+            let name = String::from_utf8_lossy(name);
+            let why = "Duplicate user found. A user can only be defined once in config files";
+            return Err(format!("Error in user declaration '{name}': {why}").into());
+        }
+        self.users.push(UserLine { place: place.clone(), name: name.to_vec(), rules: rules.to_vec() });
+        Ok(())
+    }
+
+    /// Reads the line of a directive with a value.
+    fn words(&mut self, words: &[Vec<u8>]) -> Result<(), Reason> {
         let Some((name, args)) = words.split_first() else { return Ok(()) };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         match name.as_str() {
@@ -223,30 +292,30 @@ impl Loader {
             | "list-max-ziplist-entries"
             | "list-max-ziplist-value"
             | "lua-replicate-commands" => Ok(()),
-            "user" => {
-                let Some((name, rules)) = args.split_first() else {
-                    return Err("Bad directive or wrong number of arguments".into());
-                };
-                if self.users.iter().any(|user| user.name == *name) {
-                    let name = String::from_utf8_lossy(name);
-                    let why = "Duplicate user found. A user can only be defined once in config files";
-                    return Err(format!("Error in user declaration '{name}': {why}").into());
-                }
-                self.users.push(UserLine { place, name: name.clone(), rules: rules.to_vec() });
-                Ok(())
-            }
+            "user" => Err("Bad directive or wrong number of arguments".into()),
             // To ignore these would leave open what they are meant to close.
-            "rename-command" => Err("commands cannot be renamed".into()),
             "loadmodule" => Err("modules are not supported".into()),
             name => {
-                let Some((index, row)) = table::find(name) else {
-                    return Err("Bad directive or wrong number of arguments".into());
-                };
+                let Some((index, row)) = table::find(name) else { return Err(unknown(name)) };
                 self.values.set(index, row, args, self.seen[index])?;
                 self.seen[index] = true;
                 Ok(())
             }
         }
+    }
+}
+
+/// Names that a line may have beside those of the table.
+const LINES: [&str; 2] = ["include", "rename-command"];
+
+/// Why a line is refused whose name nobody knows: as Redis puts it, and the name that may have been meant.
+fn unknown(name: &str) -> Reason {
+    const BAD: &str = "Bad directive or wrong number of arguments";
+    let names = table::all().flat_map(|row| [Some(row.name), row.alias]).flatten().chain(LINES);
+    let nearest = names.map(|known| (strsim::osa_distance(name, known), known)).min();
+    match nearest {
+        Some((distance @ 1.., known)) if distance <= name.len() / 3 => format!("{BAD}; is '{known}' meant?").into(),
+        _ => BAD.into(),
     }
 }
 
@@ -268,12 +337,26 @@ fn trim(mut line: &[u8]) -> &[u8] {
 
 /// The files that an `include` names.
 fn included(path: &Path) -> Vec<PathBuf> {
-    let pattern = path.file_name().unwrap_or_default().as_bytes();
-    if !pattern.iter().any(|c| b"*?[".contains(c)) {
-        return vec![path.to_owned()];
+    let mut found = vec![PathBuf::new()];
+    let mut any = false;
+    for part in path.components() {
+        let pattern = part.as_os_str().as_bytes();
+        if !matches!(part, Component::Normal(_)) || !pattern.iter().any(|c| b"*?[".contains(c)) {
+            found.iter_mut().for_each(|path| path.push(part));
+            continue;
+        }
+        any = true;
+        found = found.iter().flat_map(|folder| matching(folder, pattern)).collect();
     }
-    let folder = folder_of(path);
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    // Of what a glob found a part without one may be missing.
+    found.retain(|path| !any || path.exists());
+    found
+}
+
+/// What in `folder` the glob matches, in the order of names.
+fn matching(folder: &Path, pattern: &[u8]) -> Vec<PathBuf> {
+    let place = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
     // As in a shell, a glob does not name hidden files unless it begins with a dot.
     names.retain(|name| {
@@ -348,6 +431,10 @@ mod tests {
                 "user a",
                 "Error in user declaration 'a': Duplicate user found. A user can only be defined once in config files",
             ),
+            ("maxmemroy 1gb", 1, "maxmemroy 1gb", "Bad directive or wrong number of arguments; is 'maxmemory' meant?"),
+            ("bnid *", 1, "bnid *", "Bad directive or wrong number of arguments; is 'bind' meant?"),
+            ("rename-command a", 1, "rename-command a", "Bad directive or wrong number of arguments"),
+            ("port ${PORT}", 1, "port ${PORT}", "argument couldn't be parsed into an integer"),
         ] {
             let place = format!("Reading the configuration from standard input, at line {line}\n");
             assert_eq!(stdin(text).unwrap_err().to_string(), format!("{head}{place}>>> '{shown}'\n{why}"));
@@ -356,6 +443,21 @@ mod tests {
         let place = "Reading the configuration from the command line\n";
         let why = "argument couldn't be parsed into an integer";
         assert_eq!(error.to_string(), format!("{head}{place}>>> 'timeout \"x\"'\n{why}"));
+    }
+
+    #[test]
+    fn a_file_comes_before_standard_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.conf");
+        std::fs::write(&file, "timeout 1\nhz 20\nrename-command get x").unwrap();
+        let source = Source::FileAndStdin(file.clone(), b"timeout 2\nrename-command x \"\"".into());
+        let config = Config::load(source, &[words("rename-command set y")]).unwrap();
+        assert_eq!((shown(&config, "timeout"), shown(&config, "hz")), ("2".into(), "20".into()));
+        assert_eq!(config.file(), Some(file.as_path()));
+        let renames: Vec<_> = config.renames().iter().map(|rename| [&rename.from[..], &rename.to]).collect();
+        assert_eq!(renames, [[&b"get"[..], b"x"], [b"x", b""], [b"set", b"y"]]);
+        let text = config.renames()[1].refused("why").to_string();
+        assert!(text.ends_with("from standard input, at line 2\n>>> 'rename-command x \"\"'\nwhy"), "{text}");
     }
 
     #[test]
@@ -385,6 +487,14 @@ mod tests {
         let path = at("none.conf");
         let text = format!("Fatal error, can't open config file '{}': No such file or directory", path.display());
         assert_eq!(error, text);
+
+        for name in ["x1", "x2"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::fs::write(at("x2").join("d.conf"), "timeout 7").unwrap();
+        std::fs::write(at("b.conf"), format!("include {}\n", at("x?").join("d.conf").display())).unwrap();
+        let config = Config::load(Source::File(at("b.conf")), &[]).unwrap();
+        assert_eq!(shown(&config, "timeout"), "7");
 
         std::fs::write(at("c.conf"), format!("include {}\n", at("c.conf").display())).unwrap();
         let error = Config::load(Source::File(at("c.conf")), &[]).unwrap_err().to_string();

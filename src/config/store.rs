@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::load::{self, LoadError, Loaded, Source, UserLine};
+use super::load::{self, Line, LoadError, Loaded, Rename, Source, UserLine};
 use super::rewrite;
 use super::settings::{Reader, Settings};
 use super::table::{self, Change, Directive};
@@ -52,6 +52,7 @@ pub struct Config {
     generation: AtomicU64,
     file: Option<PathBuf>,
     users: Vec<UserLine>,
+    renames: Vec<Rename>,
 }
 
 struct State {
@@ -72,12 +73,12 @@ impl std::fmt::Debug for Config {
 impl Default for Config {
     /// Every directive at its default, without a file.
     fn default() -> Self {
-        Config::new((Values::defaults(), Vec::new()), None)
+        Config::new(Loaded { values: Values::defaults(), renames: Vec::new(), users: Vec::new(), file: None })
     }
 }
 
 impl Config {
-    fn new((values, users): Loaded, file: Option<PathBuf>) -> Self {
+    fn new(Loaded { values, renames, users, file }: Loaded) -> Self {
         let settings = Arc::new(values.settings());
         Config {
             state: RwLock::new(State { values, settings }),
@@ -85,6 +86,7 @@ impl Config {
             generation: AtomicU64::new(0),
             file,
             users,
+            renames,
         }
     }
 
@@ -92,9 +94,16 @@ impl Config {
     ///
     /// # Errors
     /// A file that cannot be read, or a line that is refused; its text is for the operator.
-    pub fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<Self, LoadError> {
-        let (loaded, file) = load::load(source, overrides)?;
-        Ok(Config::new(loaded, file))
+    pub fn load(source: Source, overrides: &[Line]) -> Result<Self, LoadError> {
+        Config::load_over(&[], source, overrides)
+    }
+
+    /// The same, with lines before all that take the place of defaults.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_over(presets: &[Line], source: Source, overrides: &[Line]) -> Result<Self, LoadError> {
+        Ok(Config::new(load::load(presets, source, overrides)?))
     }
 
     /// The settings as they are now. They do not change under who holds them.
@@ -115,6 +124,11 @@ impl Config {
     /// The lines about users that were read at start.
     pub fn user_lines(&self) -> &[UserLine] {
         &self.users
+    }
+
+    /// The commands that are to have other names, in the order in which the lines were read.
+    pub fn renames(&self) -> &[Rename] {
+        &self.renames
     }
 
     /// `CONFIG GET`: name and value of every directive that one of the globs matches, in any case and each once.

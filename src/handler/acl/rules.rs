@@ -163,7 +163,7 @@ impl Rules<'_> {
                 }
                 [b'+', name @ ..] => return self.allow(selector, name),
                 [b'-', name @ ..] => {
-                    let (row, _) = self.table.find_full(name).ok_or(Refused::Unknown)?;
+                    let (row, _) = self.table.find_own(name).ok_or(Refused::Unknown)?;
                     selector.set_command(self.table, row, false);
                 }
                 _ => return Err(Refused::Syntax),
@@ -175,12 +175,12 @@ impl Rules<'_> {
     /// `+command`, `+container|subcommand`, `+command|first-argument`.
     fn allow(&self, selector: &mut Selector, name: &[u8]) -> Applied {
         let Some(bar) = name.iter().rposition(|&byte| byte == b'|') else {
-            let (row, _) = self.table.find_full(name).ok_or(Refused::Unknown)?;
+            let (row, _) = self.table.find_own(name).ok_or(Refused::Unknown)?;
             selector.set_command(self.table, row, true);
             return Ok(());
         };
         let (before, arg) = (&name[..bar], &name[bar + 1..]);
-        let (row, container) = self.table.find_full(before).ok_or(Refused::Unknown)?;
+        let (row, container) = self.table.find_own(before).ok_or(Refused::Unknown)?;
         if container.is_some() {
             return Err(Refused::ArgOfSubcommand);
         }
@@ -190,7 +190,7 @@ impl Rules<'_> {
         if row.subcommands.is_empty() {
             selector.allow_first_arg(self.table.slot_of(row), arg, name);
         } else {
-            let (row, _) = self.table.find_full(name).ok_or(Refused::Unknown)?;
+            let (row, _) = self.table.find_own(name).ok_or(Refused::Unknown)?;
             selector.set_command(self.table, row, true);
         }
         Ok(())

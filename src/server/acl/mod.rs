@@ -101,7 +101,7 @@ fn cat(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Err(Error::quoting("ERR Unknown category '", name, 128, "'"));
     };
     let table = ctx.server.table;
-    let rows = table.rows().iter().flat_map(|row| std::iter::once(*row).chain(row.subcommands));
+    let rows = table.rows().into_iter().flat_map(|row| std::iter::once(row).chain(row.subcommands));
     let slots = rows.filter(|row| categories_of(row).any(|of| of == wanted)).map(|row| table.slot_of(row));
     let names: Vec<_> = slots.filter_map(|slot| table.slot_name(slot)).collect();
     out.array(names.len());
