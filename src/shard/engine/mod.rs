@@ -349,8 +349,10 @@ impl Engine {
         let stats = &self.stats;
         let since_ms = load(&stats.flush_since_ms);
         let brought = load(&stats.flushed_records).saturating_sub(load(&stats.flushed_before));
+        // On its own: a guard within the literal would be held while `is_flushing` takes the same lock.
+        let asked = *self.flush_wake.0.lock();
         Flushing {
-            asked: *self.flush_wake.0.lock(),
+            asked,
             running: self.is_flushing(),
             since_ms,
             brought: if since_ms == 0 { 0 } else { brought },
