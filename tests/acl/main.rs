@@ -10,6 +10,8 @@
 //!
 //! `TARN_ACL_SEED` repeats a run; `TARN_ACL_ROUNDS` is how many calls by chance are made, 4,000 if it is not given.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 #[path = "../common/mod.rs"]
 mod common;
 
