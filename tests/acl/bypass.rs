@@ -256,8 +256,11 @@ fn no_way_leads_to_a_command_of_a_category_that_is_not_allowed() {
     }
 }
 
+/// A key, and what its call does with it.
+type KeyOf = (String, Vec<String>);
+
 /// Calls of all commands that have keys, each with its keys and what is done with them.
-fn calls_with_keys(admin: &mut Client) -> Vec<(Vec<String>, Vec<(String, Vec<String>)>)> {
+fn calls_with_keys(admin: &mut Client) -> Vec<(Vec<String>, Vec<KeyOf>)> {
     let rows = rows(admin);
     let mut calls: Vec<Vec<String>> = CALLS
         .lines()
