@@ -162,6 +162,7 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
         );
     }
     let _pid_file = settings.pidfile.as_deref().map(PidFile::write).transpose()?;
+    crate::web::serve(server)?;
     let workers = Workers::start(server, threads);
     let mut tasks: Vec<_> = listeners
         .into_iter()

@@ -7,6 +7,7 @@
 //! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`cli`] | the command line of the binary |
 //! | [`net`] | listeners, threads, the connection task |
+//! | [`web`] | metrics and the status page, over HTTP |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
 //! | [`types`] | one file a data type: command functions and their rows |
@@ -43,6 +44,7 @@ pub mod store;
 pub mod tls;
 pub mod types;
 pub mod util;
+pub mod web;
 
 pub use error::{Error, Result};
 

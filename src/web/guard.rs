@@ -46,7 +46,11 @@ fn is_from_here(request: &Request, names: &[String]) -> bool {
 /// Name and port of a host.
 fn split_port(host: &str) -> (&str, &str) {
     match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) && !(name.contains(':') && !name.ends_with(']')) => (name, port),
+        Some((name, port))
+            if port.bytes().all(|c| c.is_ascii_digit()) && !(name.contains(':') && !name.ends_with(']')) =>
+        {
+            (name, port)
+        }
         _ => (host, ""),
     }
 }
@@ -72,7 +76,9 @@ mod tests {
 
     #[test]
     fn hosts_and_origins() {
-        let ask = |headers: &str| is_from_here(&request(&format!("GET / HTTP/1.1\r\n{headers}\r\n\r\n")), &["db.example".into()]);
+        let ask = |headers: &str| {
+            is_from_here(&request(&format!("GET / HTTP/1.1\r\n{headers}\r\n\r\n")), &["db.example".into()])
+        };
         for good in [
             "Host: 127.0.0.1:9121",
             "Host: localhost",
@@ -105,7 +111,13 @@ mod tests {
         let pair = |user: &str, password: &str| Some((user.as_bytes().to_vec(), password.as_bytes().to_vec()));
         assert_eq!(given("Authorization: Basic ZGVmYXVsdDphOmI="), pair("default", "a:b"));
         assert_eq!(given("authorization: bAsIc   Og=="), pair("", ""));
-        for bad in ["X: y", "Authorization: Basic", "Authorization: Basic !", "Authorization: Bearer Og==", "Authorization: Basic YQ=="] {
+        for bad in [
+            "X: y",
+            "Authorization: Basic",
+            "Authorization: Basic !",
+            "Authorization: Bearer Og==",
+            "Authorization: Basic YQ==",
+        ] {
             assert_eq!(given(bad), None, "{bad}");
         }
     }

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use crate::config::settings::{BindAddr, BindHost};
 use crate::handler::Server;
-use crate::net::listen::bind_all;
 
 /// Connections at the same time.
 const MOST: usize = 32;
@@ -47,7 +47,8 @@ pub fn serve(server: &Arc<Server>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let listeners = {
         let _in_runtime = runtime.enter();
-        bind_all(&settings.metrics_bind, settings.metrics_port, settings.tcp_backlog)?
+        let bound = settings.metrics_bind.iter().filter_map(|bind| listen(bind, settings.metrics_port).transpose());
+        bound.collect::<io::Result<Vec<_>>>()?
     };
     for bind in &settings.metrics_bind {
         tracing::info!(address = %bind.host, port = settings.metrics_port, "metrics and status page over HTTP");
@@ -62,6 +63,27 @@ pub fn serve(server: &Arc<Server>) -> io::Result<()> {
         });
     });
     Ok(())
+}
+
+/// A listener at one of the addresses; `None` where the machine lacks one that it may lack.
+fn listen(bind: &BindAddr, port: u16) -> io::Result<Option<tokio::net::TcpListener>> {
+    let name = match &bind.host {
+        BindHost::AnyV4 => "0.0.0.0",
+        BindHost::AnyV6 => "::",
+        BindHost::Named(name) => name,
+    };
+    let bound = std::net::TcpListener::bind((name, port)).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        tokio::net::TcpListener::from_std(listener)
+    });
+    match bound {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if bind.optional => {
+            tracing::debug!(%error, name, "optional address left out");
+            Ok(None)
+        }
+        Err(error) => Err(io::Error::new(error.kind(), format!("could not bind {name}:{port} for metrics: {error}"))),
+    }
 }
 
 async fn accept(server: Arc<Server>, listener: tokio::net::TcpListener, room: Arc<Semaphore>) {
@@ -105,10 +127,7 @@ async fn answer(server: &Arc<Server>, request: http::Request) -> http::Response 
 }
 
 /// Has the facts written, where they are read.
-async fn read(
-    server: &Arc<Server>,
-    write: fn(&crate::server::info::Facts<'_>) -> String,
-) -> Option<String> {
+async fn read(server: &Arc<Server>, write: fn(&crate::server::info::Facts<'_>) -> String) -> Option<String> {
     let (done, text) = tokio::sync::oneshot::channel();
     crate::server::info::Facts::collect(server, move |facts| _ = done.send(write(facts)));
     text.await.ok()
