@@ -76,6 +76,8 @@ fn unit(name: &str, help: &str) -> (String, f64) {
 /// The name of a metric.
 fn name_of(name: &str, help: &str, kind: Kind) -> (String, f64) {
     let (name, factor) = unit(name, help);
+    // The ending is the counters' own.
+    let name = name.trim_end_matches("_total");
     let end = if kind == Kind::Counter { "_total" } else { "" };
     (format!("tarn_{name}{end}"), factor)
 }
