@@ -47,7 +47,7 @@ fn is_from_here(request: &Request, names: &[String]) -> bool {
 fn split_port(host: &str) -> (&str, &str) {
     match host.rsplit_once(':') {
         Some((name, port))
-            if port.bytes().all(|c| c.is_ascii_digit()) && !(name.contains(':') && !name.ends_with(']')) =>
+            if port.bytes().all(|c| c.is_ascii_digit()) && (!name.contains(':') || name.ends_with(']')) =>
         {
             (name, port)
         }
@@ -69,7 +69,6 @@ fn credentials(request: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::super::http::tests::request;
     use super::*;
