@@ -191,6 +191,7 @@ Examples:
   tarn import dump.rdb --dir /srv/b           data of a Redis or Valkey
 
 Data is kept in 'dir' at all times: there is nothing to save and nothing to load. SIGTERM ends the server in good order.
+TARN_DEFAULTS in the environment holds directives for where neither file nor command line say something.
 ";
 
 /// The help for who wants all of it.

@@ -8,6 +8,7 @@
 //! | `sh redis` | the same, with a Redis on port 6390 besides |
 //! | `sh start` | run without either: it starts what it needs |
 //! | `sh needs=program` | left out where the machine lacks the program, and always if it is docker or cargo: then only read by bash |
+//! | `sh more` | run together with the block before it |
 //! | `session` | what redis-cli shows, line by line |
 //! | others | not run |
 //!
@@ -49,6 +50,7 @@ fn blocks(path: &Path) -> Vec<Block> {
     let mut open = false;
     for (line, text) in std::fs::read_to_string(path).unwrap().lines().enumerate() {
         match (text.strip_prefix("```"), open) {
+            (Some("sh more"), false) if !found.is_empty() => open = true,
             (Some(words), false) => {
                 let words = words.split(' ').map(str::to_owned).collect();
                 found.push(Block { line: line + 1, words, text: String::new() });
@@ -192,7 +194,7 @@ fn long_tests_exist() {
     let (tests, benches) = (named("--test "), named("--bench "));
     assert!(tests.len() > 5 && benches.len() > 2, "{tests:?} {benches:?}");
     for test in tests {
-        assert!(root().join(format!("tests/{test}.rs")).exists(), "{test}");
+        assert!([".rs", "/main.rs"].iter().any(|end| root().join(format!("tests/{test}{end}")).exists()), "{test}");
     }
     for bench in benches {
         assert!(["", "/main"].iter().any(|end| root().join(format!("benches/{bench}{end}.rs")).exists()), "{bench}");
