@@ -56,10 +56,10 @@ fn node(program: &str, package: &str) {
     }
 }
 
-/// Whether tests of redis-py's source package pass, by this protocol.
-fn redis_py(protocol: &str, files: &[&str]) {
+/// Whether tests of redis-py's source package pass, by this protocol, of the client in this folder.
+fn redis_py(protocol: &str, folder: &str, files: &[&str]) {
     let package = std::env::var_os("TARN_TEST_REDIS_PY").unwrap_or_default();
-    let needs = "import sys, pytest, pytest_timeout; sys.exit(not __import__('os').path.isdir(sys.argv[1] + '/tests'))";
+    let needs = "import sys, pytest, pytest_asyncio, pytest_timeout; sys.exit(not __import__('os').path.isdir(sys.argv[1] + '/tests'))";
     if !has("redis-py's tests", Command::new("python3").args(["-c", needs]).arg(&package)) {
         return;
     }
@@ -71,7 +71,7 @@ fn redis_py(protocol: &str, files: &[&str]) {
     command.args(["-B", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "excuses"]);
     command.args(["-m", "not onlycluster and not ssl and not redismod and not replica", "-o", "filterwarnings=ignore"]);
     command.args(["--redis-url", &url, "--redis-mod-url", &url, "--protocol", protocol]);
-    command.args(files.iter().map(|file| format!("tests/test_{file}.py"))).current_dir(&package);
+    command.args(files.iter().map(|file| format!("{folder}/test_{file}.py"))).current_dir(&package);
     command.env("PYTHONPATH", Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/applications/redis_py"));
     if on_redis {
         command.env("TARN_REDIS_PY_GAPS", "run");
@@ -79,30 +79,56 @@ fn redis_py(protocol: &str, files: &[&str]) {
     let output = command.output().unwrap_or_else(|e| panic!("pytest: {e}"));
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{url}: {told}\n{}", String::from_utf8_lossy(&output.stderr));
-    notice(&format!("redis-py, RESP{protocol}: {}", told.lines().last().unwrap_or_default()));
+    notice(&format!("redis-py, {folder}, RESP{protocol}: {}", told.lines().last().unwrap_or_default()));
 }
 
-const ALL_BUT_COMMANDS: [&str; 9] =
-    ["pipeline", "pubsub", "lock", "scripting", "encoding", "function", "monitor", "keyspace_notifications", "cache"];
+const ALL_BUT_COMMANDS: [&str; 7] =
+    ["pipeline", "pubsub", "lock", "scripting", "encoding", "monitor", "keyspace_notifications"];
+
+/// redis-py's clients: the one that waits, and that of asyncio.
+const SYNC: &str = "tests";
+const ASYNC: &str = "tests/test_asyncio";
+/// What the latter has no tests of.
+const SYNC_ALONE: [&str; 2] = ["function", "cache"];
 
 #[test]
 fn redis_py_commands_in_resp2() {
-    redis_py("2", &["commands"]);
+    redis_py("2", SYNC, &["commands"]);
 }
 
 #[test]
 fn redis_py_commands_in_resp3() {
-    redis_py("3", &["commands"]);
+    redis_py("3", SYNC, &["commands"]);
 }
 
 #[test]
 fn redis_py_in_resp2() {
-    redis_py("2", &ALL_BUT_COMMANDS);
+    redis_py("2", SYNC, &[&ALL_BUT_COMMANDS[..], &SYNC_ALONE].concat());
 }
 
 #[test]
 fn redis_py_in_resp3() {
-    redis_py("3", &ALL_BUT_COMMANDS);
+    redis_py("3", SYNC, &[&ALL_BUT_COMMANDS[..], &SYNC_ALONE].concat());
+}
+
+#[test]
+fn redis_py_asyncio_commands_in_resp2() {
+    redis_py("2", ASYNC, &["commands"]);
+}
+
+#[test]
+fn redis_py_asyncio_commands_in_resp3() {
+    redis_py("3", ASYNC, &["commands"]);
+}
+
+#[test]
+fn redis_py_asyncio_in_resp2() {
+    redis_py("2", ASYNC, &ALL_BUT_COMMANDS);
+}
+
+#[test]
+fn redis_py_asyncio_in_resp3() {
+    redis_py("3", ASYNC, &ALL_BUT_COMMANDS);
 }
 
 #[test]
