@@ -68,6 +68,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::debug::COMMANDS,
     crate::server::memory::COMMANDS,
     crate::server::monitor::COMMANDS,
+    crate::server::slowlog::COMMANDS,
+    crate::server::latency::COMMANDS,
     crate::server::pubsub::COMMANDS,
     crate::server::script::COMMANDS,
     crate::server::script::function::COMMANDS,

@@ -25,6 +25,7 @@ pub mod events;
 pub mod keys;
 pub mod limits;
 pub mod monitor;
+pub mod observe;
 pub mod pubsub;
 pub mod row;
 pub mod scripts;

@@ -23,6 +23,7 @@ use crate::handler::limits::request_limits;
 use crate::handler::pubsub::Messages;
 use crate::handler::server::{Server, ThreadStats, bump};
 use crate::handler::session::bits;
+use crate::latency::{self, Event};
 use crate::log::WaiterId;
 use crate::resp::Limits;
 use crate::shard::engine::gate;
@@ -78,6 +79,26 @@ pub enum StdSocket {
     Tcp(std::net::TcpStream),
     /// Unix domain.
     Unix(std::os::unix::net::UnixStream),
+}
+
+/// How long connections have waited for the log in a tick.
+#[derive(Default)]
+struct LogWaits {
+    count: u64,
+    sum_ns: u64,
+    most_ns: u64,
+}
+
+impl LogWaits {
+    #[inline]
+    fn add(&mut self, ns: u64) {
+        (self.count, self.sum_ns, self.most_ns) = (self.count + 1, self.sum_ns + ns, self.most_ns.max(ns));
+    }
+
+    fn tell(&self) {
+        latency::add_waits(Event::LogWait, self.count, self.sum_ns);
+        latency::keep(Event::LogWait, self.most_ns);
+    }
 }
 
 /// A runtime for the calling thread that counts its turns: from where it wakes to where it sleeps.
@@ -213,8 +234,10 @@ impl Worker {
             if refused.is_some() {
                 self.server.engine.set_gate(gate::REFUSED, true);
             }
+            let (now, mut waits) = (ticks::now(), LogWaits::default());
             for connection in due.drain(..) {
                 if connection.need() <= acked {
+                    waits.add(ticks::to_ns(now.wrapping_sub(connection.queued_at.get())));
                     connection.send();
                 } else if let Some(why) = &refused {
                     connection.refuse(why);
@@ -223,6 +246,7 @@ impl Worker {
                     self.waiting.borrow_mut().push(connection);
                 }
             }
+            waits.tell();
         }
     }
 

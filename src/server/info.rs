@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `general` | Server, Clients, Threads, Replication, CPU, Cluster |
 //! | `memory`, `persistence`, `stats` | Memory, Persistence, Stats |
-//! | `commands` | Commandstats, Errorstats, Keyspace |
+//! | `commands` | Commandstats, Latencystats, Errorstats, Keyspace |
 //! | `tarn` | Tarn |
 
 mod commands;
@@ -67,7 +67,7 @@ pub const SECTIONS: &[Section] = &[
     section("Modules", true, &[]),
     section("Commandstats", false, commands::COMMANDSTATS),
     section("Errorstats", true, commands::ERRORSTATS),
-    section("Latencystats", false, &[]),
+    section("Latencystats", false, commands::LATENCYSTATS),
     section("Cluster", true, general::CLUSTER),
     section("Keyspace", true, commands::KEYSPACE),
     section("Keysizes", true, &[]),

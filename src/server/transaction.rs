@@ -9,11 +9,10 @@
 use std::sync::atomic::Ordering;
 
 use crate::error::LOADING;
-use crate::handler::effects::Ran;
 use crate::handler::keys::{Hints, shards_of};
 use crate::handler::limits::Bounds;
 use crate::handler::session::Multi;
-use crate::handler::{Args, Command, Ctx, Effect, Error, Group, KeySpec, Reply, Result, Server, Session, flags, key};
+use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, Server, Session, flags, key};
 use crate::meter;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::gate;
@@ -60,7 +59,6 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let queue = std::mem::take(&mut multi.queue);
     out.array(queue.len());
     for (command, args) in &queue {
-        let begin = out.len();
         if let Err(error) = ctx.run(command, args.as_args(), out) {
             // All of it is run again elsewhere, or not at all.
             if let Some(multi) = ctx.multi() {
@@ -68,9 +66,6 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
             }
             return Err(error);
         }
-        let reply = &out.as_slice()[begin..];
-        let error = reply.starts_with(b"-").then(|| reply.into());
-        ctx.note(Effect::Ran(Ran { slot: ctx.server.table.slot_of(command), error }));
     }
     // What the last one has noted is charged, too.
     let fits = meter::fits();

@@ -17,10 +17,9 @@ use super::convert::{error_table, one_line, to_lua, to_reply};
 use super::host::{self, Whose};
 use super::library::{self, Kept};
 use crate::error::{Error, Result};
-use crate::handler::effects::Ran;
 use crate::handler::keys::{has_others, keys_of};
 use crate::handler::scripts::{Called, Of, Running, Script};
-use crate::handler::{Args, Command, Ctx, Effect, OwnedArgs, Reply, Route, flags};
+use crate::handler::{Args, Command, Ctx, OwnedArgs, Reply, Route, flags};
 use crate::lua::{Failure, Limits, Machine, Outcome, Tab, Value};
 use crate::meter;
 use crate::shard::engine::gate;
@@ -341,6 +340,7 @@ impl Run<'_> {
         };
         let row = container.resolve(args.get(1));
         if let Err(error) = self.allows(ctx, row, args) {
+            ctx.note_refused(row, &error);
             return self.fail(error.text().as_bytes(), protected);
         }
         if !self.has_declared(row, args) {
@@ -351,8 +351,6 @@ impl Run<'_> {
         ctx.run(row, args, &mut reply)?;
         let error =
             reply.as_slice().strip_prefix(b"-").map(|error| error.strip_suffix(b"\r\n").unwrap_or(error).to_vec());
-        let counted = error.is_some().then(|| reply.as_slice().into());
-        ctx.note(Effect::Ran(Ran { slot: ctx.server.table.slot_of(row), error: counted }));
         match error {
             Some(error) => self.fail(&error, protected),
             None => {
