@@ -62,6 +62,7 @@ scripts! {
     bitmap
     bitop
     blocking
+    commandlog
     connection
     dump
     events
@@ -79,6 +80,7 @@ scripts! {
     list_ends
     list_read
     many
+    latency
     monitor
     protocol
     pubsub
@@ -88,6 +90,7 @@ scripts! {
     set_algebra
     set_encodings
     sets
+    slowlog
     sort
     stream
     stream_claim

@@ -486,6 +486,10 @@ fn under_lease<'e>(
     {
         return (lease, Err(Again::Free));
     }
+    let mut lease = lease;
+    for core in lease.iter_mut() {
+        core.commands += 1;
+    }
     if let Some(core) = lease.first() {
         session.follow(&core.names);
     }

@@ -105,6 +105,7 @@ impl<'a> Timer<'a> {
         let took = began.elapsed();
         latency::keep(Event::ExpireCycle, took.as_nanos() as u64);
         self.with_core(|core| {
+            core.pace.look(core.commands);
             core.stats.sweep_us += took.as_micros() as u64;
             core.stats.long_sweeps += u64::from(took > LONG_SWEEP);
         });
