@@ -338,7 +338,10 @@ impl Ctx<'_, '_> {
         if self.server.observer.is_noted(&took) {
             let client = (!self.scripted).then(|| &*self.session.client);
             self.server.observer.note(command, &took, |took| {
-                logged = Some(Box::new((*took, Arc::new(What::new(command, args, client)))));
+                let what = What::new(command, args, client);
+                // A refusal ends the command soon enough.
+                _ = meter::hold(what.bytes());
+                logged = Some(Box::new((*took, Arc::new(what))));
             });
         }
         let error = reply.starts_with(b"-").then(|| reply.into());

@@ -48,6 +48,8 @@ pub struct ThreadStats {
     pub ahead: [AtomicU64; 2],
     /// Output buffers that were given back, and that had to grow.
     pub buffers: [AtomicU64; 2],
+    /// The largest query buffer and the largest output of late: of these seconds, and of those before.
+    pub largest: [[AtomicU64; 2]; 2],
     /// Turns of the thread: how often it woke, and nanoseconds until it slept again.
     pub turns: [AtomicU64; 2],
     /// When it woke last, in ticks.
@@ -80,6 +82,27 @@ impl ThreadStats {
     /// Counters for a table of this many slots.
     pub fn new(slots: usize) -> Self {
         ThreadStats { calls: (0..slots).map(|_| Default::default()).collect(), ..Default::default() }
+    }
+
+    /// Notes the size of a query buffer (0) or an output (1).
+    #[inline]
+    pub fn note_size(&self, which: usize, bytes: u64) {
+        let largest = &self.largest[which][0];
+        if bytes > largest.load(Ordering::Relaxed) {
+            largest.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What was of late becomes what was before.
+    pub fn age_sizes(&self) {
+        for [now, before] in &self.largest {
+            before.store(now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// The largest query buffer (0) or output (1) of the last seconds.
+    pub fn largest(&self, which: usize) -> u64 {
+        self.largest[which].iter().map(|bytes| bytes.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
     /// Counts a command that was refused.

@@ -259,6 +259,7 @@ impl Connection {
         self.count(|stats| &stats.reads, 1);
         self.count(|stats| &stats.bytes_in, data.len() as u64);
         bump(&self.client.totals[1], data.len() as u64);
+        self.worker.runner.borrow().stats.note_size(0, (state.input.len() + data.len()) as u64);
         let stop = if state.input.is_empty() {
             let (done, stop) = self.run(state, data);
             state.input.extend_from_slice(&data[done..]);
@@ -606,6 +607,7 @@ impl Connection {
         let bytes = state.out.len() as u64;
         self.count(|stats| &stats.writes, 1);
         self.count(|stats| &stats.bytes_out, bytes);
+        self.worker.runner.borrow().stats.note_size(1, bytes);
         bump(&self.client.totals[2], bytes);
         let room = state.out.capacity();
         if state.send_now(&self.socket).is_err() {

@@ -60,6 +60,9 @@ pub struct Worker {
     spin: Notify,
 }
 
+/// For so many seconds INFO tells of the largest buffers, and for as many more.
+const SIZES_EVERY_S: u64 = 4;
+
 /// Bytes read from a socket at once.
 pub const READ: usize = 64 << 10;
 
@@ -280,8 +283,11 @@ impl Worker {
     /// Closes connections that have been idle for `timeout` seconds, and those that have had more output waiting than
     /// their class may have for some time.
     async fn idle_sweep(self: Rc<Self>) {
-        loop {
+        for second in 1u64.. {
             tokio::time::sleep(Duration::from_secs(1)).await;
+            if second.is_multiple_of(SIZES_EVERY_S) {
+                self.runner.borrow().stats.age_sizes();
+            }
             let settings = self.server.config.settings();
             if !settings.busy_poll.is_zero() {
                 self.spin.notify_one();
