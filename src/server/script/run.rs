@@ -1,6 +1,6 @@
 //! The run of a script or a function: a machine, the commands that it calls, and what it may take.
 //!
-//! | it is out of steps | then |
+//! | it is out of steps (a command that it calls stands for some) | then |
 //! |---|---|
 //! | on a network thread | it is run again from its beginning elsewhere, as any command that takes long |
 //! | on a thread for commands in slices | it goes on, without its shards: its keys are held ([`crate::shard::txn::rest`]) |
@@ -28,6 +28,8 @@ use crate::util::num::format_double;
 
 /// Steps that a script is given at a time: some tens of microseconds.
 const SLICE: u64 = 4 << 10;
+/// Steps that a command which it calls stands for: a script that does little else runs for long, too.
+const CALL: u64 = 64;
 /// Steps of a script that cost as much as a command's step.
 pub(super) const STEPS_A_STEP: u64 = 4;
 /// Steps of a script that keeps its shards: about a second.
@@ -83,6 +85,8 @@ pub(super) struct Run<'a> {
     declared: Args<'a>,
     /// It runs for long by now.
     running: Option<Arc<Running>>,
+    /// Steps of its slice that it has not used up.
+    left: u64,
     /// Steps since it keeps its shards, and since its last command.
     held: u64,
     silent: u64,
@@ -128,6 +132,7 @@ pub(super) fn run(
         resp: 2,
         declared: keys,
         running: None,
+        left: SLICE,
         held: 0,
         silent: 0,
         untold: 0,
@@ -213,7 +218,7 @@ impl Run<'_> {
     }
 
     fn finish(&mut self, ctx: &mut Ctx, out: &mut Reply) -> Result {
-        let mut outcome = self.slice(SLICE);
+        let mut outcome = self.slice();
         loop {
             self.charge(ctx)?;
             outcome = match outcome {
@@ -230,17 +235,19 @@ impl Run<'_> {
                 Outcome::Call(function) => {
                     self.silent = 0;
                     host::call(self, ctx, function)?;
-                    self.slice(SLICE)
+                    (self.held, self.left) = (self.held + CALL, self.left.saturating_sub(CALL));
+                    if self.left == 0 { self.go_on(ctx)? } else { self.slice() }
                 }
                 Outcome::OutOfFuel => self.go_on(ctx)?,
             };
         }
     }
 
-    fn slice(&mut self, fuel: u64) -> Outcome {
+    fn slice(&mut self) -> Outcome {
         let before = self.machine.used();
-        let outcome = self.machine.run(fuel);
+        let outcome = self.machine.run(self.left);
         let used = self.machine.used() - before;
+        self.left = self.left.saturating_sub(used);
         (self.held, self.silent, self.untold) = (self.held + used, self.silent + used, self.untold + used);
         outcome
     }
@@ -278,11 +285,13 @@ impl Run<'_> {
             }
         };
         running.has_written.store(ctx.txn.has_writes(), Ordering::Relaxed);
-        if running.killed.load(Ordering::Relaxed) && !ctx.txn.has_writes() {
+        // If it has written since it was killed, that is taken back.
+        if running.killed.load(Ordering::Relaxed) {
             return Err(self.error("ERR Script killed by user with SCRIPT KILL."));
         }
         let ns = ctx.ns();
-        ctx.txn.rest(ns, || Ok(self.slice(SLICE)))
+        self.left = SLICE;
+        ctx.txn.rest(ns, || Ok(self.slice()))
     }
 
     /// An error of the script as a whole, told as where it stands.
@@ -326,19 +335,20 @@ impl Run<'_> {
                 value if self.machine.write_text(*value, &mut text) => {}
                 _ => {
                     const WRONG: &[u8] = b"ERR Lua redis lib command arguments must be strings or integers";
-                    return self.fail(WRONG, protected);
+                    return self.fail_uncalled(WRONG, protected);
                 }
             }
             args.push(&text);
         }
         let args = args.as_args();
         if args.is_empty() {
-            return self.fail(b"ERR Please specify at least one argument for this redis lib call", protected);
+            const NONE: &[u8] = b"ERR Please specify at least one argument for this redis lib call";
+            return self.fail_uncalled(NONE, protected);
         }
-        let Some((_, container)) = ctx.server.table.find(&args[0]) else {
+        let Some(row) = ctx.server.table.find(&args[0]).and_then(|(_, container)| container.resolve_known(args.get(1)))
+        else {
             return self.fail(b"ERR Unknown Redis command called from script", protected);
         };
-        let row = container.resolve(args.get(1));
         if let Err(error) = self.allows(ctx, row, args) {
             ctx.note_refused(row, &error);
             return self.fail(error.text().as_bytes(), protected);
@@ -346,6 +356,9 @@ impl Run<'_> {
         if !self.has_declared(row, args) {
             // Nobody holds what it looks at now: from here on nobody comes in between.
             ctx.txn.stay();
+        }
+        if !has_shards(ctx, row, args) {
+            return Err(Error::Undeclared);
         }
         let mut reply = Reply::new(self.resp);
         ctx.run(row, args, &mut reply)?;
@@ -399,12 +412,34 @@ impl Run<'_> {
 
     /// The script's call fails with this text.
     pub(super) fn fail(&mut self, text: &[u8], protected: bool) -> Result {
+        self.fail_as(text, protected, true)
+    }
+
+    /// The same of a call that names no command.
+    fn fail_uncalled(&mut self, text: &[u8], protected: bool) -> Result {
+        self.fail_as(text, protected, false)
+    }
+
+    fn fail_as(&mut self, text: &[u8], protected: bool, counted: bool) -> Result {
         if !protected {
             return fail(&mut self.machine, text);
         }
-        let table = error_table(&mut self.machine, text).ok_or(NO_ROOM)?;
+        let table = error_table(&mut self.machine, text, counted).ok_or(NO_ROOM)?;
         self.machine.answer(&[table]);
         Ok(())
+    }
+}
+
+/// Whether a command that its keys do not lead to their shards has those that it goes through. Others find out by themselves.
+fn has_shards(ctx: &Ctx, row: &Command, args: Args<'_>) -> bool {
+    let shards = match row.route {
+        Route::All => None,
+        Route::By(by) => by(ctx.server, ctx.session(), args),
+        Route::None | Route::One(_) | Route::Keys => return true,
+    };
+    match shards {
+        None => ctx.txn.lease.len() == ctx.txn.router.shards(),
+        Some(shards) => shards.iter().all(|shard| ctx.txn.lease.binary_search_by_key(shard, |core| core.shard).is_ok()),
     }
 }
 
@@ -437,7 +472,7 @@ pub(super) fn cause(machine: &mut Machine, failure: &Failure) -> (Vec<u8>, Optio
 /// What the host was called for fails with this text, which is told with the place of the call.
 pub(super) fn fail(machine: &mut Machine, text: &[u8]) -> Result {
     let place = machine.caller();
-    let table = error_table(machine, text).ok_or(NO_ROOM)?;
+    let table = error_table(machine, text, true).ok_or(NO_ROOM)?;
     if let (Value::Table(tab), Some((source, line))) = (table, place) {
         let fields = [("source", machine.string(&source)), ("line", Some(Value::Number(f64::from(line))))];
         for (name, value) in fields {
