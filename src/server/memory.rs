@@ -100,10 +100,12 @@ impl Parts {
         let used = alloc::used_bytes() as u64;
         let names = ctx.session().names.clone();
         let first = ctx.lease.first();
+        let peak = server.rates.lock().memory_peak.0;
+        let budget = server.budget.lock().total_bytes;
         Parts {
             used,
             resident: sys::resident_bytes(),
-            peak: server.rates.lock().memory_peak.0.max(used),
+            peak: peak.max(used),
             startup: load(&server.startup_bytes),
             clients: server.client_bytes(),
             clients_limit: server.buffers.limit(),
@@ -117,7 +119,7 @@ impl Parts {
             dirty_limit: load(&engine.dirty_budget),
             metadata_cache: ctx.lease.iter().map(|core| core.cold.bytes()).sum(),
             block_cache: engine.store.cache_used_bytes(),
-            budget: server.budget.lock().total_bytes,
+            budget,
             machine: sys::machine_memory_bytes(),
             keys: names.map().iter().map(|(_, ns)| Engine::count(&ctx.txn, ns)).sum(),
             waits: [Event::MemoryWait, Event::FlushWait].map(|event| latency::waits(event)[0]),
