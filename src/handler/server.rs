@@ -10,8 +10,8 @@ use super::buffers::Buffers;
 use super::observe::Observer;
 use super::session::Client;
 use super::table::{Slot, Table};
-use crate::config::Config;
 use crate::config::budget::{Budget, Machine};
+use crate::config::{Config, Settings};
 use crate::shard::Engine;
 use crate::shard::engine::gate;
 use crate::util::histogram::{Counts, Histogram};
@@ -211,6 +211,9 @@ pub fn random_hex() -> String {
     format!("{:016x}{:016x}{:08x}", word(), word(), word() as u32)
 }
 
+/// See [`Server::listen_anew`].
+pub type ListenAnew = Box<dyn Fn(&Settings) -> std::io::Result<()> + Send + Sync>;
+
 /// What all connections share.
 pub struct Server {
     /// All commands.
@@ -249,6 +252,8 @@ pub struct Server {
     pub run_id: String,
     /// Port actually listened on.
     pub port: AtomicU32,
+    /// Listens as these settings say from now on; set by who listens.
+    pub listen_anew: OnceLock<ListenAnew>,
     /// What TLS is spoken with.
     pub tls: crate::tls::Tls,
     /// A password is required.
@@ -301,6 +306,7 @@ impl Server {
             started_ms: now_ms,
             run_id: random_hex(),
             port: 0.into(),
+            listen_anew: OnceLock::new(),
             tls: Default::default(),
             password_required: password_required.into(),
             shutdown: watch::channel(None).0,

@@ -9,6 +9,7 @@
 //! It is opened and closed in [`crate::shard::open`].
 
 pub mod checkpoint;
+pub mod disk;
 pub mod long;
 pub mod options;
 pub mod readers;
@@ -30,6 +31,7 @@ use crate::store::Store;
 
 use crate::shard::actor::{Job, Lease, ShardSet, Shards};
 use crate::shard::engine::checkpoint::Kept;
+use crate::shard::engine::disk::Disk;
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, Readers};
 use crate::shard::memory::blind::{self, Counting};
@@ -54,6 +56,8 @@ pub mod gate {
     pub const SLOWED: u32 = 8;
     /// The server is going down.
     pub const STOPPING: u32 = 16;
+    /// There is no room on the disk for what adds.
+    pub const FULL: u32 = 32;
 }
 
 /// Delay of a writer when the dirty budget is used up, µs.
@@ -174,6 +178,8 @@ pub struct Engine {
     pub write_delay_us: AtomicU64,
     /// The expiry sweep runs (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
+    /// Room on the disk.
+    pub disk: Disk,
     /// Threads stop.
     pub stopping: AtomicBool,
     /// What is noted on disk of log and store.
