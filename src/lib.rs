@@ -22,6 +22,7 @@
 //! | [`rdb`] | values in Redis's RDB format, DUMP payloads, dump.rdb |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`lua`] | Lua 5.1 as Redis has it; knows nothing of the server |
+//! | [`latency`] | what takes long and is no command's own work: events, waits |
 //! | [`meter`] | what the command that a thread runs may still do: steps, bytes |
 //! | [`error`] | what clients are told when a command fails |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
@@ -33,6 +34,7 @@ pub mod command;
 pub mod config;
 pub mod error;
 pub mod handler;
+pub mod latency;
 pub mod log;
 pub mod lua;
 pub mod meter;

@@ -64,6 +64,7 @@ scripts! {
     bitmap
     bitop
     blocking
+    commandlog
     connection
     dump
     events
@@ -81,6 +82,7 @@ scripts! {
     list_ends
     list_read
     many
+    latency
     monitor
     protocol
     pubsub
@@ -90,6 +92,7 @@ scripts! {
     set_algebra
     set_encodings
     sets
+    slowlog
     sort
     stream
     stream_claim

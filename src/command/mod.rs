@@ -71,6 +71,8 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::memory::COMMANDS,
     crate::server::migrate::COMMANDS,
     crate::server::monitor::COMMANDS,
+    crate::server::slowlog::COMMANDS,
+    crate::server::latency::COMMANDS,
     crate::server::pubsub::COMMANDS,
     crate::server::replicate::COMMANDS,
     crate::server::script::COMMANDS,

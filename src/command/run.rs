@@ -21,12 +21,14 @@ use crate::handler::ctx::{Mark, Served};
 use crate::handler::effects::Wait;
 use crate::handler::keys::{keys_of, shards_of};
 use crate::handler::limits::Bounds;
+use crate::handler::observe::{Clock, Took};
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::Multi;
 use crate::handler::table::{Id, Slot};
 use crate::handler::{
     Args, Command, Ctx, Effect, Effects, Group, OwnedArgs, Reply, Route, Server, Session, flags, key,
 };
+use crate::latency::{self, Event};
 use crate::log::Lsn;
 use crate::meter::{self, Allowance};
 use crate::server::acl::permit::permit;
@@ -60,8 +62,12 @@ pub struct Finished {
     pub reply: Reply,
     /// What the reply must wait for.
     pub need: Lsn,
-    /// The command's slot if it failed.
-    pub failed: Option<Slot>,
+    /// The command's slot.
+    pub slot: Slot,
+    /// It failed.
+    pub failed: bool,
+    /// How long it ran.
+    pub ran_ns: u64,
     /// What leaves with the reply.
     pub effects: Vec<Effect>,
     /// Counts the reply as long as it is on its way.
@@ -81,8 +87,12 @@ pub struct Runner {
     /// Reads of the store that the thread may still do itself before its tick ends: whoever else is served in it waits
     /// for them.
     pub reads_here: usize,
-    /// How often what the next command lacked has been read.
+    /// How often what the next command lacked has been read, and how long it ran before that.
     pub tries: usize,
+    /// See `tries`.
+    pub tried_ns: u64,
+    /// Times what the thread runs: from one command's end to the next one's.
+    pub clock: Clock,
     /// What commands may take, and the generation of the directives that say so.
     bounds: (u64, Bounds),
 }
@@ -102,6 +112,8 @@ impl Runner {
             effects: Effects::default(),
             reads_here: READS_HERE,
             tries: 0,
+            tried_ns: 0,
+            clock: Clock::start(),
             bounds,
         }
     }
@@ -131,6 +143,8 @@ pub struct Call<'a> {
     pub hash: u64,
     /// Unix time, ms.
     pub now_ms: u64,
+    /// Bytes that it came in.
+    pub request_bytes: usize,
 }
 
 /// Runs a command, or sends it where it can run. The session is taken only if it is posted.
@@ -149,7 +163,7 @@ pub fn start(
     session.client.command.store(slot_id, Ordering::Relaxed);
     if let Err(error) = check(runner, session, command, container, call.args) {
         session.end_caching();
-        refuse(&runner.stats, slot_id, session, out, &error);
+        refuse(runner, slot_id, session, out, &error);
         return Outcome::Done;
     }
     let mut call = call;
@@ -165,33 +179,24 @@ pub fn start(
             Ok(true) => {}
             Ok(false) => return Outcome::Closed,
             Err(error) => {
-                refuse(&runner.stats, slot_id, session, out, &error);
+                refuse(runner, slot_id, session, out, &error);
                 return Outcome::Done;
             }
         }
     }
     if session.queues(command) {
         enqueue(session, command, call.args, runner.bounds().request, out);
+        runner.clock.lap();
         return Outcome::Done;
     }
-    count(runner, slot_id, 1);
-    let outcome = run_here(runner, slot, call, command, out, need);
-    if let Outcome::Lacks = outcome {
-        // One that is tried again counts once.
-        count(runner, slot_id, 1u64.wrapping_neg());
-    }
-    outcome
-}
-
-#[inline]
-fn count(runner: &Runner, slot: Slot, by: u64) {
-    bump(&runner.stats.commands, by);
-    bump(&runner.stats.calls[slot as usize][0], by);
+    run_here(runner, slot, call, (slot_id, command), out, need)
 }
 
 #[cold]
-fn refuse(stats: &ThreadStats, slot: Slot, session: &mut Session, out: &mut Reply, error: &Error) {
-    bump(&stats.calls[slot as usize][1], 1);
+fn refuse(runner: &mut Runner, slot: Slot, session: &mut Session, out: &mut Reply, error: &Error) {
+    runner.clock.lap();
+    let stats = &runner.stats;
+    stats.count_rejected(slot);
     let begin = out.len();
     if table().slot_name(slot).is_some_and(|name| name == "exec") {
         // Redis answers so even outside of a transaction.
@@ -304,12 +309,12 @@ fn run_here(
     runner: &mut Runner,
     slot: &mut Option<Box<Session>>,
     call: Call<'_>,
-    command: &'static Command,
+    (slot_id, command): (Slot, &'static Command),
     out: &mut Reply,
     need: &mut Lsn,
 ) -> Outcome {
     let bounds = runner.bounds();
-    let Runner { server, stats, set, effects, reads_here, tries, .. } = runner;
+    let Runner { server, stats, set, effects, reads_here, tries, tried_ns, clock, .. } = runner;
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     set.hints.clear();
     let queued = session.multi.as_ref().map_or(0, |multi| multi.queue.len());
@@ -342,10 +347,17 @@ fn run_here(
         drop(running);
         match result {
             Ok((lsn, failed)) => {
-                drop(blocked::serve(server, lease));
+                let (ns, reply_bytes) = (clock.lap() + *tried_ns, out.len() - begin);
+                server.observer.count(stats, slot_id, ns, failed);
+                let took = Took { ns, request_bytes: call.request_bytes, reply_bytes };
+                server.observe(command, call.args, &session.client, &took);
+                if lease.iter().any(|core| core.blocked.is_due()) {
+                    drop(blocked::serve(server, lease));
+                    // That was others' time.
+                    *clock = Clock::start();
+                }
                 *need = (*need).max(lsn);
                 if failed {
-                    bump(&stats.calls[table().slot(call.command.0, command) as usize][2], 1);
                     stats.count_error(&out.as_slice()[begin..]);
                 }
                 return Outcome::Done;
@@ -353,7 +365,8 @@ fn run_here(
             Err(Again::Waits(what, lsn)) => {
                 let Some(session) = slot.take() else { return Outcome::Closed };
                 let call = Call { command: call.command, ..call };
-                let (request, finished) = Request::new(server, session, command, call, shards, out.proto());
+                let ran_ns = clock.lap() + *tried_ns;
+                let (request, finished) = Request::new(server, session, command, call, shards, (out.proto(), ran_ns));
                 request.wait(*what, lsn, &mut lease);
                 return Outcome::Posted(finished);
             }
@@ -380,8 +393,9 @@ fn run_here(
             set.reads.give_up();
             first = First::RunElsewhere;
         } else {
-            *reads_here -= set.reads.bring(*reads_here);
+            *reads_here -= latency::wait_for(Event::DiskWait, || set.reads.bring(*reads_here));
             if !set.reads.is_content() {
+                *tried_ns += clock.lap();
                 return Outcome::Lacks;
             }
         }
@@ -391,7 +405,8 @@ fn run_here(
     if matches!(first, First::Run) {
         bump(&stats.left, 1);
     }
-    Outcome::Posted(post(server, session, command, call, shards, (out.proto(), first)))
+    let ran_ns = clock.lap() + *tried_ns;
+    Outcome::Posted(post(server, session, command, call, shards, (out.proto(), first, ran_ns)))
 }
 
 /// Runs of a command on a network thread: each may find missing what only the one before could tell it to look for.
@@ -474,6 +489,10 @@ fn under_lease<'e>(
         && kept_by(server, session, command, call.args, &lease, &rests).is_some()
     {
         return (lease, Err(Again::Free));
+    }
+    let mut lease = lease;
+    for core in lease.iter_mut() {
+        core.commands += 1;
     }
     if let Some(core) = lease.first() {
         session.follow(&core.names);

@@ -124,8 +124,29 @@ pub struct Settings {
 
     /// Longest HyperLogLog that stays sparse, bytes.
     pub hll_sparse_max_bytes: usize,
+    /// What is kept of commands that have run.
+    pub observing: Observing,
+    /// Percentiles that INFO shows of commands' times, as words.
+    pub latency_tracking_info_percentiles: Vec<u8>,
     /// What OBJECT ENCODING goes by.
     pub encodings: Encodings,
+}
+
+/// What is kept of commands that have run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observing {
+    /// The slow log has those that took so many µs and more; below 0 none.
+    pub slower_than_us: i64,
+    /// Large are requests of so many bytes and more; below 0 none.
+    pub request_larger_than: i64,
+    /// The same for replies.
+    pub reply_larger_than: i64,
+    /// Entries of the logs of slow commands, large requests and large replies.
+    pub most_entries: [usize; 3],
+    /// What an event must take to be kept, ms; 0 for none.
+    pub latency_ms: u64,
+    /// How the times of commands are distributed is kept.
+    pub tracks: bool,
 }
 
 /// A text that must not reach the server's log.
@@ -352,7 +373,24 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             set_encode_version: self.num("set-encode-version"),
             zset_encode_version: self.num("zset-encode-version"),
             hll_sparse_max_bytes: self.num("hll-sparse-max-bytes"),
+            observing: self.observing(),
+            latency_tracking_info_percentiles: self.text("latency-tracking-info-percentiles").to_vec(),
             encodings: self.encodings(),
+        }
+    }
+
+    fn observing(&self) -> Observing {
+        Observing {
+            slower_than_us: self.num("slowlog-log-slower-than"),
+            request_larger_than: self.num("commandlog-request-larger-than"),
+            reply_larger_than: self.num("commandlog-reply-larger-than"),
+            most_entries: [
+                self.num("slowlog-max-len"),
+                self.num("commandlog-large-request-max-len"),
+                self.num("commandlog-large-reply-max-len"),
+            ],
+            latency_ms: self.num("latency-monitor-threshold"),
+            tracks: self.yes("latency-tracking"),
         }
     }
 

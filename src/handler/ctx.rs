@@ -1,11 +1,14 @@
 //! What a command's function gets: its transaction, its session and the server.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
+use super::effects::{Effect, Ran};
 use super::events::{MONITORED, Telling};
+use super::observe::{Clock, Took, What};
 use super::session::Multi;
 use super::{Effects, Error, Found, Result, Server, Session};
 use crate::codec::NsId;
@@ -293,6 +296,7 @@ impl Ctx<'_, '_> {
     pub fn run(&mut self, command: &super::Command, args: super::Args<'_>, out: &mut super::Reply) -> Result {
         meter::step(STEPS_OF_A_COMMAND)?;
         let (mark, begin) = (self.mark(), out.len());
+        let clock = Clock::start();
         self.txn.count_hits = command.has(super::flags::READONLY);
         let told = self.begin_telling();
         self.show_before(command, args);
@@ -304,7 +308,10 @@ impl Ctx<'_, '_> {
         }
         self.end_telling(told);
         match result.and_then(|()| meter::fits()) {
-            Ok(()) => meter::step_through(out.len() - begin),
+            Ok(()) => {
+                self.note_ran(command, args, clock, &out.as_slice()[begin..]);
+                meter::step_through(out.len() - begin)
+            }
             Err(
                 error @ (Error::Cold
                 | Error::Crowded
@@ -318,8 +325,33 @@ impl Ctx<'_, '_> {
                 self.show_failed(command, args);
                 out.truncate(begin);
                 out.error(&error);
+                self.note_ran(command, args, clock, &out.as_slice()[begin..]);
                 Ok(())
             }
         }
+    }
+
+    /// Notes how a command that ran within this one has ended.
+    fn note_ran(&mut self, command: &super::Command, args: super::Args<'_>, clock: Clock, reply: &[u8]) {
+        let took = Took { ns: clock.ran_ns(), request_bytes: 0, reply_bytes: reply.len() };
+        let mut logged = None;
+        if self.server.observer.is_noted(&took) {
+            let client = (!self.scripted).then(|| &*self.session.client);
+            self.server.observer.note(command, &took, |took| {
+                let what = What::new(command, args, client);
+                // A refusal ends the command soon enough.
+                _ = meter::hold(what.bytes());
+                logged = Some(Box::new((*took, Arc::new(what))));
+            });
+        }
+        let error = reply.starts_with(b"-").then(|| reply.into());
+        self.note(Effect::Ran(Ran { slot: self.server.table.slot_of(command), ns: Some(took.ns), error, logged }));
+    }
+
+    /// Notes that a command was refused that was to run within this one.
+    pub fn note_refused(&mut self, command: &super::Command, error: &Error) {
+        let error = format!("-{}", error.text()).into_bytes().into();
+        let slot = self.server.table.slot_of(command);
+        self.note(Effect::Ran(Ran { slot, ns: None, error: Some(error), logged: None }));
     }
 }

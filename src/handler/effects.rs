@@ -7,7 +7,7 @@
 //! | a kill, the end of another one's wait | when the command has committed; the socket is shut down as the reply leaves |
 //! | a message | when the command has committed; its subscribers get it once the log holds what it tells |
 //! | a line for MONITOR | the same, whatever the log says |
-//! | a command that ran within it, to be counted | noted; it is counted as the reply leaves |
+//! | a command that ran within it, to be observed | the logs have it when the command has committed; it is counted as the reply leaves |
 //! | what it or one of its own was not allowed | when it has ended, by an error too |
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
@@ -17,6 +17,7 @@
 use std::sync::Arc;
 
 use super::acl::log::Denial;
+use super::observe::{Took, What};
 use super::pubsub::{By, Name, Publication};
 use super::server::ThreadStats;
 use super::session::{Client, State};
@@ -26,13 +27,17 @@ use crate::meter;
 use crate::shard::memory::blocked::{End, Waiter};
 use crate::shard::memory::object::Kind;
 
-/// A command that ran within another one, to be counted like those that a client sends one by one.
+/// A command that ran within another one, to be observed like those that a client sends one by one.
 #[derive(Debug)]
 pub struct Ran {
     /// Its slot in the table.
     pub slot: Slot,
+    /// How long it ran; `None`: it was refused.
+    pub ns: Option<u64>,
     /// Its reply, if it failed.
     pub error: Option<Box<[u8]>>,
+    /// What the command logs tell of it, if they do.
+    pub logged: Option<Box<(Took, Arc<What>)>>,
 }
 
 /// One effect of a command.
@@ -62,7 +67,10 @@ impl Effect {
     pub fn bytes(&self) -> usize {
         let more = match self {
             Effect::Session(_) => size_of::<State>(),
-            Effect::Ran(ran) => ran.error.as_ref().map_or(0, |error| error.len()),
+            Effect::Ran(ran) => {
+                let logged = ran.logged.as_ref().map_or(0, |logged| logged.1.bytes());
+                logged + ran.error.as_ref().map_or(0, |error| error.len())
+            }
             Effect::Publish(_)
             | Effect::Show(_)
             | Effect::Kill(_)
@@ -146,6 +154,7 @@ impl Effects {
         for effect in &self.noted {
             match effect {
                 Effect::Show(line) => server.show(line),
+                Effect::Ran(Ran { logged: Some(logged), .. }) => server.observer.log(&logged.0, &logged.1),
                 // Whatever whoever publishes has written before, who hears of it is to find.
                 Effect::Publish(publication) => publication.leave(server.engine.log.last()),
                 Effect::Kill(client) => client.doom(),
@@ -210,7 +219,7 @@ impl Ctx<'_, '_> {
 
 /// Does what a command that has committed and whose reply may leave has noted. The counters are those of the calling
 /// thread.
-pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = Effect>) {
+pub fn carry_out(counters: Option<(&Server, &ThreadStats)>, effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         match effect {
             Effect::Session(_)
@@ -220,7 +229,14 @@ pub fn carry_out(stats: Option<&ThreadStats>, effects: impl IntoIterator<Item = 
             | Effect::Show(_)
             | Effect::Unblock(..) => {}
             Effect::Kill(client) => client.kill(),
-            Effect::Ran(ran) => stats.into_iter().for_each(|stats| stats.count_ran(&ran)),
+            Effect::Ran(Ran { slot, ns, error, .. }) => {
+                let Some((server, stats)) = counters else { continue };
+                match ns {
+                    Some(ns) => server.observer.count(stats, slot, ns, error.is_some()),
+                    None => stats.count_rejected(slot),
+                }
+                error.iter().for_each(|reply| stats.count_error(reply));
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ pub mod feed;
 pub mod keys;
 pub mod limits;
 pub mod monitor;
+pub mod observe;
 pub mod pubsub;
 pub mod row;
 pub mod scripts;

@@ -140,7 +140,7 @@ impl Ctx<'_, '_> {
         line.extend_from_slice(format!(" {by}]").as_bytes());
         for (at, arg) in args.iter().enumerate() {
             line.push(b' ');
-            if is_secret(command, args, at) {
+            if (command.hides)(args, at) {
                 line.extend_from_slice(b"\"(redacted)\"");
             } else {
                 line.extend_from_slice(&quote(arg));
@@ -149,18 +149,5 @@ impl Ctx<'_, '_> {
         line.extend_from_slice(b"\r\n");
         _ = meter::hold(line.len());
         self.note(Effect::Show(line.into()));
-    }
-}
-
-/// Whether an argument is a password, or the user it belongs to.
-fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
-    match command.name {
-        "auth" => at > 0,
-        "hello" => (1..=2).any(|before| at >= 2 + before && args[at - before].eq_ignore_ascii_case(b"auth")),
-        "migrate" => {
-            let is = |before: usize, word: &[u8]| at >= 6 + before && args[at - before].eq_ignore_ascii_case(word);
-            is(1, b"auth") || is(1, b"auth2") || is(2, b"auth2")
-        }
-        _ => false,
     }
 }

@@ -203,6 +203,9 @@ pub struct Channels {
     pub are_patterns: bool,
 }
 
+/// Whether the argument at this place is a secret.
+pub type Hides = fn(Args<'_>, usize) -> bool;
+
 /// Whether this connection may call a command.
 pub type Permit = fn(&Server, &Session) -> Result;
 
@@ -247,6 +250,8 @@ pub struct Command {
     pub event: Option<&'static Event>,
     /// What decides whether it may be called at all, even before it is queued.
     pub permit: Option<Permit>,
+    /// Which of its arguments no log shows: passwords, and whose they are.
+    pub hides: Hides,
 }
 
 impl Command {
@@ -273,6 +278,7 @@ impl Command {
             overwrites: |_| false,
             event: None,
             permit: None,
+            hides: |_, _| false,
         }
     }
 
@@ -297,6 +303,12 @@ impl Command {
     /// With a decision about who may call it.
     pub const fn permitted_by(mut self, permit: Permit) -> Self {
         self.permit = Some(permit);
+        self
+    }
+
+    /// With the arguments that no log shows.
+    pub const fn hides(mut self, hides: Hides) -> Self {
+        self.hides = hides;
         self
     }
 

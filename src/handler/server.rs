@@ -7,13 +7,14 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
 use super::buffers::Buffers;
-use super::effects::Ran;
+use super::observe::Observer;
 use super::session::Client;
-use super::table::Table;
+use super::table::{Slot, Table};
 use crate::config::budget::{Budget, Machine};
 use crate::config::{Config, Settings};
 use crate::shard::Engine;
 use crate::shard::engine::gate;
+use crate::util::histogram::{Counts, Histogram};
 use crate::util::time::now_ms;
 
 /// CLIENT PAUSE.
@@ -47,6 +48,8 @@ pub struct ThreadStats {
     pub ahead: [AtomicU64; 2],
     /// Output buffers that were given back, and that had to grow.
     pub buffers: [AtomicU64; 2],
+    /// The largest query buffer and the largest output of late: of these seconds, and of those before.
+    pub largest: [[AtomicU64; 2]; 2],
     /// Turns of the thread: how often it woke, and nanoseconds until it slept again.
     pub turns: [AtomicU64; 2],
     /// When it woke last, in ticks.
@@ -55,10 +58,24 @@ pub struct ThreadStats {
     pub thread_id: std::sync::atomic::AtomicU32,
     /// Open connections.
     pub clients: AtomicU64,
-    /// By slot of the command table: calls, rejected calls, failed calls, and nanoseconds that they ran.
-    pub calls: Vec<[AtomicU64; 4]>,
+    /// Of commands, by slot of the table.
+    pub calls: Vec<Calls>,
     /// Errors by their code word.
     pub error_codes: parking_lot::Mutex<BTreeMap<String, u64>>,
+}
+
+/// What is counted of a command: a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+#[expect(missing_docs, reason = "the names INFO gives them")]
+pub struct Calls {
+    pub calls: AtomicU64,
+    pub rejected: AtomicU64,
+    pub failed: AtomicU64,
+    /// Nanoseconds that they ran.
+    pub ran_ns: AtomicU64,
+    /// How these are distributed, since there was the first.
+    pub times: OnceLock<Histogram>,
 }
 
 impl ThreadStats {
@@ -67,13 +84,31 @@ impl ThreadStats {
         ThreadStats { calls: (0..slots).map(|_| Default::default()).collect(), ..Default::default() }
     }
 
-    /// Counts a command that ran within another one.
-    pub fn count_ran(&self, Ran { slot, error }: &Ran) {
-        bump(&self.commands, 1);
-        bump(&self.calls[*slot as usize][0], 1);
-        if let Some(reply) = error {
-            bump(&self.calls[*slot as usize][2], 1);
-            self.count_error(reply);
+    /// Notes the size of a query buffer (0) or an output (1).
+    #[inline]
+    pub fn note_size(&self, which: usize, bytes: u64) {
+        let largest = &self.largest[which][0];
+        if bytes > largest.load(Ordering::Relaxed) {
+            largest.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What was of late becomes what was before.
+    pub fn age_sizes(&self) {
+        for [now, before] in &self.largest {
+            before.store(now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// The largest query buffer (0) or output (1) of the last seconds.
+    pub fn largest(&self, which: usize) -> u64 {
+        self.largest[which].iter().map(|bytes| bytes.load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
+
+    /// Counts a command that was refused.
+    pub fn count_rejected(&self, slot: Slot) {
+        if let Some(counts) = self.calls.get(slot as usize) {
+            bump(&counts.rejected, 1);
         }
     }
 
@@ -237,6 +272,10 @@ pub struct Server {
     pub rates: parking_lot::Mutex<Rates>,
     /// What the counters stood at when CONFIG RESETSTAT was last called.
     pub baseline: parking_lot::Mutex<Totals>,
+    /// The same of [`Server::times`].
+    pub times_before: parking_lot::Mutex<Vec<Counts>>,
+    /// What is kept of commands that have run.
+    pub observer: Observer,
     /// 40 hexadecimal digits, as INFO's `master_replid`.
     pub replication_id: parking_lot::Mutex<String>,
 }
@@ -277,9 +316,12 @@ impl Server {
             element_cursors: Default::default(),
             rates: Default::default(),
             baseline: Default::default(),
+            times_before: Default::default(),
+            observer: Observer::default(),
             replication_id: parking_lot::Mutex::new(random_hex()),
         };
         server.set_events(events);
+        server.observer.follow(&server.config.settings().observing);
         server
     }
 
@@ -345,8 +387,9 @@ impl Server {
                 sum.iter_mut().zip(count).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
             }
             totals.calls.resize(thread.calls.len(), [0; 4]);
-            for (sum, calls) in totals.calls.iter_mut().zip(&thread.calls) {
-                for (sum, count) in sum.iter_mut().zip(calls) {
+            for (sum, counts) in totals.calls.iter_mut().zip(&thread.calls) {
+                let counts = [&counts.calls, &counts.rejected, &counts.failed, &counts.ran_ns];
+                for (sum, count) in sum.iter_mut().zip(counts) {
                     *sum += count.load(Ordering::Relaxed);
                 }
             }
@@ -356,6 +399,24 @@ impl Server {
         }
         totals.ran_ns = totals.calls.iter().map(|[_, _, _, ran_ns]| ran_ns).sum();
         totals
+    }
+
+    /// How the times of commands are distributed, by slot of the table, since the start.
+    pub fn times(&self) -> Vec<Counts> {
+        let mut times = vec![Counts::default(); self.table.slots()];
+        for thread in self.threads.lock().iter() {
+            for (sum, counts) in times.iter_mut().zip(&thread.calls) {
+                counts.times.get().into_iter().for_each(|times| sum.add(times));
+            }
+        }
+        times
+    }
+
+    /// The same since CONFIG RESETSTAT.
+    pub fn times_since_reset(&self) -> Vec<Counts> {
+        let mut times = self.times();
+        times.iter_mut().zip(&*self.times_before.lock()).for_each(|(times, before)| times.take(before));
+        times
     }
 
     /// Sums a counter over all network threads.

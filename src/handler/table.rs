@@ -115,6 +115,24 @@ impl Table {
         self.by_row[&address(row)]
     }
 
+    /// The slots that a full name means: of a container, those of its subcommands.
+    pub fn slots_named(&self, name: &[u8]) -> Vec<Slot> {
+        let mut words = name.splitn(2, |&c| c == b'|');
+        let found = words.next().and_then(|name| self.find(name));
+        let Some((id, row)) = found else { return Vec::new() };
+        let first = self.first_sub[id as usize];
+        let all = first..first + row.subcommands.len() as Slot;
+        match words.next() {
+            None if row.subcommands.is_empty() => vec![id.into()],
+            None => all.collect(),
+            Some(sub) => all
+                .zip(row.subcommands)
+                .filter(|(_, row)| row.name.as_bytes().eq_ignore_ascii_case(sub))
+                .map(|(slot, _)| slot)
+                .collect(),
+        }
+    }
+
     /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots

@@ -437,6 +437,8 @@ impl Log {
 
     /// The numbers for INFO.
     pub fn status(&self) -> Status {
+        // Before the state's lock, as the order of locks has it.
+        let buffered_bytes = self.core.buffered_bytes();
         let state = self.core.state.lock();
         Status {
             last: self.last(),
@@ -449,7 +451,7 @@ impl Log {
             write_ok: state.write_error.is_none(),
             sync_ok: state.sync_ok,
             sync_running: self.core.sync_running.load(Ordering::Acquire),
-            buffered_bytes: self.core.buffered_bytes(),
+            buffered_bytes,
             delayed_syncs: self.core.delayed_syncs.load(Ordering::Relaxed),
         }
     }

@@ -42,6 +42,8 @@ use super::format::{
 };
 use super::segment::Segment;
 use super::{Fsync, Lsn, WaiterId, Wake};
+use crate::latency::{self, Event};
+use crate::util::ticks;
 
 /// A committer leaves the writing to the log thread after so many rounds on behalf of others.
 const ROUNDS_MAX: usize = 4;
@@ -560,7 +562,9 @@ impl Core {
             return Ok(false);
         }
         let (size_bytes, last) = (writer.batch.size_bytes(), writer.batch.next - 1);
+        let began = ticks::now();
         let result = self.put(&mut writer);
+        latency::keep(Event::AofWrite, ticks::ns_since(began));
         if result.is_ok() {
             self.size_bytes.fetch_add(size_bytes, Ordering::Relaxed);
             writer.batch.clear();
@@ -656,7 +660,10 @@ impl Core {
             result = result.and_then(|()| self.io.sync_dir(&self.dir));
         }
         self.sync_running.store(false, Ordering::Release);
-        if began.elapsed() > SLOW_SYNC {
+        let (took, by_replies) = (began.elapsed(), self.state.lock().fsync == Fsync::Always);
+        let event = if by_replies { Event::AofFsyncAlways } else { Event::LogSync };
+        latency::keep(event, took.as_nanos() as u64);
+        if took > SLOW_SYNC {
             self.delayed_syncs.fetch_add(1, Ordering::Relaxed);
         }
         self.publish(|state| match &result {

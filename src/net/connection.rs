@@ -33,6 +33,7 @@ use crate::command;
 use crate::command::run::{self, Call, Finished, Outcome, Runner};
 use crate::error::Error;
 use crate::handler::effects::{Effect, carry_out};
+use crate::handler::observe::Clock;
 use crate::handler::server::{ThreadStats, bump};
 use crate::handler::session::bits::{CLOSING, GONE, UNIX};
 use crate::handler::session::{Client, ReplyMode};
@@ -42,10 +43,11 @@ use crate::resp::{Limits, Parser, Span};
 use crate::shard::engine::gate;
 use crate::shard::memory::reads::Reads;
 use crate::shard::txn::WriteSet;
+use crate::util::ticks;
 use crate::util::time::now_ms;
 
 /// How long who publishes waits for threads that are far behind with their messages, before it looks again.
-const BEHIND: Duration = Duration::from_millis(1);
+pub(super) const BEHIND: Duration = Duration::from_millis(1);
 
 /// A connection of this thread.
 pub struct Connection {
@@ -55,6 +57,8 @@ pub struct Connection {
     pub(super) state: RefCell<State>,
     /// In the worker's queue for the next tick.
     queued: Cell<bool>,
+    /// Since when, in ticks.
+    pub(super) queued_at: Cell<u64>,
     /// LSN that the replies in `out` wait for.
     pub(super) need: Cell<Lsn>,
     /// What the sum of all buffers holds of this one's.
@@ -104,8 +108,8 @@ impl Connection {
         let names = server.engine.first_names();
         let session = Box::new(Session::new(client.clone(), names, &server.acl));
         let state = State::new(session);
-        let (queued, need, told) = (Cell::new(false), Cell::new(0), Cell::new(0));
-        Rc::new(Connection { worker, client, socket, state: RefCell::new(state), queued, need, told })
+        let (queued, queued_at, need, told) = (Cell::new(false), Cell::new(0), Cell::new(0), Cell::new(0));
+        Rc::new(Connection { worker, client, socket, state: RefCell::new(state), queued, queued_at, need, told })
     }
 
     /// LSN that the replies wait for.
@@ -130,7 +134,7 @@ impl Connection {
         }
         // What has committed happens, whether the reply can leave or not.
         let effects = std::mem::take(&mut self.state.borrow_mut().effects);
-        carry_out(Some(&self.worker.runner.borrow().stats), effects);
+        carry_out(Some((&self.worker.server, &self.worker.runner.borrow().stats)), effects);
         self.count(|stats| &stats.clients, 1u64.wrapping_neg());
         self.waits_no_more();
         self.hears_no_more();
@@ -256,6 +260,7 @@ impl Connection {
         self.count(|stats| &stats.reads, 1);
         self.count(|stats| &stats.bytes_in, data.len() as u64);
         bump(&self.client.totals[1], data.len() as u64);
+        self.worker.runner.borrow().stats.note_size(0, (state.input.len() + data.len()) as u64);
         let stop = if state.input.is_empty() {
             let (done, stop) = self.run(state, data);
             state.input.extend_from_slice(&data[done..]);
@@ -330,12 +335,13 @@ impl Connection {
                 }
             }
             let calls = if stop.is_some() { &[] } else { &ahead.calls[..] };
+            self.worker.runner.borrow_mut().clock = Clock::start();
             for call in calls {
-                stop = self.run_one(state, &ahead.spans, input, call, now_ms);
+                stop = self.run_one(state, &ahead.spans, (input, done), call, now_ms);
                 if matches!(&stop, Some(Stop::Park(parked)) if parked.tries_again()) {
                     break;
                 }
-                state.tries = 0;
+                (state.tries, state.tried_ns) = (0, 0);
                 done = call.end;
                 if stop.is_none() && state.is_full() {
                     stop = Some(Stop::Full);
@@ -392,7 +398,7 @@ impl Connection {
         self: &Rc<Self>,
         state: &mut State,
         spans: &[Span],
-        input: &[u8],
+        (input, begins): (&[u8], usize),
         call: &Parsed,
         now_ms: u64,
     ) -> Option<Stop> {
@@ -442,10 +448,11 @@ impl Connection {
             Route::One(at) if call.hash == 0 && at < args.len() => self.worker.server.engine.router.hash(&args[at]),
             _ => call.hash,
         };
-        let call = Call { command, args, hash, now_ms };
+        let call = Call { command, args, hash, now_ms, request_bytes: call.end - begins };
         let mut runner = self.worker.runner.borrow_mut();
-        runner.tries = state.tries;
+        (runner.tries, runner.tried_ns) = (state.tries, state.tried_ns);
         let outcome = run::start(&mut runner, &mut state.session, call, &mut state.out, &mut need);
+        state.tried_ns = runner.tried_ns;
         let effects = runner.effects.take();
         drop(runner);
         self.note(state, effects);
@@ -530,9 +537,9 @@ impl Connection {
     pub(super) fn take_back(self: &Rc<Self>, finished: Finished) -> Option<Parked> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        if let Some(slot) = finished.failed {
-            let stats = &self.worker.runner.borrow().stats;
-            bump(&stats.calls[slot as usize][2], 1);
+        let stats = &self.worker.runner.borrow().stats;
+        self.worker.server.observer.count(stats, finished.slot, finished.ran_ns, finished.failed);
+        if finished.failed {
             stats.count_error(finished.reply.as_slice());
         }
         state.session = Some(finished.session);
@@ -575,6 +582,7 @@ impl Connection {
             self.send_now(state);
         } else {
             self.queued.set(true);
+            self.queued_at.set(ticks::now());
             self.worker.enqueue(self.clone());
         }
     }
@@ -595,11 +603,12 @@ impl Connection {
     fn send_now(&self, state: &mut State) {
         if !state.effects.is_empty() {
             state.effect_bytes = 0;
-            carry_out(Some(&self.worker.runner.borrow().stats), state.effects.drain(..));
+            carry_out(Some((&self.worker.server, &self.worker.runner.borrow().stats)), state.effects.drain(..));
         }
         let bytes = state.out.len() as u64;
         self.count(|stats| &stats.writes, 1);
         self.count(|stats| &stats.bytes_out, bytes);
+        self.worker.runner.borrow().stats.note_size(1, bytes);
         bump(&self.client.totals[2], bytes);
         let room = state.out.capacity();
         if state.send_now(&self.socket).is_err() {

@@ -24,15 +24,17 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::connection::Connection;
+use super::connection::{BEHIND, Connection};
 use crate::command::run::Finished;
 use crate::command::run::blocked::end_wait;
 use crate::handler::buffers::Away;
 use crate::handler::feed::Feed;
 use crate::handler::session::{Waiting, bits};
+use crate::latency::{self, Event};
 use crate::shard::engine::gate;
 use crate::shard::memory::blocked::{End, Waiter};
 use crate::shard::memory::reads::Reads;
+use crate::util::ticks;
 use crate::util::time::now_ms;
 
 /// How long a command runs on for a peer that has left: one that only sends no more (`printf … | nc`) still reads.
@@ -109,7 +111,9 @@ impl Connection {
             }
             Parked::Reads(read) => {
                 self.mark(bits::ELSEWHERE, true);
+                let since = ticks::now();
                 let woken = self.wait(pin!(read), false).await;
+                latency::add(Event::DiskWait, ticks::ns_since(since));
                 self.mark(bits::ELSEWHERE, false);
                 match woken {
                     Woken::Done(reads) => {
@@ -126,7 +130,14 @@ impl Connection {
                 self.mark(bits::ELSEWHERE, false);
                 goes_on
             }
-            Parked::Slowed(time) => !matches!(self.wait(pin!(sleep(time)), false).await, Woken::Killed),
+            Parked::Slowed(time) => {
+                let since = ticks::now();
+                let woken = self.wait(pin!(sleep(time)), false).await;
+                if time != BEHIND {
+                    latency::add(Event::FlushWait, ticks::ns_since(since));
+                }
+                !matches!(woken, Woken::Killed)
+            }
         };
         // It was the server that kept the client waiting.
         self.is_active();

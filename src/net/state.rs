@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) reads: Option<Reads>,
     /// How often the next of them has waited for it.
     pub(super) tries: usize,
+    /// How long it ran before that.
+    pub(super) tried_ns: u64,
     /// The last read filled the scratch buffer: there is more.
     pub(super) more: bool,
     /// Nothing is read until the output has gone: whoever sends it wakes the task.
@@ -83,6 +85,7 @@ impl State {
             delayed: false,
             reads: None,
             tries: 0,
+            tried_ns: 0,
             more: false,
             stalled: false,
             pushed: Vec::new(),

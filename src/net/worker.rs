@@ -24,6 +24,7 @@ use crate::handler::limits::request_limits;
 use crate::handler::pubsub::Messages;
 use crate::handler::server::{Server, ThreadStats, bump};
 use crate::handler::session::bits;
+use crate::latency::{self, Event};
 use crate::log::WaiterId;
 use crate::resp::Limits;
 use crate::shard::engine::gate;
@@ -60,6 +61,9 @@ pub struct Worker {
     spin: Notify,
 }
 
+/// For so many seconds INFO tells of the largest buffers, and for as many more.
+const SIZES_EVERY_S: u64 = 4;
+
 /// Bytes read from a socket at once.
 pub const READ: usize = 64 << 10;
 
@@ -81,6 +85,26 @@ pub enum StdSocket {
     Unix(std::os::unix::net::UnixStream),
     /// TCP, after a TLS handshake.
     Secure(std::net::TcpStream, Box<rustls::ServerConnection>),
+}
+
+/// How long connections have waited for the log in a tick.
+#[derive(Default)]
+struct LogWaits {
+    count: u64,
+    sum_ns: u64,
+    most_ns: u64,
+}
+
+impl LogWaits {
+    #[inline]
+    fn add(&mut self, ns: u64) {
+        (self.count, self.sum_ns, self.most_ns) = (self.count + 1, self.sum_ns + ns, self.most_ns.max(ns));
+    }
+
+    fn tell(&self) {
+        latency::add_waits(Event::LogWait, self.count, self.sum_ns);
+        latency::keep(Event::LogWait, self.most_ns);
+    }
 }
 
 /// A runtime for the calling thread that counts its turns: from where it wakes to where it sleeps.
@@ -219,8 +243,10 @@ impl Worker {
             if refused.is_some() {
                 self.server.engine.set_gate(gate::REFUSED, true);
             }
+            let (now, mut waits) = (ticks::now(), LogWaits::default());
             for connection in due.drain(..) {
                 if connection.need() <= acked {
+                    waits.add(ticks::to_ns(now.wrapping_sub(connection.queued_at.get())));
                     connection.send();
                 } else if let Some(why) = &refused {
                     connection.refuse(why);
@@ -229,6 +255,7 @@ impl Worker {
                     self.waiting.borrow_mut().push(connection);
                 }
             }
+            waits.tell();
         }
     }
 
@@ -262,8 +289,11 @@ impl Worker {
     /// Closes connections that have been idle for `timeout` seconds, and those that have had more output waiting than
     /// their class may have for some time.
     async fn idle_sweep(self: Rc<Self>) {
-        loop {
+        for second in 1u64.. {
             tokio::time::sleep(Duration::from_secs(1)).await;
+            if second.is_multiple_of(SIZES_EVERY_S) {
+                self.runner.borrow().stats.age_sizes();
+            }
             let settings = self.server.config.settings();
             if !settings.busy_poll.is_zero() {
                 self.spin.notify_one();

@@ -60,6 +60,18 @@ fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// What [`crate::handler::observe`] goes by.
+const OBSERVING: [&str; 8] = [
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
+    "commandlog-request-larger-than",
+    "commandlog-large-request-max-len",
+    "commandlog-reply-larger-than",
+    "commandlog-large-reply-max-len",
+    "latency-monitor-threshold",
+    "latency-tracking",
+];
+
 /// Opens listeners where others are asked for. The last that can fail, as it has an effect of its own.
 fn listen_anew(server: &Server, settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
     const PORT: &str = "Unable to listen on this port. Check server logs.";
@@ -98,6 +110,7 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
             "notify-keyspace-events" => server.set_events(settings.notify_keyspace_events),
             "tracking-table-max-keys" => engine.trackers.set_most_keys(settings.tracking_table_max_keys),
             "maxdisk" | "disk-reserve" => engine.disk.limit(settings.maxdisk, settings.disk_reserve),
+            _ if OBSERVING.contains(name) => server.observer.follow(&settings.observing),
             "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
             _ => {}
         }
@@ -176,6 +189,13 @@ fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
+/// Passwords, and whose they are.
+fn set_hides(args: Args<'_>, at: usize) -> bool {
+    const SECRETS: [&[u8]; 5] =
+        [b"requirepass", b"masterauth", b"masteruser", b"tls-key-file-pass", b"tls-client-key-file-pass"];
+    at > 2 && !at.is_multiple_of(2) && SECRETS.iter().any(|name| args[at - 1].eq_ignore_ascii_case(name))
+}
+
 fn rewrite(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     // Users of an ACL file are kept there.
     let has_file = ctx.server.config.settings().aclfile.is_some();
@@ -190,6 +210,8 @@ fn resetstat(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         core.stats = Default::default();
     }
     *ctx.server.baseline.lock() = ctx.server.totals();
+    *ctx.server.times_before.lock() = ctx.server.times();
+    crate::latency::reset_waits();
     out.ok();
     Ok(())
 }
@@ -230,6 +252,7 @@ pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2
             .help("2.8.0", "Writes the directives as they are to the configuration file.")
             .syntax("", "O(1)"),
         Command::new("set", set, -4, ADMIN | flags::THREAD, Group::Server)
+            .hides(set_hides)
             .help("2.0.0", "Changes directives.")
             .syntax("parameter value [parameter value ...]", "O(N) where N is the number of directives given"),
     ])];

@@ -160,6 +160,11 @@ fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 const HANDSHAKE: u32 =
     flags::NOSCRIPT | flags::LOADING | flags::STALE | flags::FAST | flags::NO_AUTH | flags::ALLOW_BUSY;
 
+/// The user and the password.
+fn hello_hides(args: Args<'_>, at: usize) -> bool {
+    (1..=2).any(|before| at >= 2 + before && args[at - before].eq_ignore_ascii_case(b"auth"))
+}
+
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("ping", ping, -1, flags::FAST | flags::SUBSCRIBER, Group::Connection)
@@ -169,9 +174,11 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Answers the message given.")
         .syntax("message", "O(1)"),
     Command::new("auth", auth, -2, HANDSHAKE, Group::Connection)
+        .hides(|_, at| at > 0)
         .help("1.0.0", "Authenticates the connection.")
         .syntax("[username] password", "O(1)"),
     Command::new("hello", hello, -1, HANDSHAKE, Group::Connection)
+        .hides(hello_hides)
         .help("6.0.0", "Chooses the protocol version, and authenticates and names the connection if asked to.")
         .syntax("[protover [AUTH username password] [SETNAME clientname]]", "O(1)"),
     Command::new("quit", quit, -1, HANDSHAKE | flags::UNQUEUED | flags::SUBSCRIBER, Group::Connection)

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `general` | Server, Clients, Threads, Replication, CPU, Cluster |
 //! | `memory`, `persistence`, `stats` | Memory, Persistence, Stats |
-//! | `commands` | Commandstats, Errorstats, Keyspace |
+//! | `commands` | Commandstats, Latencystats, Errorstats, Keyspace |
 //! | `tarn` | Tarn |
 
 mod commands;
@@ -67,7 +67,7 @@ pub const SECTIONS: &[Section] = &[
     section("Modules", true, &[]),
     section("Commandstats", false, commands::COMMANDSTATS),
     section("Errorstats", true, commands::ERRORSTATS),
-    section("Latencystats", false, &[]),
+    section("Latencystats", false, commands::LATENCYSTATS),
     section("Cluster", true, general::CLUSTER),
     section("Keyspace", true, commands::KEYSPACE),
     section("Keysizes", true, &[]),
@@ -124,6 +124,10 @@ struct Shards {
     /// Keys that clients wait for, and those of which they hear the absence, too.
     blocking: u64,
     blocking_on_none: u64,
+    /// How long the key waits to be swept that has waited longest, ms.
+    expiry_lag_ms: u64,
+    /// Commands a second, of late, by shard.
+    paces: Vec<(u16, u64)>,
     cold_bytes: u64,
     cold_entries: u64,
     garbage: u64,
@@ -232,6 +236,10 @@ impl Shards {
         self.garbage += core.garbage.len();
         self.libraries = (core.libraries.counts(), core.libraries.bytes());
         self.dead_namespaces = self.dead_namespaces.max(core.dead_names.len());
+        if let Some((due_ms, _)) = core.expiry.first() {
+            self.expiry_lag_ms = self.expiry_lag_ms.max(now_ms.saturating_sub(*due_ms));
+        }
+        self.paces.push((core.shard, core.pace.per_second));
         self.overdue += core.expiry.range(..(now_ms, 0)).take(SAMPLE).count() as u64;
         self.each.push(Shard {
             objects: core.table.len() as u64,

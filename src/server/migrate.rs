@@ -246,6 +246,12 @@ fn read_reply(from: &mut BufReader<&TcpStream>) -> io::Result<Option<Error>> {
 
 const FLAGS: u32 = flags::THREAD | flags::WRITE | flags::MOVABLEKEYS | flags::KEYSPACE | flags::DANGEROUS;
 
+/// The password at the other server, and whose it is.
+fn hides(args: Args<'_>, at: usize) -> bool {
+    let is = |place: usize, word: &[u8]| place > 5 && args[place].eq_ignore_ascii_case(word);
+    at > 6 && (is(at - 1, b"auth") || is(at - 1, b"auth2") || is(at - 2, b"auth2"))
+}
+
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[Command::new("migrate", migrate, -6, FLAGS, Group::Generic)
     .keys(&[
@@ -256,7 +262,8 @@ pub const COMMANDS: &[Command] = &[Command::new("migrate", migrate, -6, FLAGS, G
         },
     ])
     .named_by(named)
-    .help("2.6.0", "Moves keys to another server.")
+    .hides(hides)
+        .help("2.6.0", "Moves keys to another server.")
     .syntax(
         "host port <key | \"\"> destination-db timeout [COPY] [REPLACE] [AUTH auth | AUTH2 username password] [KEYS keys [keys ...]]",
         "O(N) where N is the size of the values",

@@ -10,7 +10,7 @@
 //! | [`admin`] | saving, shutdown, time, and what Tarn answers for features it does not have |
 //! | [`script`] | EVAL and SCRIPT, FCALL and FUNCTION |
 //! | [`pubsub`] | SUBSCRIBE, PUBLISH and their kin |
-//! | [`monitor`] | SLOWLOG, LATENCY |
+//! | [`monitor`], [`slowlog`], [`latency`] | MONITOR; SLOWLOG and COMMANDLOG; LATENCY |
 //! | [`memory`], [`debug`] | MEMORY, DEBUG |
 //! | [`introspect`] | COMMAND |
 
@@ -25,6 +25,7 @@ pub mod expire;
 pub mod info;
 pub mod introspect;
 pub mod keyspace;
+pub mod latency;
 pub mod memory;
 pub mod migrate;
 pub mod monitor;
@@ -32,6 +33,7 @@ pub mod pubsub;
 pub mod replicate;
 pub mod scan;
 pub mod script;
+pub mod slowlog;
 pub mod transaction;
 
 pub use crate::handler::container::{help, unknown_subcommand, wrong_subcommand};

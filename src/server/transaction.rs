@@ -11,12 +11,11 @@ use std::sync::atomic::Ordering;
 use super::acl::permit::permit_within;
 use crate::error::LOADING;
 use crate::handler::acl::log::Context;
-use crate::handler::effects::Ran;
 use crate::handler::keys::{Hints, shards_of};
 use crate::handler::limits::Bounds;
 use crate::handler::session::Multi;
 use crate::handler::{
-    Args, Command, Ctx, Effect, Error, Group, KeySpec, OwnedArgs, Reply, Result, Route, Server, Session, flags, key,
+    Args, Command, Ctx, Error, Group, KeySpec, OwnedArgs, Reply, Result, Route, Server, Session, flags, key,
 };
 use crate::meter;
 use crate::shard::actor::ShardSet;
@@ -71,7 +70,6 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         if at % AHEAD == 0 {
             prefetch(ctx, &queue[at..]);
         }
-        let begin = out.len();
         let ran = match permit_within(ctx, Context::Multi, command, args.as_args()) {
             Ok(Ok(())) => ctx.run(command, args.as_args(), out),
             Ok(Err((denied, _))) => {
@@ -87,9 +85,6 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
             }
             return Err(error);
         }
-        let reply = &out.as_slice()[begin..];
-        let error = reply.starts_with(b"-").then(|| reply.into());
-        ctx.note(Effect::Ran(Ran { slot: ctx.server.table.slot_of(command), error }));
     }
     // What the last one has noted is charged, too.
     let fits = meter::fits();

@@ -371,6 +371,21 @@ impl Partition {
         self.slot.try_with(|keyspace| keyspace.tree.l0_run_count()).unwrap_or_default()
     }
 
+    /// By level, its runs, tables and bytes.
+    pub fn levels(&self) -> Vec<[u64; 3]> {
+        let levels = |keyspace: &Keyspace| {
+            let version = keyspace.tree.current_version();
+            let sums = version.iter_levels().map(|level| {
+                let tables = level.iter().flat_map(|run| run.iter());
+                tables.fold([level.iter().count() as u64, 0, 0], |[runs, tables, bytes], table| {
+                    [runs, tables + 1, bytes + table.metadata.file_size]
+                })
+            });
+            sums.collect()
+        };
+        self.slot.try_with(levels).unwrap_or_default()
+    }
+
     /// Memory of the ways to the pieces of indexes, which the block cache does not count, bytes.
     pub fn pinned_bytes(&self) -> usize {
         let pinned = |keyspace: &Keyspace| keyspace.tree.pinned_filter_size() + keyspace.tree.pinned_block_index_size();

@@ -6,6 +6,7 @@
 //! | [`num`] | 64-bit integers and doubles: strict readers, the shortest-looking writer Redis uses |
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
+//! | [`histogram`] | how long things took, by number |
 //! | [`inbox`] | what other threads bring to one that serves many |
 //! | [`pace`] | background work that lets go of its core now and then |
 //! | [`path`] | the folder of a file, its replacement as a whole |
@@ -22,6 +23,7 @@ mod bignum;
 mod decimal;
 pub mod glob;
 mod grisu;
+pub mod histogram;
 pub mod inbox;
 pub mod logging;
 pub mod long_double;

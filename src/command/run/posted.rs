@@ -23,9 +23,11 @@ use crate::handler::ctx::Served;
 use crate::handler::effects::carry_out;
 use crate::handler::keys::has_others;
 use crate::handler::limits::Bounds;
+use crate::handler::observe::{Clock, Took};
 use crate::handler::session::bits;
 use crate::handler::table::Id;
 use crate::handler::{Args, Command, Effect, Effects, OwnedArgs, Reply, Server, Session, flags};
+use crate::latency::{self, Event};
 use crate::log::Lsn;
 use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Lease, ShardSet};
@@ -35,6 +37,7 @@ use crate::shard::memory::blocked::End;
 use crate::shard::memory::reads::Reads;
 use crate::shard::txn::WriteSet;
 use crate::shard::txn::rest::Rests;
+use crate::util::ticks;
 
 /// What commands gather of each of their arguments: where it stands, what it was read as.
 const BYTES_OF_AN_ARG: usize = 24;
@@ -61,6 +64,11 @@ pub(super) struct Request {
     pub(super) now_ms: u64,
     pub(super) shards: ShardSet,
     proto: u8,
+    request_bytes: usize,
+    /// How long it has run.
+    ran_ns: u64,
+    /// Since when it waits for its turn, or for what it lacks; in ticks.
+    waits_since: u64,
     /// What it lacked, and has been brought, in so many runs; and what counts that as long as it waits.
     reads: Reads,
     brought: Away,
@@ -78,9 +86,9 @@ pub(super) fn post(
     row: &'static Command,
     call: Call<'_>,
     shards: ShardSet,
-    (proto, first): (u8, First),
+    (proto, first, ran_ns): (u8, First, u64),
 ) -> oneshot::Receiver<Finished> {
-    let (request, finished) = Request::new(server, session, row, call, shards, proto);
+    let (request, finished) = Request::new(server, session, row, call, shards, (proto, ran_ns));
     match first {
         First::Run => request.post(Place::Here),
         First::RunElsewhere => request.post(Place::Elsewhere),
@@ -96,7 +104,7 @@ impl Request {
         row: &'static Command,
         call: Call<'_>,
         shards: ShardSet,
-        proto: u8,
+        (proto, ran_ns): (u8, u64),
     ) -> (Request, oneshot::Receiver<Finished>) {
         let (done, finished) = oneshot::channel();
         let args = OwnedArgs::from(call.args);
@@ -111,6 +119,9 @@ impl Request {
             now_ms: call.now_ms,
             shards,
             proto,
+            request_bytes: call.request_bytes,
+            ran_ns,
+            waits_since: 0,
             reads: Reads::default(),
             brought: Away::default(),
             runs: 0,
@@ -163,7 +174,9 @@ impl Request {
     /// Has it run when what it lacks has been read.
     fn bring(mut self) {
         let (server, reads) = (self.server.clone(), std::mem::take(&mut self.reads));
+        self.waits_since = ticks::now();
         let then = move |reads: Reads| {
+            self.has_waited(Event::DiskWait);
             self.brought = Away::new(&self.server, &self.session.client, reads.memory_bytes());
             self.reads = reads;
             self.post(Place::Here);
@@ -174,14 +187,22 @@ impl Request {
     /// Has it run when what is blind by now has been sighted. No key becomes blind until it has run.
     fn count(mut self) {
         let server = self.server.clone();
+        self.waits_since = ticks::now();
         let then = move |counting| {
+            self.has_waited(Event::DiskWait);
             self.counting = Some(counting);
             self.post(Place::Here);
         };
         server.engine.count_exactly(Box::new(then));
     }
 
-    pub(super) fn post(self, place: Place) {
+    /// It waits no more.
+    fn has_waited(&self, event: Event) {
+        latency::add(event, ticks::ns_since(self.waits_since));
+    }
+
+    pub(super) fn post(mut self, place: Place) {
+        self.waits_since = ticks::now();
         let (server, shards) = (self.server.clone(), self.shards.clone());
         let post = match place {
             Place::Here | Place::Served => Engine::post,
@@ -193,6 +214,7 @@ impl Request {
 
     fn run<'e>(self, lease: Lease<'e>, place: Place) -> Lease<'e> {
         let server = self.server.clone();
+        self.has_waited(Event::QueueWait);
         let lease = self.run_once(lease, place);
         blocked::serve(&server, lease)
     }
@@ -220,7 +242,8 @@ impl Request {
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         set.reads = std::mem::take(&mut self.reads);
         drop(std::mem::take(&mut self.brought));
-        let call = Call { command: self.command, args: self.args.as_args(), hash: self.hash, now_ms: self.now_ms };
+        let (hash, now_ms, request_bytes) = (self.hash, self.now_ms, self.request_bytes);
+        let call = Call { command: self.command, args: self.args.as_args(), hash, now_ms, request_bytes };
         let buffers = (&mut set, &mut effects);
         let (here, rests) =
             (matches!(place, Place::Here | Place::Served), place.rests(&self.session, self.row, call.args));
@@ -230,8 +253,10 @@ impl Request {
             _ => Served::Whole,
         };
         let may = (bounds.reply, !here, rests, served);
+        let clock = Clock::start();
         let (mut lease, result) =
             under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
+        self.ran_ns += clock.ran_ns();
         drop(running);
         let result = match result {
             Ok((need, true)) => {
@@ -272,7 +297,13 @@ impl Request {
                 self.post(if here { Place::Here } else { Place::Elsewhere });
             }
             Err(Again::Long | Again::Free) => self.post(Place::Long),
-            Err(Again::Alone) => meter::when_alone(Box::new(|turn| self.post(Place::Alone(turn)))),
+            Err(Again::Alone) => {
+                self.waits_since = ticks::now();
+                meter::when_alone(Box::new(|turn| {
+                    self.has_waited(Event::MemoryWait);
+                    self.post(Place::Alone(turn));
+                }));
+            }
         }
         lease
     }
@@ -287,14 +318,16 @@ impl Request {
     /// Sends the reply, and the session with it, to the connection.
     pub(super) fn finish(self, mut reply: Reply, need: Lsn, failed: bool, effects: Vec<Effect>) {
         let server = self.server;
-        let failed = failed.then(|| table().slot(self.command.0, self.row));
+        let (slot, ran_ns) = (table().slot(self.command.0, self.row), self.ran_ns);
+        let took = Took { ns: ran_ns, request_bytes: self.request_bytes, reply_bytes: reply.len() };
+        server.observe(self.row, self.args.as_args(), &self.session.client, &took);
         reply.trim();
         drop(self.away);
         let away = Away::new(&server, &self.session.client, reply.capacity());
         if server.buffers.are_full() {
             crate::server::client::evict(&server);
         }
-        let finished = Finished { session: self.session, reply, need, failed, effects, away };
+        let finished = Finished { session: self.session, reply, need, slot, failed, ran_ns, effects, away };
         // A closed channel means that the connection is gone; its write stands all the same.
         if let Err(Finished { effects, .. }) = self.done.send(finished) {
             carry_out(None, effects);
@@ -317,7 +350,9 @@ impl Request {
         };
         // Meanwhile others may overwrite without a look: who counts asks again.
         self.counting = None;
+        self.waits_since = ticks::now();
         let again = move || {
+            self.has_waited(Event::QueueWait);
             self.now_ms = crate::util::time::now_ms();
             // Of a client that was killed nothing runs that has not begun.
             if self.session.client.bits.load(Ordering::Relaxed) & bits::CLOSING == 0 {

@@ -3,7 +3,7 @@
 
 use super::super::special::{
     append_dirname, append_filename, clamped_hz, cluster_enabled, db_filename, hostname, no_replication, oom_mode,
-    oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_of_links_off,
+    oom_scores, save_points, shutdown_flags, text, title_template, tls_of_links_off,
 };
 use super::super::tls::{no_dh_params, no_key_password};
 use super::super::value::Kind::{Bool, Enum, Int, Mem, Text, Uint, Umem, Words};
@@ -115,13 +115,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 "There is no such process.").alias("bgsave_cpulist").at_start(),
             accepted("bind-source-addr", Text(text), "", "No connections are made."),
             accepted("socket-mark-id", Uint(0, U32), "0", "Sockets carry no mark.").at_start(),
-            accepted("latency-tracking", Bool, "yes", "Latencies by percentile are not kept yet."),
-            accepted("latency-tracking-info-percentiles", Words(percentiles), "50 99 99.9",
-                "Latencies by percentile are not kept yet."),
-            accepted("slowlog-log-slower-than", Int(-1, MAX), "10000",
-                "Commands are not timed one by one; SLOWLOG is always empty."),
-            accepted("slowlog-max-len", Int(0, MAX), "128", "SLOWLOG is always empty."),
-            accepted("latency-monitor-threshold", Int(0, MAX), "0", "LATENCY does not exist yet."),
             accepted("propagation-error-behavior", Enum(&["ignore", "panic", "panic-on-replicas"]), "ignore",
                 "Effects are logged, not commands."),
         ],

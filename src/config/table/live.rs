@@ -1,6 +1,6 @@
 //! Directives that Tarn acts upon.
 
-use super::super::special::{bind, data_dir, host_names, output_limits, power_of_two, text};
+use super::super::special::{bind, data_dir, host_names, output_limits, percentiles, power_of_two, text};
 use super::super::tls::{cipher_suites, ciphers, protocols};
 use super::super::value::Kind::{
     Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,
@@ -174,6 +174,27 @@ pub(super) const SECTIONS: &[Section] = &[
             live("tracking-table-max-keys", Uint(0, MAX), "1000000",
                 "Keys of which is remembered which clients have read them; beyond that some clients are told of changes \
                 that did not happen. 0 for any number."),
+        ],
+    },
+    Section {
+        title: "What is seen of commands",
+        rows: &[
+            live("slowlog-log-slower-than", Int(-1, MAX), "10000",
+                "Microseconds that a command must run to be kept by SLOWLOG; -1 keeps \
+                none.").alias("commandlog-execution-slower-than"),
+            live("slowlog-max-len", Int(0, MAX), "128",
+                "Commands that SLOWLOG keeps.").alias("commandlog-slow-execution-max-len"),
+            live("commandlog-request-larger-than", Int(-1, MAX), "1048576",
+                "Bytes that a request must have to be kept by COMMANDLOG; -1 keeps none."),
+            live("commandlog-large-request-max-len", Int(0, MAX), "128", "Large requests that COMMANDLOG keeps."),
+            live("commandlog-reply-larger-than", Int(-1, MAX), "1048576",
+                "Bytes that a reply must have to be kept by COMMANDLOG; -1 keeps none."),
+            live("commandlog-large-reply-max-len", Int(0, MAX), "128", "Large replies that COMMANDLOG keeps."),
+            live("latency-monitor-threshold", Int(0, MAX), "0",
+                "Milliseconds that something must take to be kept by LATENCY; 0 keeps nothing."),
+            live("latency-tracking", Bool, "yes", "How the times of commands are distributed is kept."),
+            live("latency-tracking-info-percentiles", Words(percentiles), "50 99 99.9",
+                "Percentiles of these that INFO latencystats shows."),
         ],
     },
     Section {

@@ -248,6 +248,7 @@ pub const COMMANDS: &[Command] = &[sub("acl", unknown_subcommand, -2, flags::UNQ
             .help("6.0.0", "Returns the categories of commands, or the commands of one.")
             .syntax("[category]", "O(N) where N is the number of commands"),
         sub("deluser", change::deluser, -3, ADMIN | flags::THREAD)
+            .hides(|_, at| at > 1)
             .help("6.0.0", "Removes users, and closes their connections.")
             .syntax("username [username ...]", "O(N) where N is the number of connections"),
         sub("dryrun", dryrun, -4, ADMIN)
@@ -257,6 +258,7 @@ pub const COMMANDS: &[Command] = &[sub("acl", unknown_subcommand, -2, flags::UNQ
             .help("6.0.0", "Returns a random password.")
             .syntax("[bits]", "O(1)"),
         sub("getuser", getuser, 3, ADMIN)
+            .hides(|_, at| at > 1)
             .help("6.0.0", "Returns what a user may do.")
             .syntax("username", "O(N) where N is the number of the user's rules"),
         sub("help", acl_help, 2, QUIET).help("6.0.0", "Describes the subcommands of ACL.").syntax("", "O(1)"),
@@ -273,6 +275,7 @@ pub const COMMANDS: &[Command] = &[sub("acl", unknown_subcommand, -2, flags::UNQ
             .help("6.0.0", "Writes all users into the ACL file.")
             .syntax("", "O(N) where N is the number of users"),
         sub("setuser", change::setuser, -3, ADMIN | flags::THREAD)
+            .hides(|_, at| at > 1)
             .help("6.0.0", "Makes or changes a user.")
             .syntax("username [rule [rule ...]]", "O(N) where N is the number of rules"),
         sub("users", users, 2, ADMIN)

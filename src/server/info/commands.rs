@@ -27,6 +27,28 @@ pub(super) const COMMANDSTATS: &[Entry] = &[Entry::Many(Family {
     },
 })];
 
+/// By percentile as `latency-tracking-info-percentiles` names them.
+pub(super) const LATENCYSTATS: &[Entry] = &[Entry::Many(Family {
+    prefix: "latency_percentiles_usec_",
+    label: "command",
+    fields: &[],
+    each: |f, visit| {
+        if !f.settings.observing.tracks {
+            return;
+        }
+        let words = String::from_utf8_lossy(&f.settings.latency_tracking_info_percentiles);
+        let percentiles: Vec<(&str, f64)> =
+            words.split_ascii_whitespace().filter_map(|word| Some((word, word.parse().ok()?))).collect();
+        for (slot, times) in f.server.times_since_reset().iter().enumerate().filter(|(_, times)| times.total() > 0) {
+            let us = |percent: f64| times.percentile(percent) as f64 / 1000.0;
+            let told = percentiles.iter().map(|(word, percent)| format!("p{word}={:.3}", us(*percent)).into());
+            if let Some(name) = f.server.table.slot_name(slot as u32) {
+                visit(&name, &told.collect::<Vec<_>>());
+            }
+        }
+    },
+})];
+
 pub(super) const ERRORSTATS: &[Entry] = &[Entry::Many(Family {
     prefix: "errorstat_",
     label: "error",

@@ -1,6 +1,6 @@
 //! The process, its clients and threads, and what there is none of: replicas and a cluster.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::Facts;
 use super::fact::Lack::{Cluster, Replication};
@@ -84,11 +84,13 @@ pub(super) const CLIENTS: &[Entry] = &[
     gauge("connected_clients", "Open connections.", |f| f.clients.len().into()),
     nothing("cluster_connections", Cluster),
     gauge("maxclients", "Connections that may be open at the same time.", |f| f.settings.maxclients.into()),
-    gauge("client_recent_max_input_buffer", "The largest query buffer of a connection, bytes.", |f| {
-        most(f, |client| &client.query_bytes).into()
-    }),
-    gauge("client_recent_max_output_buffer", "The largest output buffer of a connection, bytes.", |f| {
-        most(f, |client| &client.output_bytes).into()
+    gauge(
+        "client_recent_max_input_buffer",
+        "The largest query buffer of a connection in the last seconds, bytes.",
+        |f| largest(f, 0),
+    ),
+    gauge("client_recent_max_output_buffer", "The largest output of a connection in the last seconds, bytes.", |f| {
+        largest(f, 1)
     }),
     gauge("blocked_clients", "Clients that wait for a key, or in WAIT.", |f| {
         count(f, |client| client.bits.load(Ordering::Relaxed) & bits::BLOCKED != 0)
@@ -108,8 +110,9 @@ pub(super) const CLIENTS: &[Entry] = &[
     }),
 ];
 
-fn most(facts: &Facts<'_>, counter: fn(&Client) -> &AtomicU64) -> u64 {
-    facts.clients.iter().map(|client| counter(client).load(Ordering::Relaxed)).max().unwrap_or(0)
+/// The largest query buffer (0) or output (1) of the last seconds.
+fn largest(facts: &Facts<'_>, which: usize) -> Value {
+    facts.server.threads.lock().iter().map(|thread| thread.largest(which)).max().unwrap_or(0).into()
 }
 
 fn count(facts: &Facts<'_>, is_one: impl Fn(&Client) -> bool) -> Value {

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::fact::{Entry, counter, gauge};
+use super::fact::{Entry, Family, Value, counter, gauge, grows, moves};
+use crate::handler::session::bits;
+use crate::latency::{self, Event};
 use crate::shard::engine::gate;
 
-fn load(counter: &AtomicU64) -> super::fact::Value {
+fn load(counter: &AtomicU64) -> Value {
     counter.load(Ordering::Relaxed).into()
 }
 
@@ -58,12 +60,32 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_pinned_bytes", "Bytes of the store's filters and indexes that stay in memory.", |f| {
         f.store_sum(|partition| partition.pinned_bytes() as u64).into()
     }),
+    gauge(
+        "tarn_memory_hit_perc",
+        "Look-ups of reading commands that needed neither metadata cache nor store, percent.",
+        |f| {
+            let stats = &f.shards.stats;
+            let all = stats.keyspace_hits + stats.keyspace_misses;
+            Value::percent(all.saturating_sub(stats.cold_reads + stats.stored_reads + stats.passing_reads), all)
+        },
+    ),
+    gauge(
+        "tarn_metadata_cache_hit_perc",
+        "Of objects not in memory, those that the metadata cache had, percent.",
+        |f| {
+            let stats = &f.shards.stats;
+            Value::percent(stats.cold_reads, stats.cold_reads + stats.stored_reads + stats.passing_reads)
+        },
+    ),
     counter("tarn_store_reads", "Objects read from the store.", |f| f.shards.stats.stored_reads.into()),
     counter("tarn_passing_reads", "Strings that were read without entering memory.", |f| {
         f.shards.stats.passing_reads.into()
     }),
     gauge("tarn_store_reads_waiting", "Reads of the store that are under way.", |f| {
         f.server.engine.readers.pending().into()
+    }),
+    gauge("tarn_clients_elsewhere", "Clients whose command waits for the store, or runs on another thread.", |f| {
+        f.clients.iter().filter(|client| client.bits.load(Ordering::Relaxed) & bits::ELSEWHERE != 0).count().into()
     }),
     counter("tarn_rests", "Times that a long command has given its shards back.", |f| f.shards.stats.rests.into()),
     gauge("tarn_busy_keys", "Keys that long commands hold.", |f| f.shards.busy.into()),
@@ -128,8 +150,65 @@ pub(super) const TARN: &[Entry] = &[
     counter("tarn_replayed_records", "Records of the log that were replayed at the start.", |f| {
         load(&f.server.engine.stats.replayed_records)
     }),
+    gauge("tarn_expiry_lag_ms", "Milliseconds that the oldest expired key in memory waits to be swept.", |f| {
+        f.shards.expiry_lag_ms.into()
+    }),
     gauge("tarn_namespaces_with_keys", "Databases and namespaces that have keys.", |f| f.keys.len().into()),
     gauge("tarn_named_namespaces_with_keys", "Those of them that have a name.", |f| {
         f.keys.keys().filter(|name| crate::util::num::parse_u64(name).is_none()).count().into()
     }),
+    Entry::Many(Family {
+        prefix: "tarn_wait_",
+        label: "event",
+        fields: &[grows("count", "Times that a command has waited."), grows("usec", "Microseconds of these.")],
+        each: |_, visit| {
+            for event in Event::WAITS {
+                let [count, ns] = latency::waits(event);
+                visit(event.name().trim_end_matches("-wait"), &[count.into(), (ns / 1000).into()]);
+            }
+        },
+    }),
+    Entry::Many(Family {
+        prefix: "tarn_level_",
+        label: "level",
+        fields: &[
+            moves("runs", "Runs of tables on this level of the store."),
+            moves("tables", "Tables on this level."),
+            moves("bytes", "Bytes of these."),
+        ],
+        each: |f, visit| {
+            let mut levels: Vec<[u64; 3]> = Vec::new();
+            for partition in f.server.engine.store.partitions() {
+                let more = partition.levels();
+                levels.resize(levels.len().max(more.len()), [0; 3]);
+                for (sum, level) in levels.iter_mut().zip(more) {
+                    sum.iter_mut().zip(level).for_each(|(sum, number)| *sum += number);
+                }
+            }
+            for (level, sums) in levels.iter().enumerate() {
+                visit(&level.to_string(), &sums.map(Value::Count));
+            }
+        },
+    }),
+    Entry::Many(Family {
+        prefix: "tarn_hot_shard_",
+        label: "rank",
+        fields: &[
+            moves("shard", "Number of the shard."),
+            moves("ops_per_sec", "Commands a second that it has run, of late."),
+            moves("perc", "Its part of those of all shards, percent."),
+        ],
+        each: |f, visit| {
+            let mut paces = f.shards.paces.clone();
+            let all: u64 = paces.iter().map(|(_, pace)| pace).sum();
+            paces.sort_unstable_by_key(|(shard, pace)| (std::cmp::Reverse(*pace), *shard));
+            for (rank, (shard, pace)) in paces.into_iter().filter(|(_, pace)| *pace > 0).take(HOT_SHARDS).enumerate() {
+                let part = Value::Real(pace as f64 * 100.0 / all.max(1) as f64, 2);
+                visit(&rank.to_string(), &[Value::Count(shard.into()), pace.into(), part]);
+            }
+        },
+    }),
 ];
+
+/// Shards that are told of as hot.
+const HOT_SHARDS: usize = 3;

@@ -61,7 +61,7 @@ fn tips(name: &str) -> &'static [&'static str] {
     const SPECIAL: &str = "response_policy:special";
     match name {
         "client|setinfo" | "client|setname" | "config|resetstat" | "config|rewrite" | "config|set"
-        | "slowlog|reset" => &[NODES, ALL_OK],
+        | "slowlog|reset" | "commandlog|reset" => &[NODES, ALL_OK],
         "client|info" | "client|list" | "cluster|info" | "cluster|nodes" | "cluster|shards" | "cluster|slots"
         | "dump" | "lastsave" | "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" | "pttl"
         | "time" | "ttl" | "hpttl" | "httl" | "hrandfield" | "hscan" | "spop" | "srandmember" | "sscan" | "xadd"
@@ -81,8 +81,8 @@ fn tips(name: &str) -> &'static [&'static str] {
         "mset" => &[MULTI, ALL_OK],
         "randomkey" => &[SHARDS, SPECIAL, RANDOM],
         "scan" => &[RANDOM, "request_policy:special", SPECIAL],
-        "slowlog|get" => &[NODES, RANDOM],
-        "slowlog|len" => &[NODES, SUM, RANDOM],
+        "slowlog|get" | "commandlog|get" => &[NODES, RANDOM],
+        "slowlog|len" | "commandlog|len" => &[NODES, SUM, RANDOM],
         "wait" | "waitaof" => &[SHARDS, MIN],
         _ => &[],
     }

@@ -19,10 +19,9 @@ use super::library::{self, ALLOW_OOM, Kept, NO_WRITES};
 use crate::error::{Error, OOM, Result};
 use crate::handler::acl::check::Asked;
 use crate::handler::acl::log::Context;
-use crate::handler::effects::Ran;
 use crate::handler::keys::{has_others, keys_of};
 use crate::handler::scripts::{Called, Of, Running, Script};
-use crate::handler::{Args, Command, Ctx, Effect, OwnedArgs, Reply, Route, flags};
+use crate::handler::{Args, Command, Ctx, OwnedArgs, Reply, Route, flags};
 use crate::lua::{Failure, Limits, Machine, Outcome, Tab, Value};
 use crate::meter;
 use crate::server::acl::permit::permit_within;
@@ -382,13 +381,17 @@ impl Run<'_> {
             return self.fail(b"ERR Unknown Redis command called from script", protected);
         };
         if let Err(error) = self.allows(ctx, row, args) {
+            ctx.note_refused(row, &error);
             return self.fail(error.text().as_bytes(), protected);
         }
         if let Err((denied, user)) = permit_within(ctx, Context::Lua, row, args)? {
             let why = denied.text(&user, ctx.server.table, &Asked::new(ctx.server.table, row, args), false);
-            return self.fail(&[b"ERR ACL failure in script: ", &why[..]].concat(), protected);
+            let error = Error::Quoted([b"ERR ACL failure in script: ", &why[..]].concat().into());
+            ctx.note_refused(row, &error);
+            return self.fail(error.text().as_bytes(), protected);
         }
         if let Err(error) = self.may_write(ctx, row) {
+            ctx.note_refused(row, &error);
             return self.fail(error.text().as_bytes(), protected);
         }
         if !self.has_declared(row, args) {
@@ -402,8 +405,6 @@ impl Run<'_> {
         ctx.run(row, args, &mut reply)?;
         let error =
             reply.as_slice().strip_prefix(b"-").map(|error| error.strip_suffix(b"\r\n").unwrap_or(error).to_vec());
-        let counted = error.is_some().then(|| reply.as_slice().into());
-        ctx.note(Effect::Ran(Ran { slot: ctx.server.table.slot_of(row), error: counted }));
         match error {
             Some(error) => self.fail(&error, protected),
             None => {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use crate::latency::{self, Event};
 use crate::log;
 use crate::shard::background::flush::{Flight, Gather};
 use crate::shard::background::sight::{self, Sighting};
@@ -212,6 +213,7 @@ impl Flush {
         engine.io.step("flush.deleted")?;
         engine.stats.flushes.fetch_add(1, Ordering::Relaxed);
         let took_us = self.began.elapsed().as_micros() as u64;
+        latency::keep(Event::Flush, took_us * 1000);
         engine.stats.flush_us.fetch_add(took_us, Ordering::Relaxed);
         engine.stats.last_flush_us.store(took_us, Ordering::Relaxed);
         engine.stats.log_base_bytes.store(engine.log.size_bytes(), Ordering::Relaxed);

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::codec::{self, DiskKey, ExpiryKind};
 use crate::error::Result;
+use crate::latency::{self, Event};
 use crate::store::Partition;
 use crate::util::pace::Pace;
 
@@ -102,7 +103,9 @@ impl<'a> Timer<'a> {
         let began = Instant::now();
         self.each(&[Self::expire_table, Self::expire_stored, Self::expire_fields], now_ms);
         let took = began.elapsed();
+        latency::keep(Event::ExpireCycle, took.as_nanos() as u64);
         self.with_core(|core| {
+            core.pace.look(core.commands);
             core.stats.sweep_us += took.as_micros() as u64;
             core.stats.long_sweeps += u64::from(took > LONG_SWEEP);
         });

@@ -64,6 +64,26 @@ pub struct CoreStats {
     pub sweep_us: u64,
 }
 
+/// How many commands a shard has run, of late.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Pace {
+    /// A second, averaged over the last seconds.
+    pub per_second: u64,
+    seen: u64,
+}
+
+impl Pace {
+    /// Looks at the number of commands, a tenth of a second after the last look.
+    pub fn look(&mut self, commands: u64) {
+        /// Looks over which it averages.
+        const LOOKS: u64 = 16;
+        let now = (commands - self.seen) * 10;
+        self.seen = commands;
+        // Up, so that little comes down to nothing, and does not stay.
+        self.per_second = (self.per_second * (LOOKS - 1) + now) / LOOKS + u64::from(now > self.per_second);
+    }
+}
+
 /// Elements of a body that are freed on the spot.
 const FREE_AT_ONCE: Scaled<usize> = Scaled::new(64);
 
@@ -88,6 +108,8 @@ pub struct Core {
     pub reclaiming: bool,
     /// LSN of the shard's last commit.
     pub last_lsn: Lsn,
+    /// Commands that have run here.
+    pub commands: u64,
     /// Memory of the table's objects and of the order index.
     pub table_bytes: usize,
     /// Bytes that turned dirty since the last gather began.
@@ -116,6 +138,8 @@ pub struct Core {
     pub dirty: Vec<Index>,
     /// Counters.
     pub stats: CoreStats,
+    /// Commands a second, of late; and how many there were when that was last looked at.
+    pub pace: Pace,
     /// Times of the table's objects.
     pub expiry: BTreeSet<(u64, Index)>,
     /// Times under which fjall's expiry index lists objects of the table.

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use super::core::Core;
 use crate::codec::{self, NsId};
 use crate::error::{Error, Result};
+use crate::latency::{self, Event};
 use crate::store::{Partition, Record, StoreError, UserValue};
 
 /// Reads that are asked for at a time, for one command or one pipeline.
@@ -150,8 +151,11 @@ impl Reads {
     /// # Errors
     /// `Cold`: it is wanted now, or cannot be had without the lock.
     pub fn record(&mut self, core: &Core, key: Vec<u8>) -> Result<Result<Option<UserValue>, StoreError>> {
-        if self.may_block || !core.store_is_cold {
+        if !core.store_is_cold {
             return Ok(core.partition.get(&key));
+        }
+        if self.may_block {
+            return Ok(latency::wait_for(Event::DiskWait, || core.partition.get(&key)));
         }
         let place = Place { key, to: None };
         match self.find(core, &place) {
@@ -172,8 +176,12 @@ impl Reads {
         to: Vec<u8>,
         most: usize,
     ) -> Result<Result<Vec<Record>, StoreError>> {
-        if self.may_block || !core.store_is_cold {
-            return Ok(core.partition.range(&key, &to).and_then(|range| range.take(most).collect()));
+        let read = || core.partition.range(&key, &to).and_then(|range| range.take(most).collect());
+        if !core.store_is_cold {
+            return Ok(read());
+        }
+        if self.may_block {
+            return Ok(latency::wait_for(Event::DiskWait, read));
         }
         let place = Place { key, to: Some((to, most)) };
         match self.find(core, &place) {

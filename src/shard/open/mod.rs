@@ -283,6 +283,7 @@ fn open_core(
         order_asked_ms: 0,
         old_orders: Vec::new(),
         last_lsn: 0,
+        commands: 0,
         table_bytes: 0,
         admitted: 0,
         table_limit: options.table_budget / shards as usize,
@@ -311,6 +312,7 @@ fn open_core(
         names,
         libraries: Default::default(),
         stats: Default::default(),
+        pace: Default::default(),
         store_is_cold: is_cold(store, options),
         partition,
     };

@@ -25,6 +25,7 @@ use super::Txn;
 use super::slices::SLICE_ELEMENTS;
 use crate::codec::NsId;
 use crate::error::{Error, Result};
+use crate::latency::{self, Event};
 use crate::meter;
 use crate::shard::actor::{self, moment};
 use crate::shard::memory::busy::Waiter;
@@ -57,15 +58,15 @@ impl<'e> Txn<'_, 'e> {
             Rests::Holding(_) => self.hold()?,
         }
         let lease = std::mem::take(&mut self.lease);
-        let resting = {
+        let resting = latency::wait_for(Event::QueueWait, || {
             // Who gives cores back runs what has waited for them, and that is not this command's.
             let _aside = meter::aside();
             let resting = actor::Resting::from(lease);
             moment::here(moment::Moment::Resting);
             resting
-        };
+        });
         let done = meanwhile();
-        self.lease = resting.wake();
+        self.lease = latency::wait_for(Event::QueueWait, || resting.wake());
         if let Some(core) = self.lease.first_mut() {
             core.stats.rests += 1;
         }

@@ -1,0 +1,235 @@
+//! What the server tells of the commands that have run: one entry and one count a command, whatever way it went; bounded memory;
+//! and no number in INFO that never moves.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::resp::{Client, Value};
+use common::server::{Kind, Server};
+use common::wait::until;
+
+/// Commands of the slow log, the earliest first, without the one that asks.
+fn logged(client: &mut Client) -> Vec<String> {
+    let entries = client.call("SLOWLOG GET -1");
+    let command = |entry: &Value| entry.items()[3].items().iter().map(Value::text).collect::<Vec<_>>().join(" ");
+    entries.items().iter().rev().map(command).collect()
+}
+
+fn facts(client: &mut Client) -> BTreeMap<String, String> {
+    let text = client.call("INFO everything").text();
+    let line = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    text.lines().filter_map(line).collect()
+}
+
+/// Calls of a command, by INFO.
+fn calls(client: &mut Client, name: &str) -> u64 {
+    let facts = facts(client);
+    let line = facts.get(&format!("cmdstat_{name}")).unwrap_or_else(|| panic!("no {name}"));
+    line.strip_prefix("calls=").and_then(|rest| rest.split(',').next()).unwrap().parse().unwrap()
+}
+
+/// On a server that does with few what others do with many: on the network thread, on a shard's, in slices.
+#[test]
+fn a_command_is_told_of_once_wherever_it_runs() {
+    let server = Server::built(Kind::ScaledTarn, &["--io-threads", "1"]);
+    let mut client = server.client();
+    for n in 0..3000 {
+        client.try_call(&["RPUSH", "list", &format!("{}", 7 * n % 3001)]).unwrap();
+        client.try_call(&["SADD", if n % 2 == 0 { "a" } else { "b" }, &format!("{n}")]).unwrap();
+    }
+    let mset: Vec<String> =
+        std::iter::once("MSET".to_owned()).chain((0..3000).flat_map(|n| [format!("k{n}"), "v".to_owned()])).collect();
+    client.call("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 1000");
+    let ways = [
+        ("set", "SET k v"),
+        ("memory|purge", "MEMORY PURGE"),
+        ("sort", "SORT list"),
+        ("sunionstore", "SUNIONSTORE d a b"),
+        ("copy", "COPY list list2"),
+        ("mset", &mset.join(" ")),
+        ("keys", "KEYS *"),
+        ("eval", "EVAL local\u{a0}s=0;for\u{a0}i=1,200000\u{a0}do\u{a0}s=s+i\u{a0}end;return\u{a0}1 0"),
+        ("flushall", "FLUSHALL"),
+    ];
+    for (name, command) in ways {
+        client.call("CONFIG RESETSTAT");
+        client.call("SLOWLOG RESET");
+        let args: Vec<String> = command.split(' ').map(|word| word.replace('\u{a0}', " ")).collect();
+        let reply = client.try_call(&args).unwrap();
+        assert!(!reply.is_error(), "{name}: {reply:?}");
+        let of_it = logged(&mut client).into_iter().filter(|line| line.starts_with(&args[0])).count();
+        assert_eq!((name, of_it), (name, 1));
+        assert_eq!((name, calls(&mut client, name)), (name, 1));
+        let ran = facts(&mut client)[&format!("cmdstat_{name}")].split(',').nth(1).unwrap().to_owned();
+        assert!(ran.starts_with("usec="), "{ran}");
+    }
+}
+
+#[test]
+fn who_waits_is_told_of_once_however_it_ends() {
+    let server = Server::tarn(&["--slowlog-log-slower-than", "0", "--slowlog-max-len", "1000"]);
+    let (mut waits, mut other) = (server.client(), server.client());
+    waits.send_raw(b"BLPOP {x}a {y}b 0\r\n").unwrap();
+    until("it waits", || other.info("clients", "blocked_clients") == 1);
+    other.call("RPUSH {y}b v");
+    waits.read().unwrap();
+    waits.call("BLPOP none 0.01");
+    waits.call("CLIENT SETNAME waits");
+    waits.send_raw(b"BLMOVE from to LEFT LEFT 0\r\n").unwrap();
+    until("it waits", || other.info("clients", "blocked_clients") == 1);
+    let id = other.call("CLIENT LIST").text();
+    let id = id.lines().find(|line| line.contains("name=waits")).unwrap();
+    let id = id.split_once("id=").and_then(|(_, rest)| rest.split(' ').next()).unwrap().to_owned();
+    other.call(&format!("CLIENT UNBLOCK {id}"));
+    waits.read().unwrap();
+    let waited: Vec<String> = logged(&mut other).into_iter().filter(|line| line.starts_with("BL")).collect();
+    assert_eq!(waited, ["BLPOP {x}a {y}b 0", "BLPOP none 0.01", "BLMOVE from to LEFT LEFT 0"]);
+    assert_eq!((calls(&mut other, "blpop"), calls(&mut other, "blmove")), (2, 1));
+}
+
+#[test]
+fn entries_are_small_whatever_the_arguments() {
+    let server = Server::tarn(&["--slowlog-log-slower-than", "0", "--commandlog-request-larger-than", "0"]);
+    let mut client = server.client();
+    let large = "x".repeat(1_000_000);
+    client.try_call(&["SET", "k", &large]).unwrap();
+    let before = client.info("memory", "used_memory");
+    let many: Vec<&str> = std::iter::once("DEL").chain(std::iter::repeat_n(&large[..1000], 1000)).collect();
+    for _ in 0..100 {
+        client.try_call(&["SET", "k", &large]).unwrap();
+        client.try_call(&many).unwrap();
+    }
+    until("buffers are given back", || client.info("memory", "used_memory") < before + (3 << 20));
+    let entries = client.call("SLOWLOG GET -1");
+    assert!(entries.items().len() <= 128);
+    for entry in entries.items() {
+        let args = entry.items()[3].items();
+        assert!(args.len() <= 32 && args.iter().all(|arg| arg.bytes().unwrap().len() < 160));
+    }
+}
+
+/// Directives change what is kept at once, for inner commands, too, and CONFIG RESETSTAT begins all of it anew.
+#[test]
+fn resetstat_begins_anew() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    client.call("SET k v");
+    client.call("INCR k");
+    client.call("GET");
+    client.call("CONFIG RESETSTAT");
+    let facts = facts(&mut client);
+    let left: Vec<&String> = facts
+        .keys()
+        .filter(|name| ["cmdstat_", "errorstat_", "latency_perc"].iter().any(|of| name.starts_with(of)))
+        .collect();
+    assert_eq!(left, ["cmdstat_config|resetstat", "latency_percentiles_usec_config|resetstat"]);
+    assert_eq!(facts["total_commands_processed"], "1");
+    assert!(facts.iter().filter(|(name, _)| name.starts_with("tarn_wait_")).all(|(_, sum)| sum == "count=0,usec=0"));
+}
+
+/// What only failures and limits move, and what shows but for a moment; beginnings of names.
+const RARE: &[&str] = &[
+    "aof_buffer_length",
+    "mem_aof_buffer",
+    "mem_not_counted_for_evict",
+    "expired_stale_perc",
+    "acl_access_denied_",
+    "aof_delayed_fsync",
+    "aof_pending_bio_fsync",
+    "aof_rewrites_consecutive_failures",
+    "aof_rewrite_",
+    "async_loading",
+    "client_output_buffer_limit_disconnections",
+    "client_query_buffer_limit_disconnections",
+    "current_save_",
+    "evicted_",
+    "expired_time_cap_reached_count",
+    "lazyfree",
+    "loading",
+    "rdb_bgsave_in_progress",
+    "rdb_current",
+    "rdb_last_",
+    "aof_last_rewrite_time_sec",
+    "rejected_connections",
+    "reply_buffer_shrinks",
+    "tarn_",
+    "uptime_in_days",
+    "aof_pending_rewrite",
+    "tracking_total_prefixes",
+];
+
+/// Names that COMPAT.md lists as always 0.
+fn always_0() -> Vec<String> {
+    let text = include_str!("../COMPAT.md");
+    let (_, rest) = text.split_once("<!-- always 0: begin -->").unwrap();
+    let (list, _) = rest.split_once("<!-- always 0: end -->").unwrap();
+    list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Clients that do a bit of everything, and go on doing it.
+fn load(server: &Server) -> Vec<Client> {
+    let mut client = server.client();
+    for n in 0..2000 {
+        client.call(&format!("SET key{n} value{n} PX {}", if n % 2 == 0 { 1 } else { 100_000 }));
+        client.call(&format!("GET key{n}"));
+    }
+    client.call("HSET h f v g w");
+    client.call("HPEXPIRE h 1 FIELDS 1 f");
+    client.call("HEXPIRE h 100 FIELDS 1 g");
+    client.call("AUTH default wrong");
+    client.call("CONFIG SET requirepass secret");
+    client.call("AUTH wrong");
+    client.call("AUTH secret");
+    client.try_call(&["CONFIG", "SET", "requirepass", ""]).unwrap();
+    let payload = client.call("DUMP key1");
+    client.try_call(&[&b"RESTORE"[..], b"copy", b"0", payload.bytes().unwrap()]).unwrap();
+    client.try_call(&["EVAL", "return redis.call('GET', KEYS[1])", "1", "key1"]).unwrap();
+    let library = "#!lua name=lib\nredis.register_function('f', function() return 1 end)";
+    client.try_call(&["FUNCTION", "LOAD", library]).unwrap();
+    client.call("FCALL f 0");
+    let pipeline: String = (0..500).map(|n| format!("GET key{n}\r\nSET other{n} v\r\n")).collect();
+    client.send_raw(pipeline.as_bytes()).unwrap();
+    (0..1000).for_each(|_| drop(client.read().unwrap()));
+    client.call("SAVE");
+    client.call("SET unsaved v");
+    let mut others: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    others[0].send_raw(b"BLPOP nolist 1000\r\n").unwrap();
+    let mut waits_for_end = server.client();
+    waits_for_end.call("XADD stream * f v");
+    waits_for_end.call("XGROUP CREATE stream g $");
+    waits_for_end.send_raw(b"XREADGROUP GROUP g c BLOCK 0 STREAMS stream >\r\n").unwrap();
+    for words in ["SUBSCRIBE channel", "PSUBSCRIBE pattern*", "SSUBSCRIBE shard"] {
+        others[1].send_raw(format!("{words}\r\n").as_bytes()).unwrap();
+    }
+    others[2].call("HELLO 3");
+    others[2].call("CLIENT TRACKING ON");
+    others[2].call("GET key1");
+    others[3].call("WATCH key1");
+    others.push(waits_for_end);
+    others.push(client);
+    others
+}
+
+#[test]
+fn no_number_stays_0_but_those_that_are_listed() {
+    let server = Server::tarn(&["--io-threads", "2"]);
+    let _clients = load(&server);
+    let mut client = server.client();
+    let (listed, mut still) = (always_0(), Vec::new());
+    let is_0 = |value: &str| value.parse::<f64>() == Ok(0.0);
+    until("the counters have moved", || {
+        client.call("GET key1");
+        let facts = facts(&mut client);
+        let zero = facts.iter().filter(|(_, value)| is_0(value)).map(|(name, _)| name);
+        let expected = |name: &str| listed.iter().any(|of| of == name) || RARE.iter().any(|of| name.starts_with(of));
+        still = zero.filter(|name| !expected(name)).cloned().collect();
+        for name in &listed {
+            assert!(facts.get(name).is_none_or(|value| is_0(value)), "{name} is no longer always 0");
+        }
+        still.retain(|name| name != "redis_git_sha1" && name != "redis_git_dirty" && name != "redis_build_id");
+        still.is_empty() || still.iter().all(|name| name == "master_replid2")
+    });
+}
