@@ -348,11 +348,12 @@ impl Engine {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let stats = &self.stats;
         let since_ms = load(&stats.flush_since_ms);
-        let asked = *self.flush_wake.0.lock();
         let brought = load(&stats.flushed_records).saturating_sub(load(&stats.flushed_before));
+        // On its own: a guard within the literal would be held while `is_flushing` takes the same lock.
+        let asked = *self.flush_wake.0.lock();
         Flushing {
             asked,
-            running: asked || self.flush_lock.is_locked(),
+            running: self.is_flushing(),
             since_ms,
             brought: if since_ms == 0 { 0 } else { brought },
             count: load(&stats.flushes),
