@@ -348,7 +348,6 @@ impl Engine {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let stats = &self.stats;
         let since_ms = load(&stats.flush_since_ms);
-        let asked = *self.flush_wake.0.lock();
         let brought = load(&stats.flushed_records).saturating_sub(load(&stats.flushed_before));
         Flushing {
             asked,
