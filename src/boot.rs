@@ -15,8 +15,6 @@
 //!
 //! A panic, in whatever thread, is logged with its backtrace and ends the process: what is acknowledged is in the log.
 
-pub mod check;
-
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;

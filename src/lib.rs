@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`cli`] | the command line of the binary |
+//! | [`offline`] | what is done to a data directory that no server has open: check |
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
@@ -34,6 +35,7 @@ pub mod log;
 pub mod lua;
 pub mod meter;
 pub mod net;
+pub mod offline;
 pub mod rdb;
 pub mod resp;
 pub mod server;

@@ -10,7 +10,7 @@ static ALLOCATOR: tarn::util::alloc::Counted = tarn::util::alloc::Counted;
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok(Invocation::Serve(config)) => tarn::boot::serve(config),
-        Ok(Invocation::Check { dir, repair }) => tarn::boot::check::run(&dir, repair),
+        Ok(Invocation::Check { dir, repair }) => tarn::offline::check::run(&dir, repair),
         Err(stop) => stop.report(),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | [`files`] | which files there must be, and their checksums |
 //! | [`superblock`] | format version, hash key, number of shards: read before anything else |
 //! | [`lock`] | one server a data directory |
 //! | [`options`] | what fjall is told, and why |
@@ -22,6 +23,7 @@
 //! The store holds what the log has given up. It learns of writes by ingestion alone, and fjall's own journal and
 //! memtable stay empty (rule 15). A `Partition` outlives a closed store but answers [`StoreError::Closed`].
 
+pub mod files;
 pub mod lock;
 pub mod options;
 pub mod partition;
@@ -64,6 +66,9 @@ const NEW_STORE_FOLDER: &str = "store.new";
 /// Folder of the redo log in the data directory.
 pub const LOG_FOLDER: &str = "log";
 
+/// Folder in the data directory of who looks at it offline; a server's start removes what is left of it.
+pub const SHADOW_FOLDER: &str = "check.tmp";
+
 /// File in the data directory that says what log and store must hold.
 pub const CHECKPOINT_FILE: &str = "CHECKPOINT";
 
@@ -99,6 +104,8 @@ impl DataDir {
         make_dir(path)?;
         let lock = DirLock::acquire(path)?;
         let superblock = Superblock::open(path, shards, default_shards())?;
+        // It keeps tables on the disk that are replaced.
+        let _ = std::fs::remove_dir_all(path.join(SHADOW_FOLDER));
         Ok(DataDir { path: path.to_owned(), superblock, lock })
     }
 

@@ -117,6 +117,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Brings all that the log holds to the store, for who looks at that alone: no command may run, and the log is left as it is.
+    /// Answers its last LSN. Call once, instead of [`Engine::replay`].
+    pub fn settle(self: &Arc<Self>) -> Result<Lsn, OpenError> {
+        match self.replay.lock().take() {
+            Some(replay) => crate::shard::open::replay::settle(self, replay),
+            None => Ok(self.log.last()),
+        }
+    }
+
     /// Starts the log, whose records have all been applied; above all LSNs there were, if its end is lost.
     pub(in crate::shard) fn start_log(&self, mut replay: Replay) -> Result<(), OpenError> {
         let (last, stored) = (replay.last(), self.stored_lsns());
