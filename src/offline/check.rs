@@ -18,7 +18,9 @@
 //! Exit code 0: all is well, or was repaired; 1: it is not; the report stands on standard output.
 
 mod body;
+mod mend;
 mod partition;
+mod rebuild;
 mod records;
 mod stream;
 
@@ -110,7 +112,7 @@ fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
         None => bad_files.is_empty(),
     };
     // Its store is closed by now.
-    let _lock = DataDir::open(dir, None)?;
+    let lock = DataDir::open(dir, None)?;
     if repair && (damaged || !missing.is_empty()) {
         // Before the cut: who is interrupted between the two is to find it accepted, not the end missing.
         let noted = noted.clone().unwrap_or_else(|| Checkpoint::fresh(superblock.id(), superblock.shards));
@@ -119,12 +121,18 @@ fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
     if repair && log::repair(&io, &dir.join(store::LOG_FOLDER), origin)?.is_some() {
         say(format_args!("log: cut there"));
     }
-    if repair && (damaged || !missing.is_empty()) {
-        say(format_args!("the loss is accepted: the next start goes on with what is left, and counts the keys anew"));
-    } else if was_accepted {
-        say(format_args!("a loss was accepted before: the next start goes on with what is left"));
+    drop(lock);
+    if !repair || !bad_files.is_empty() {
+        if was_accepted {
+            say(format_args!("a loss was accepted before: the next start goes on with what is left"));
+        }
+        return Ok(sound && is_complete);
     }
-    Ok(sound && (repair || is_complete))
+    if is_complete && sound && !was_accepted {
+        return Ok(true);
+    }
+    say(format_args!("what is missing is given up; what is left is made to agree"));
+    records::repair(dir, say)
 }
 
 /// Of a store that is looked at.

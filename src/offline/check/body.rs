@@ -84,6 +84,7 @@ impl Body {
     /// The next element.
     pub(super) fn element(&mut self, group: Group, key: &[u8], value: &[u8]) -> Verdict {
         let odd = |error: CodecError| format!("element {} cannot be read: {error}", key.escape_ascii());
+        let unread = |_| format!("element {} cannot be read", key.escape_ascii());
         let stored = key.get(1..).unwrap_or_default();
         match (&mut self.parts, group) {
             (Parts::Hash { .. } | Parts::Set | Parts::Zset { .. }, Group::Rank) => self.is_indexed = true,
@@ -91,7 +92,10 @@ impl Body {
                 let number = stored.first_chunk::<4>().map_or(0, |number| u32::from_be_bytes(*number));
                 let end = u64::from(number) * CHUNK as u64 + value.len() as u64;
                 if value.len() > CHUNK || end > self.meta.size {
-                    return Err(format!("chunk {number} reaches to {end}, but the string has {} bytes", self.meta.size));
+                    return Err(format!(
+                        "chunk {number} reaches to {end}, but the string has {} bytes",
+                        self.meta.size
+                    ));
                 }
             }
             (Parts::Hash { times, persist }, Group::HashField) => {
@@ -121,7 +125,7 @@ impl Body {
                 self.count += 1;
             }
             (Parts::Zset { by_name, .. }, Group::ZsetScore) => {
-                let score = read_score(key, value).map_err(|error| error.to_string())?;
+                let score = read_score(key, value).map_err(unread)?;
                 if is_long_form(stored) {
                     is_stored_as(split_text(stored, value).map_err(odd)?.0, stored)?;
                 }
@@ -129,7 +133,7 @@ impl Body {
                 self.count += 1;
             }
             (Parts::Zset { by_score, sorted, .. }, Group::ZsetSort) => {
-                let (score, member) = read_sort(key, value).map_err(|error| error.to_string())?;
+                let (score, member) = read_sort(key, value).map_err(unread)?;
                 is_stored_as(member, stored.get(8..).unwrap_or_default())?;
                 let mut name = Vec::new();
                 zset_score_of(self.meta.encoding, member, &mut name);

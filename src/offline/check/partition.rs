@@ -108,6 +108,28 @@ pub(super) fn walk(
     Ok(walk.records)
 }
 
+/// Small records that cannot be read, which keep a server from starting.
+pub(super) fn unreadable(partition: &Partition) -> Result<Vec<Vec<u8>>, StoreError> {
+    let mut all = Vec::new();
+    for (lower, upper) in small_ranges() {
+        for item in partition.range(&lower, &upper)? {
+            let (record, value) = item?;
+            let is_read = match decode_key(&record) {
+                Ok(DiskKey::Count { .. }) => key::decode_count(&value).is_ok(),
+                other => other.is_ok(),
+            };
+            all.extend((!is_read).then(|| record.to_vec()));
+        }
+    }
+    Ok(all)
+}
+
+/// Everything but elements and metadata.
+fn small_ranges() -> [(Vec<u8>, Vec<u8>); 3] {
+    let (elements, metadata) = (tag_range(tag::ELEMENT), tag_range(tag::META));
+    [(vec![0], elements.lower), (elements.upper, metadata.lower), (metadata.upper, vec![0xff; 16])]
+}
+
 struct Walk<'a> {
     shard: ShardId,
     partition: &'a Partition,
@@ -274,11 +296,8 @@ impl Walk<'_> {
 
     /// Everything but elements and metadata.
     fn others(&mut self) -> Result<(), StoreError> {
-        let (elements, metadata) = (tag_range(tag::ELEMENT), tag_range(tag::META));
-        let ranges =
-            [(vec![0], elements.lower), (elements.upper, metadata.lower), (metadata.upper, vec![0xff; 16])];
         let mut pace = Pace::new();
-        for (lower, upper) in ranges {
+        for (lower, upper) in small_ranges() {
             for item in self.partition.range(&lower, &upper)? {
                 let (record, value) = item?;
                 (self.records, _) = (self.records + 1, pace.step());

@@ -1,15 +1,21 @@
 //! All records of a store, as the next start will find them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::codec::{NamespaceMap, key};
-use crate::log::{self, Lsn};
-use crate::offline::shadow::Shadow;
+use crate::log::{self, Lsn, RealIo};
+use crate::offline::shadow::{self, Shadow};
+use crate::shard::Engine;
 use crate::shard::router::Router;
-use crate::store::{DataDir, Store};
+use crate::store::{Create, DataDir, Store};
 
-use super::partition::{Fault, Known, walk};
+use super::mend;
+use super::partition::{self, Fault, Known, walk};
 use super::{Failure, Say};
+
+/// Faults that are mended at once; the next round finds the others.
+const AT_ONCE: usize = 4096;
 
 /// Looks through the records of a directory that has all its parts; whether nothing is wrong. Closes the store.
 pub(super) fn check(
@@ -19,9 +25,9 @@ pub(super) fn check(
     is_uncounted: bool,
     say: Say<'_>,
 ) -> Result<bool, Failure> {
-    let found = |fault: &Fault, names: &NamespaceMap, say: Say<'_>| say(format_args!("{}", fault.tell(names)));
+    let mut tell = |fault: Fault, known: &Known<'_>| say(format_args!("{}", fault.tell(known.names)));
     if report.segments.iter().all(|segment| segment.records == 0) {
-        return look_through(&store, report.last, is_uncounted, &mut |fault, names| found(fault, names, say));
+        return look_through(&store, report.last, is_uncounted, &mut tell);
     }
     drop(store);
     let _lock = DataDir::open(dir, None)?;
@@ -33,16 +39,76 @@ pub(super) fn check(
         }
     };
     let Some(store) = shadow.store() else { return Ok(false) };
-    look_through(store, shadow.last(), is_uncounted, &mut |fault, names| found(fault, names, say))
+    look_through(store, shadow.last(), is_uncounted, &mut tell)
 }
 
-/// Looks through all partitions, with nothing left in the log. Each fault comes with the names of the databases.
-pub(super) fn look_through(
+/// Brings all of the log to the store, as a start does, and mends the records there until nothing is wrong any more; whether that
+/// was reached.
+pub(super) fn repair(dir: &Path, say: Say<'_>) -> Result<bool, Failure> {
+    let store = Store::open_in(DataDir::open(dir, None)?, super::store_options(), Create::Partitions)?;
+    for partition in store.partitions() {
+        let unreadable = partition::unreadable(partition)?;
+        for record in &unreadable {
+            say(format_args!("mended: record {}: it cannot be read", record.escape_ascii()));
+        }
+        partition.ingest(unreadable.into_iter().map(|record| (record, None::<Vec<u8>>)))?;
+    }
+    drop(store);
+    let engine = Engine::open(Arc::new(RealIo), shadow::options(dir))?;
+    engine.replay()?;
+    engine.close(true)?;
+    let last = engine.log.last();
+    drop(engine);
+    let store = Store::open_in(DataDir::open(dir, None)?, super::store_options(), Create::Nothing)?;
+    let mut before = Vec::new();
+    loop {
+        let mut faults = Vec::new();
+        let mut tell = |fault: Fault, known: &Known<'_>| {
+            if faults.len() < AT_ONCE {
+                say(format_args!("mended: {}", fault.tell(known.names)));
+                faults.push(fault);
+            }
+        };
+        if look_through(&store, last, false, &mut tell)? {
+            say(format_args!("store: whole"));
+            return Ok(true);
+        }
+        if faults == before {
+            say(format_args!("store: this cannot be mended"));
+            return Ok(false);
+        }
+        with_known(&store, last, false, |known| mend::mend(&store, &faults, known))??;
+        before = faults;
+    }
+}
+
+/// Looks through all partitions, with nothing left in the log; whether nothing is wrong.
+fn look_through(
     store: &Store,
     last: Lsn,
     is_uncounted: bool,
-    found: &mut dyn FnMut(&Fault, &NamespaceMap),
+    found: &mut dyn FnMut(Fault, &Known<'_>),
 ) -> Result<bool, Failure> {
+    with_known(store, last, is_uncounted, |known| {
+        let mut whole = true;
+        for (shard, partition) in (0..).zip(store.partitions()) {
+            let mut found = |fault: Fault| {
+                whole = false;
+                found(fault, known);
+            };
+            walk(shard, partition, known, &mut found)?;
+        }
+        Ok(whole)
+    })?
+}
+
+/// Does something with what is known of the whole store.
+fn with_known<R>(
+    store: &Store,
+    last: Lsn,
+    is_uncounted: bool,
+    run: impl FnOnce(&Known<'_>) -> R,
+) -> Result<R, Failure> {
     let (mut record, mut highest) = (Vec::new(), last);
     key::flushed_key(&mut record);
     for partition in store.partitions() {
@@ -58,14 +124,5 @@ pub(super) fn look_through(
     };
     let superblock = store.superblock();
     let router = Router::new(superblock.hash_key, superblock.shards);
-    let known = Known { router: &router, names: &names, highest, is_uncounted };
-    let mut whole = true;
-    for (shard, partition) in (0..).zip(store.partitions()) {
-        let mut found = |fault: Fault| {
-            whole = false;
-            found(&fault, &names);
-        };
-        walk(shard, partition, &known, &mut found)?;
-    }
-    Ok(whole)
+    Ok(run(&Known { router: &router, names: &names, highest, is_uncounted }))
 }
