@@ -10,7 +10,7 @@
 //! | `--name --x` | the first word after a bare name is always its value |
 //! | `--save --x …`, `--save` at the end | the line `save ""` |
 //!
-//! `tarn check [--repair] DIR` looks at a data directory instead. Clap knows these two and `--help`; the directives
+//! `tarn check [--repair] DIR` looks at a data directory instead, and so on: [`Task`] has them. Clap knows these and `--help`; the directives
 //! are one list to it, as they come from the table of [`crate::config`], not from here. `-v` or `--version` alone are
 //! answered in redis-server's form.
 
@@ -39,6 +39,22 @@ pub enum Invocation {
         dir: PathBuf,
         /// Also repair what can be.
         repair: bool,
+    },
+    /// Ask a server about backups.
+    Backup {
+        /// The server.
+        server: RemoteServer,
+        /// What is asked.
+        ask: BackupTask,
+    },
+    /// Make a data directory of a backup.
+    Restore {
+        /// Name or folder.
+        backup: PathBuf,
+        /// Folder of names.
+        backup_dir: Option<PathBuf>,
+        /// The data directory.
+        dir: PathBuf,
     },
 }
 
@@ -86,7 +102,9 @@ impl From<LoadError> for Stop {
     name = "tarn",
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR\n       tarn -v"
+    override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR\n       \
+                      tarn backup [--host HOST] [--port PORT] create NAME | list | delete NAME\n       \
+                      tarn restore NAME | DIR --dir DATA\n       tarn -v"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -110,6 +128,59 @@ enum Task {
         /// The data directory.
         dir: PathBuf,
     },
+    /// Make, list and remove backups of a running server, in its `backup-dir`.
+    Backup {
+        #[command(flatten)]
+        server: RemoteServer,
+        #[command(subcommand)]
+        ask: BackupTask,
+    },
+    /// Make a data directory of a backup, for a server to be started on.
+    Restore {
+        /// The backup's folder, or its name in --backup-dir.
+        #[arg(value_name = "NAME | DIR")]
+        backup: PathBuf,
+        /// Where the names are looked for.
+        #[arg(long)]
+        backup_dir: Option<PathBuf>,
+        /// The data directory that is made; it must not exist, or be empty.
+        #[arg(long, value_name = "DATA")]
+        dir: PathBuf,
+    },
+}
+
+/// A server that is asked. The password may stand in REDISCLI_AUTH instead.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RemoteServer {
+    /// Its host.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// Its port.
+    #[arg(long, default_value_t = 6379)]
+    pub port: u16,
+    /// Name of the user.
+    #[arg(long)]
+    pub user: Option<String>,
+    /// The user's password.
+    #[arg(long)]
+    pub pass: Option<String>,
+}
+
+/// What a server is asked about backups.
+#[derive(Debug, Clone, Subcommand)]
+pub enum BackupTask {
+    /// Make a backup, and wait until it is whole.
+    Create {
+        /// Its name.
+        name: String,
+    },
+    /// List the backups.
+    List,
+    /// Remove a backup.
+    Delete {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// Reads the command line, the program's name first, and with it the configuration.
@@ -126,6 +197,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
     let cli = Cli::from_arg_matches(&matches).map_err(Stop::Usage)?;
     match cli.task {
         Some(Task::Check { repair, dir }) => Ok(Invocation::Check { dir, repair }),
+        Some(Task::Backup { server, ask }) => Ok(Invocation::Backup { server, ask }),
+        Some(Task::Restore { backup, backup_dir, dir }) => Ok(Invocation::Restore { backup, backup_dir, dir }),
         None => {
             let (source, overrides) = read_args(cli.args.into_iter().map(OsString::into_vec).collect())?;
             Ok(Invocation::Serve(Config::load(source, &overrides)?))

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`cli`] | the command line of the binary |
-//! | [`offline`] | what is done to a data directory that no server has open: check |
+//! | [`offline`] | what is done to a data directory that no server has open: check, restore; and `tarn backup` |
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
@@ -15,6 +15,7 @@
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
 //! | [`resp`] | requests in (an incremental parser), replies out in RESP2 and RESP3 |
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
+//! | [`backup`] | what a backup is on disk: its manifest, its files |
 //! | [`log`] | the redo log: segments, group commit, fsync policies, replay |
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
 //! | [`rdb`] | values in Redis's RDB format, DUMP payloads; no I/O |
@@ -24,6 +25,7 @@
 //! | [`error`] | what clients are told when a command fails |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
 
+pub mod backup;
 pub mod boot;
 pub mod cli;
 pub mod codec;

@@ -65,6 +65,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::info::COMMANDS,
     crate::server::config::COMMANDS,
     crate::server::admin::COMMANDS,
+    crate::server::backup::COMMANDS,
     crate::server::debug::COMMANDS,
     crate::server::memory::COMMANDS,
     crate::server::monitor::COMMANDS,

@@ -81,6 +81,8 @@ pub struct Settings {
 
     /// Directory of log and store, absolute.
     pub dir: PathBuf,
+    /// Directory of backups, absolute.
+    pub backup_dir: Option<PathBuf>,
     /// Shards, a power of two; 0 for automatic.
     pub shards: usize,
     /// When the log is synced.
@@ -308,6 +310,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             block_cache_size: self.num("block-cache-size"),
             metadata_cache_size: self.num("metadata-cache-size"),
             dir: self.path("dir").unwrap_or_default(),
+            backup_dir: self.path("backup-dir"),
             shards: self.num("shards"),
             appendfsync: self.appendfsync(),
             log_segment_size: self.num("log-segment-size"),

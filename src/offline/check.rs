@@ -30,6 +30,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use super::Failure;
 use crate::log::{self, Io, Lsn, Origin, RealIo};
 use crate::shard::engine::OpenError;
 use crate::shard::engine::checkpoint::{self, Checkpoint, Trust};
@@ -39,9 +40,6 @@ use crate::store::{self, Create, DataDir, Store, StoreError, StoreOptions, Super
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests;
-
-/// Why a check cannot be made, in the operator's words.
-type Failure = Box<dyn std::error::Error>;
 
 /// Takes the lines of the report.
 type Say<'a> = &'a mut dyn FnMut(Arguments<'_>);

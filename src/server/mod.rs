@@ -7,6 +7,7 @@
 //! | [`transaction`] | MULTI, EXEC, DISCARD |
 //! | [`info`], [`config`] | INFO, CONFIG |
 //! | [`admin`] | saving, shutdown, time, and what Tarn answers for features it does not have |
+//! | [`backup`] | BACKUP |
 //! | [`script`] | EVAL and SCRIPT, FCALL and FUNCTION |
 //! | [`pubsub`] | SUBSCRIBE, PUBLISH and their kin |
 //! | [`monitor`] | SLOWLOG, LATENCY |
@@ -14,6 +15,7 @@
 //! | [`introspect`] | COMMAND |
 
 pub mod admin;
+pub mod backup;
 pub mod client;
 pub mod config;
 pub mod connection;

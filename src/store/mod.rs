@@ -2,6 +2,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `pin` | a version of each partition, whose files stay |
 //! | [`files`] | which files there must be, and their checksums |
 //! | [`superblock`] | format version, hash key, number of shards: read before anything else |
 //! | [`lock`] | one server a data directory |
@@ -31,6 +32,7 @@ pub mod superblock;
 
 mod error;
 mod filter;
+mod pin;
 mod priority;
 mod space;
 #[cfg(test)]
@@ -40,6 +42,7 @@ pub use error::{Result, StoreError};
 pub use lock::DirLock;
 pub use options::{Compression, StoreOptions, default_shards};
 pub use partition::{Partition, Range, Record};
+pub use pin::Pin;
 pub use space::{Bulk, Tables};
 pub use superblock::Superblock;
 
@@ -68,6 +71,9 @@ pub const LOG_FOLDER: &str = "log";
 
 /// Folder in the data directory of who looks at it offline; a server's start removes what is left of it.
 pub const SHADOW_FOLDER: &str = "check.tmp";
+
+/// Folder in the data directory of tables on their way into a backup elsewhere; a server's start removes what is left of it.
+pub const STAGE_FOLDER: &str = "backup.tmp";
 
 /// File in the data directory that says what log and store must hold.
 pub const CHECKPOINT_FILE: &str = "CHECKPOINT";
@@ -104,8 +110,10 @@ impl DataDir {
         make_dir(path)?;
         let lock = DirLock::acquire(path)?;
         let superblock = Superblock::open(path, shards, default_shards())?;
-        // It keeps tables on the disk that are replaced.
-        let _ = std::fs::remove_dir_all(path.join(SHADOW_FOLDER));
+        // They keep tables on the disk that are replaced.
+        for left in [SHADOW_FOLDER, STAGE_FOLDER] {
+            let _ = std::fs::remove_dir_all(path.join(left));
+        }
         Ok(DataDir { path: path.to_owned(), superblock, lock })
     }
 

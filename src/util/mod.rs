@@ -8,6 +8,7 @@
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
 //! | [`inbox`] | what other threads bring to one that serves many |
 //! | [`pace`] | background work that lets go of its core now and then |
+//! | [`progress`] | how far a piece of work is, for who waits at a terminal |
 //! | [`path`] | the folder of a file |
 //! | [`prefetch`] | memory into the cache before it is read |
 //! | [`splitmix`] | numbers that follow from a seed |
@@ -28,6 +29,7 @@ pub mod num;
 pub mod pace;
 pub mod path;
 pub mod prefetch;
+pub mod progress;
 pub mod scale;
 pub mod sha1;
 pub mod splitmix;

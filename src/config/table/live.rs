@@ -1,6 +1,6 @@
 //! Directives that Tarn acts upon.
 
-use super::super::special::{bind, data_dir, output_limits, power_of_two, refuse_all_but_no, text};
+use super::super::special::{backup_dir, bind, data_dir, output_limits, power_of_two, refuse_all_but_no, text};
 use super::super::value::Kind::{
     Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,
 };
@@ -90,6 +90,8 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("dir", Text(data_dir), "data",
                 "Directory of log and store, read back as an absolute path.").protected(),
+            live("backup-dir", Text(backup_dir), "",
+                "Directory of the backups that BACKUP makes; empty for none.").protected(),
             live("shards", Text(power_of_two), "0",
                 "Shards that keys are divided among, a power of two, fixed when the directory is created; 0 is four \
                 a core, 16 to 256.").at_start(),

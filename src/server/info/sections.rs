@@ -463,6 +463,18 @@ pub(super) fn tarn(facts: &Facts<'_>, text: &mut Text) {
     text.line("tarn_flush_usec", load(&stats.flush_us));
     text.line("tarn_flushed_records", load(&stats.flushed_records));
     text.line("tarn_flush_errors", load(&stats.flush_errors));
+    let backups = &engine.backups;
+    let (running, last) = (backups.running(), backups.last());
+    text.line("tarn_backup_running", u8::from(running.is_some()));
+    text.line("tarn_backup_name", running.map(|running| running.name).unwrap_or_default());
+    text.line("tarn_backup_bytes", load(&backups.total_bytes));
+    text.line("tarn_backup_bytes_done", load(&backups.done_bytes));
+    text.line("tarn_backup_held_usec", load(&backups.held_us));
+    text.line("tarn_backup_last_name", last.as_ref().map_or("", |last| &last.name));
+    text.line("tarn_backup_last_time", last.as_ref().map_or(0, |last| last.ended_ms / 1000));
+    let failure = last.and_then(|last| last.failure);
+    text.line("tarn_backup_last_status", status(failure.is_none()));
+    text.line("tarn_backup_last_error", failure.unwrap_or_default());
     text.line("tarn_replayed_records", load(&stats.replayed_records));
     text.line("tarn_namespaces_with_keys", facts.keys.len());
     text.line("tarn_named_namespaces_with_keys", named);

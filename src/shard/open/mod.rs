@@ -79,6 +79,7 @@ impl Engine {
             readers: Readers::default(),
             long: Long::default(),
             counts: Counts::default(),
+            backups: Default::default(),
             table_budget: AtomicU64::new(options.table_budget as u64),
             cold_budget: AtomicU64::new(options.cold_budget as u64),
             resized: AtomicBool::new(false),
