@@ -162,6 +162,7 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
         .map(|listener| tokio::spawn(listen::accept(server.clone(), listener, workers.clone())))
         .collect();
     tasks.push(tokio::spawn(sample(server.clone())));
+    server.startup_bytes.store(alloc::used_bytes() as u64, Ordering::Relaxed);
     let ended = load_and_wait(server, settings, &mut signals, replay(server)).await;
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     if let Some(path) = &settings.unixsocket {
@@ -284,7 +285,13 @@ async fn sample(server: Arc<Server>) {
         let load = |counter: fn(&crate::handler::server::ThreadStats) -> &std::sync::atomic::AtomicU64| {
             server.total(|thread| counter(thread).load(Ordering::Relaxed))
         };
-        let counters = [load(|t| &t.commands), load(|t| &t.bytes_in), load(|t| &t.bytes_out)];
+        let counters = [
+            load(|t| &t.commands),
+            load(|t| &t.bytes_in),
+            load(|t| &t.bytes_out),
+            load(|t| &t.turns[0]),
+            load(|t| &t.turns[1]),
+        ];
         let mut rates = server.rates.lock();
         rates.sample(time::monotonic_us(), counters);
         if used > rates.memory_peak.0 {

@@ -94,6 +94,8 @@ pub struct Scripts {
     generation: AtomicU64,
     bytes: AtomicUsize,
     evicted: AtomicU64,
+    /// Bytes of the interpreters of all threads: scripts', functions'.
+    machines: [AtomicUsize; 2],
     running: Mutex<Vec<Arc<Running>>>,
 }
 
@@ -103,7 +105,36 @@ thread_local! {
     static AT_HAND: RefCell<(usize, u64, HashMap<Sha, Weak<Script>>)> = RefCell::default();
 }
 
+/// Whose interpreter it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// A thread's for scripts.
+    Scripts,
+    /// A thread's for functions.
+    Functions,
+}
+
+thread_local! {
+    /// What this thread has told of its interpreters.
+    static TOLD: std::cell::Cell<[usize; 2]> = const { std::cell::Cell::new([0; 2]) };
+}
+
 impl Scripts {
+    /// An interpreter of this thread holds so many bytes now that nothing runs.
+    pub fn tell_machine(&self, of: Of, bytes: usize) {
+        let mut told = TOLD.get();
+        let before = std::mem::replace(&mut told[of as usize], bytes);
+        if before != bytes {
+            self.machines[of as usize].fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+            TOLD.set(told);
+        }
+    }
+
+    /// Bytes of the interpreters of all threads: scripts', functions'.
+    pub fn machine_bytes(&self) -> [u64; 2] {
+        std::array::from_fn(|of| self.machines[of].load(Ordering::Relaxed) as u64)
+    }
+
     /// A script that is known.
     pub fn find(&self, sha: &Sha) -> Option<Arc<Script>> {
         let now = (std::ptr::from_ref(self).addr(), self.generation.load(Ordering::Acquire));

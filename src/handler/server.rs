@@ -43,10 +43,20 @@ pub struct ThreadStats {
     pub over_output: AtomicU64,
     /// Commands left to whoever had one of their shards.
     pub left: AtomicU64,
+    /// Pipelines of which the keys were looked for ahead, and commands in these.
+    pub ahead: [AtomicU64; 2],
+    /// Output buffers that were given back, and that had to grow.
+    pub buffers: [AtomicU64; 2],
+    /// Turns of the thread: how often it woke, and nanoseconds until it slept again.
+    pub turns: [AtomicU64; 2],
+    /// When it woke last, in ticks.
+    pub woke_at: AtomicU64,
+    /// What the system calls the thread.
+    pub thread_id: std::sync::atomic::AtomicU32,
     /// Open connections.
     pub clients: AtomicU64,
-    /// Calls, rejected calls and failed calls by slot of the command table.
-    pub calls: Vec<[AtomicU64; 3]>,
+    /// By slot of the command table: calls, rejected calls, failed calls, and nanoseconds that they ran.
+    pub calls: Vec<[AtomicU64; 4]>,
     /// Errors by their code word.
     pub error_codes: parking_lot::Mutex<BTreeMap<String, u64>>,
 }
@@ -111,9 +121,20 @@ pub struct Totals {
     pub writes: u64,
     pub over_input: u64,
     pub over_output: u64,
-    pub calls: Vec<[u64; 3]>,
+    pub ahead: [u64; 2],
+    pub buffers: [u64; 2],
+    pub turns: [u64; 2],
+    /// Nanoseconds that commands ran.
+    pub ran_ns: u64,
+    /// Clients closed for others' sake, scripts that had to go, bodies freed aside.
+    pub aside: [u64; 3],
+    pub calls: Vec<[u64; 4]>,
     pub error_codes: BTreeMap<String, u64>,
 }
+
+/// Counters of which [`Rates`] knows how fast they grow: commands, bytes in, bytes out, turns of the network threads, and
+/// nanoseconds of these.
+pub const RATES: usize = 5;
 
 /// Samples in the ring of [`Rates`].
 const SAMPLES: usize = 16;
@@ -121,16 +142,16 @@ const SAMPLES: usize = 16;
 /// Rates over the last samples, as Redis computes its `instantaneous_*`: one sample every 100 ms, 16 of them.
 #[derive(Debug, Default)]
 pub struct Rates {
-    last: Option<(u64, [u64; 3])>,
-    ring: [[u64; 3]; SAMPLES],
+    last: Option<(u64, [u64; RATES])>,
+    ring: [[u64; RATES]; SAMPLES],
     next: usize,
     /// Highest number of allocated bytes seen, and when (Unix seconds).
     pub memory_peak: (u64, u64),
 }
 
 impl Rates {
-    /// Takes a sample of commands, bytes in and bytes out so far.
-    pub fn sample(&mut self, now_us: u64, counters: [u64; 3]) {
+    /// Takes a sample of the counters so far.
+    pub fn sample(&mut self, now_us: u64, counters: [u64; RATES]) {
         if let Some((then_us, before)) = self.last {
             let passed_us = (now_us - then_us).max(1);
             for (at, (now, before)) in counters.iter().zip(before).enumerate() {
@@ -141,8 +162,8 @@ impl Rates {
         self.last = Some((now_us, counters));
     }
 
-    /// Commands, bytes in, bytes out a second.
-    pub fn per_second(&self) -> [u64; 3] {
+    /// By how much they grow in a second.
+    pub fn per_second(&self) -> [u64; RATES] {
         std::array::from_fn(|at| self.ring.iter().map(|sample| sample[at]).sum::<u64>() / SAMPLES as u64)
     }
 }
@@ -197,6 +218,8 @@ pub struct Server {
     pub password_required: AtomicBool,
     /// Tells the main thread to go down.
     pub shutdown: watch::Sender<Option<Shutdown>>,
+    /// Bytes allocated before anything was loaded.
+    pub startup_bytes: AtomicU64,
     /// LASTSAVE, Unix seconds.
     pub last_save_s: AtomicU64,
     /// Cursors of SCAN.
@@ -239,6 +262,7 @@ impl Server {
             port: 0.into(),
             password_required: password_required.into(),
             shutdown: watch::channel(None).0,
+            startup_bytes: 0.into(),
             last_save_s: (now_ms / 1000).into(),
             cursors: Default::default(),
             element_cursors: Default::default(),
@@ -288,6 +312,11 @@ impl Server {
         let mut totals = Totals {
             accepted: self.accepted.load(Ordering::Relaxed),
             rejected: self.rejected.load(Ordering::Relaxed),
+            aside: [
+                self.buffers.evicted.load(Ordering::Relaxed),
+                self.scripts.counts().2,
+                self.engine.stats.freed_bodies.load(Ordering::Relaxed),
+            ],
             ..Totals::default()
         };
         for thread in self.threads.lock().iter() {
@@ -299,7 +328,14 @@ impl Server {
             totals.writes += thread.writes.load(Ordering::Relaxed);
             totals.over_input += thread.over_input.load(Ordering::Relaxed);
             totals.over_output += thread.over_output.load(Ordering::Relaxed);
-            totals.calls.resize(thread.calls.len(), [0; 3]);
+            for (sum, count) in [
+                (&mut totals.ahead, &thread.ahead),
+                (&mut totals.buffers, &thread.buffers),
+                (&mut totals.turns, &thread.turns),
+            ] {
+                sum.iter_mut().zip(count).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
+            }
+            totals.calls.resize(thread.calls.len(), [0; 4]);
             for (sum, calls) in totals.calls.iter_mut().zip(&thread.calls) {
                 for (sum, count) in sum.iter_mut().zip(calls) {
                     *sum += count.load(Ordering::Relaxed);
@@ -309,6 +345,7 @@ impl Server {
                 *totals.error_codes.entry(code.clone()).or_default() += count;
             }
         }
+        totals.ran_ns = totals.calls.iter().map(|[_, _, _, ran_ns]| ran_ns).sum();
         totals
     }
 

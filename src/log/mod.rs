@@ -246,6 +246,10 @@ pub struct Status {
     pub sync_ok: bool,
     /// A sync is running.
     pub sync_running: bool,
+    /// Bytes of records that are appended and not written.
+    pub buffered_bytes: u64,
+    /// Syncs that took longer than a second.
+    pub delayed_syncs: u64,
 }
 
 /// The log. See the module for its states.
@@ -455,6 +459,8 @@ impl Log {
             write_ok: state.write_error.is_none(),
             sync_ok: state.sync_ok,
             sync_running: self.core.sync_running.load(Ordering::Acquire),
+            buffered_bytes: self.core.buffered_bytes(),
+            delayed_syncs: self.core.delayed_syncs.load(Ordering::Relaxed),
         }
     }
 

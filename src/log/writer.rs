@@ -46,6 +46,9 @@ use super::{Fsync, Lsn, WaiterId, Wake};
 /// A committer leaves the writing to the log thread after so many rounds on behalf of others.
 const ROUNDS_MAX: usize = 4;
 
+/// A sync that takes longer is counted as such.
+const SLOW_SYNC: Duration = Duration::from_secs(1);
+
 /// A buffer that grew beyond this is given back once it is written.
 const KEEP_BUFFER: usize = 8 << 20;
 
@@ -317,6 +320,8 @@ pub(super) struct Core {
     /// Generation of the newest poisoned segment, 0 if there is none.
     poisoned: AtomicU64,
     pub(super) sync_running: AtomicBool,
+    /// Syncs that took longer than [`SLOW_SYNC`].
+    pub(super) delayed_syncs: AtomicU64,
     pub(super) size_bytes: AtomicU64,
     /// How many there are, for who must not wait for a rotation.
     pub(super) segment_count: AtomicUsize,
@@ -350,6 +355,7 @@ impl Core {
             write_failed: AtomicBool::new(false),
             poisoned: AtomicU64::new(0),
             sync_running: AtomicBool::new(false),
+            delayed_syncs: AtomicU64::new(0),
             size_bytes: AtomicU64::new(0),
             segment_count: AtomicUsize::new(0),
             writer: Mutex::default(),
@@ -540,6 +546,11 @@ impl Core {
         result
     }
 
+    /// Bytes that the writer has not taken yet.
+    pub(super) fn buffered_bytes(&self) -> u64 {
+        self.pending.0.lock().size_bytes()
+    }
+
     /// Memory that both buffers hold.
     #[cfg(test)]
     pub(super) fn buffer_bytes(&self) -> usize {
@@ -639,6 +650,7 @@ impl Core {
             return Err(poisoned());
         };
         self.sync_running.store(true, Ordering::Release);
+        let began = Instant::now();
         let mut result = self.io.step("log.sync");
         for (_, file) in &files {
             result = result.and_then(|()| file.sync_data());
@@ -647,6 +659,9 @@ impl Core {
             result = result.and_then(|()| self.io.sync_dir(&self.dir));
         }
         self.sync_running.store(false, Ordering::Release);
+        if began.elapsed() > SLOW_SYNC {
+            self.delayed_syncs.fetch_add(1, Ordering::Relaxed);
+        }
         self.publish(|state| match &result {
             Ok(()) => {
                 state.sync_ok = true;

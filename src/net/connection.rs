@@ -295,6 +295,7 @@ impl Connection {
         let mut done = 0;
         let now_ms = now_ms();
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
+        let room = state.out.capacity();
         let ahead = &mut *self.worker.ahead.borrow_mut();
         let stop = loop {
             if self.is_killed() {
@@ -314,12 +315,15 @@ impl Connection {
                 ahead.calls[..]
                 && let Some(session) = &state.session
             {
-                let Runner { set: WriteSet { reads, .. }, reads_here, .. } = &mut *self.worker.runner.borrow_mut();
+                let Runner { set: WriteSet { reads, .. }, reads_here, stats, .. } =
+                    &mut *self.worker.runner.borrow_mut();
                 // Once is enough: whatever has changed meanwhile, each command looks after itself. And who may not run yet
                 // does not read.
                 let gate = self.worker.server.engine.gate.load(Ordering::Relaxed);
                 let wants = (state.tries == 0 && !stranger && gate == 0).then_some(&mut *reads);
                 ahead.look(&self.worker.server.engine, session.ns, input, wants);
+                bump(&stats.ahead[0], 1);
+                bump(&stats.ahead[1], ahead.calls.len() as u64);
                 *reads_here -= reads.bring(*reads_here);
                 if !reads.is_content() {
                     stop = Some(Stop::Park(self.read_ahead(reads)));
@@ -368,6 +372,9 @@ impl Connection {
                 break Stop::Dry;
             }
         };
+        if state.out.capacity() > room {
+            self.count(|stats| &stats.buffers[1], 1);
+        }
         self.reply_soon(state);
         (done, stop)
     }
@@ -593,8 +600,12 @@ impl Connection {
         self.count(|stats| &stats.writes, 1);
         self.count(|stats| &stats.bytes_out, bytes);
         bump(&self.client.totals[2], bytes);
+        let room = state.out.capacity();
         if state.send_now(&self.socket).is_err() {
             self.turn_deaf(state);
+        }
+        if state.out.capacity() < room {
+            self.count(|stats| &stats.buffers[0], 1);
         }
         self.account(state);
     }

@@ -288,7 +288,10 @@ mod tests {
                 crate::command::table(),
             );
             let (ours, peer) = UnixStream::pair().unwrap();
-            let worker = Worker::new(Arc::new(server));
+            let worker = Worker::new(
+                Arc::new(server),
+                Arc::new(crate::handler::server::ThreadStats::new(crate::command::table().slots())),
+            );
             test(Connection::open(worker, Socket::Unix(ours), String::new(), String::new()), peer).await;
         });
     }

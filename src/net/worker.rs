@@ -21,11 +21,12 @@ use crate::command::run::{READS_HERE, Runner};
 use crate::config::Settings;
 use crate::handler::limits::request_limits;
 use crate::handler::pubsub::Messages;
-use crate::handler::server::{Server, ThreadStats};
+use crate::handler::server::{Server, ThreadStats, bump};
 use crate::handler::session::bits;
 use crate::log::WaiterId;
 use crate::resp::Limits;
 use crate::shard::engine::gate;
+use crate::util::ticks;
 
 /// What the connections of a thread share.
 pub struct Worker {
@@ -79,13 +80,27 @@ pub enum StdSocket {
     Unix(std::os::unix::net::UnixStream),
 }
 
+/// A runtime for the calling thread that counts its turns: from where it wakes to where it sleeps.
+fn counting_turns(stats: &Arc<ThreadStats>) -> tokio::runtime::Builder {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let (awake, asleep) = (stats.clone(), stats.clone());
+    runtime.on_thread_unpark(move || awake.woke_at.store(ticks::now(), Ordering::Relaxed));
+    runtime.on_thread_park(move || {
+        let took = ticks::now().wrapping_sub(asleep.woke_at.load(Ordering::Relaxed));
+        bump(&asleep.turns[0], 1);
+        bump(&asleep.turns[1], ticks::to_ns(took));
+    });
+    runtime
+}
+
 impl Worker {
     /// Runs a network thread until its channel closes.
     pub fn run(server: Arc<Server>, sockets: mpsc::UnboundedReceiver<Accepted>) -> std::io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().event_interval(61).build()?;
+        let stats = Arc::new(ThreadStats::new(crate::command::table().slots()));
+        let runtime = counting_turns(&stats).enable_all().event_interval(61).build()?;
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
-            let worker = Worker::new(server);
+            let worker = Worker::new(server, stats);
             tokio::task::spawn_local(worker.clone().ticks());
             tokio::task::spawn_local(worker.clone().reads());
             let inbox = worker.reads.inbox.clone();
@@ -98,8 +113,8 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn new(server: Arc<Server>) -> Rc<Worker> {
-        let stats = Arc::new(ThreadStats::new(crate::command::table().slots()));
+    pub(super) fn new(server: Arc<Server>, stats: Arc<ThreadStats>) -> Rc<Worker> {
+        stats.thread_id.store(crate::util::sys::thread_id(), Ordering::Relaxed);
         server.threads.lock().push(stats.clone());
         let tick = Arc::new(Notify::new());
         let wake = tick.clone();

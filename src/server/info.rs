@@ -1,70 +1,111 @@
-//! INFO: sections of `name:value` lines, under the names that Redis gives them.
+//! INFO: sections of `name:value` lines, under the names that Redis gives them, written from a list of [`fact`]s.
 //!
-//! What Redis counts and this server has no such thing for is 0. The shards' counters are read under a lease of all of
-//! them; while the log is replayed there is none, and they read as zero. What only this server has stands in the
-//! section `Tarn`.
+//! The facts are read at one moment, [`Facts`], under a lease of all shards; while the log is replayed there is none, and
+//! what the shards count reads as zero. What Redis counts and this server has no such thing for is
+//! [`nothing`](fact::Kind::Nothing); COMPAT.md lists it. What only this server has stands in the section `Tarn`.
+//!
+//! | file | sections |
+//! |---|---|
+//! | `general` | Server, Clients, Threads, Replication, CPU, Cluster |
+//! | `memory`, `persistence`, `stats` | Memory, Persistence, Stats |
+//! | `commands` | Commandstats, Errorstats, Keyspace |
+//! | `tarn` | Tarn |
 
-mod sections;
+mod commands;
+pub mod fact;
+mod general;
+mod memory;
+mod persistence;
+mod stats;
+mod tarn;
 
-use crate::codec::NsId;
-use crate::handler::server::Totals;
-use crate::handler::{Args, Command, Ctx, Group, Reply, Result, Server, Session, flags};
-use crate::shard::actor::ShardSet;
-use crate::shard::engine::gate;
-use crate::shard::memory::core::{Core, CoreStats};
-use crate::shard::memory::table::Index;
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A section: its name as given, whether plain INFO shows it, and what writes it.
-struct Section {
-    name: &'static str,
+use crate::codec::NsId;
+use crate::config::Settings;
+use crate::config::budget::Budget;
+use crate::handler::server::Totals;
+use crate::handler::session::Client;
+use crate::handler::{Args, Command, Ctx, Group, Reply, Result, Server, Session, flags};
+use crate::log::Status;
+use crate::shard::actor::{Lease, ShardSet};
+use crate::shard::engine::{Flushing, gate};
+use crate::shard::memory::core::{Core, CoreStats};
+use crate::shard::memory::names::Names;
+use crate::shard::memory::table::Index;
+use crate::store::Partition;
+use crate::util::sys::{self, CpuTime};
+use fact::{Entry, Fact, Family, Value};
+
+/// A section of INFO.
+pub struct Section {
+    /// Its name, as INFO writes it.
+    pub name: &'static str,
+    /// Whether plain INFO shows it.
     by_default: bool,
-    write: fn(&Facts<'_>, &mut Text),
+    /// Its lines.
+    pub entries: &'static [Entry],
 }
 
-const fn section(name: &'static str, by_default: bool, write: fn(&Facts<'_>, &mut Text)) -> Section {
-    Section { name, by_default, write }
+const fn section(name: &'static str, by_default: bool, entries: &'static [Entry]) -> Section {
+    Section { name, by_default, entries }
 }
 
-/// In Redis's order; what follows it is this server's own.
-const SECTIONS: &[Section] = &[
-    section("Server", true, sections::server),
-    section("Clients", true, sections::clients),
-    section("Memory", true, sections::memory),
-    section("Persistence", true, sections::persistence),
-    section("Threads", true, sections::threads),
-    section("Stats", true, sections::stats),
-    section("Replication", true, sections::replication),
-    section("CPU", true, sections::cpu),
-    section("Modules", true, |_, _| ()),
-    section("Commandstats", false, sections::commandstats),
-    section("Errorstats", true, sections::errorstats),
-    section("Latencystats", false, |_, _| ()),
-    section("Cluster", true, sections::cluster),
-    section("Keyspace", true, sections::keyspace),
-    section("Keysizes", true, |_, _| ()),
-    section("Tarn", true, sections::tarn),
+/// All facts, in Redis's order; what follows it is this server's own.
+pub const SECTIONS: &[Section] = &[
+    section("Server", true, general::SERVER),
+    section("Clients", true, general::CLIENTS),
+    section("Memory", true, memory::MEMORY),
+    section("Persistence", true, persistence::PERSISTENCE),
+    section("Threads", true, general::THREADS),
+    section("Stats", true, stats::STATS),
+    section("Replication", true, general::REPLICATION),
+    section("CPU", true, general::CPU),
+    section("Modules", true, &[]),
+    section("Commandstats", false, commands::COMMANDSTATS),
+    section("Errorstats", true, commands::ERRORSTATS),
+    section("Latencystats", false, &[]),
+    section("Cluster", true, general::CLUSTER),
+    section("Keyspace", true, commands::KEYSPACE),
+    section("Keysizes", true, &[]),
+    section("Tarn", true, tarn::TARN),
 ];
 
-/// The text under way.
-struct Text(String);
-
-impl Text {
-    fn line(&mut self, name: impl Display, value: impl Display) {
-        let _ = write!(self.0, "{name}:{value}\r\n");
-    }
-}
-
-/// What the sections are written from, read once.
-struct Facts<'a> {
+/// What facts are read from: the server at one moment.
+pub struct Facts<'a> {
     server: &'a Server,
     now_ms: u64,
+    settings: Arc<Settings>,
+    budget: Budget,
+    clients: Vec<Arc<Client>>,
+    /// Since CONFIG RESETSTAT.
     totals: Totals,
+    rates: [u64; 5],
+    memory: memory::Memory,
+    cpu: CpuTime,
+    /// Scripts that are known, their bytes, and how many had to go.
+    scripts: (usize, usize, u64),
+    loading: bool,
+    log: Status,
+    flush: Flushing,
     shards: Shards,
-    /// Namespaces that have keys: name, keys, keys with a time, hashes of which fields have one (see [`Timed`]).
-    keys: BTreeMap<Vec<u8>, [u64; 3]>,
+    /// Namespaces that have keys, by name.
+    keys: BTreeMap<Vec<u8>, Keys>,
+}
+
+/// Keys of a namespace.
+#[derive(Debug, Clone, Copy)]
+struct Keys {
+    all: u64,
+    /// In memory, with a time (see [`Timed`]).
+    timed: u64,
+    /// That these have left, on average.
+    ttl_ms: u64,
+    /// Hashes in memory of which fields have one.
+    with_fields: u64,
 }
 
 /// Sums over the leased shards.
@@ -88,6 +129,8 @@ struct Shards {
     garbage: u64,
     dead_namespaces: u64,
     timed: Timed,
+    /// Those of them that have expired and are not swept yet, as far as they were counted.
+    overdue: u64,
     /// Hashes of which fields have a time.
     timed_fields: Timed,
     keys: BTreeMap<NsId, u64>,
@@ -99,31 +142,54 @@ struct Shards {
 #[derive(Default)]
 struct Timed {
     all: u64,
-    /// Of the first of those, how many by namespace.
-    sample: BTreeMap<NsId, u64>,
+    /// Of some of those, how many by namespace, and the sum of the times that they have left.
+    sample: BTreeMap<NsId, [u64; 2]>,
 }
 
 /// Keys with a time that are looked at in each shard, to tell how they divide among the namespaces.
-const SAMPLE: usize = 256;
+const SAMPLE: usize = 64;
+/// Places of a shard's table that are looked at for them.
+const PLACES: u32 = 256;
+
+/// Some objects that have a time, whatever that is: those of a stretch of the table, or, where there are hardly any, those
+/// that expire first.
+fn some_timed(core: &Core) -> impl Iterator<Item = (u64, Index)> {
+    let places = core.table.places();
+    // Another stretch each time.
+    let from = (core.last_lsn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % places.max(1);
+    let stretch = (0..PLACES.min(places)).map(move |n| (from + n) % places);
+    let timed = stretch.filter(|&index| core.table.is_used(index)).filter_map(|index| {
+        let expire_ms = core.table.at(index).expire_ms;
+        (expire_ms != 0).then_some((expire_ms, index))
+    });
+    let mut some: Vec<_> = timed.take(SAMPLE).collect();
+    if some.len() < SAMPLE / 8 {
+        some = core.expiry.iter().take(SAMPLE).copied().collect();
+    }
+    some.into_iter()
+}
 
 impl Timed {
-    fn add(&mut self, core: &Core, keys: impl ExactSizeIterator<Item = Index>) {
-        self.all += keys.len() as u64;
-        for index in keys.take(SAMPLE) {
-            *self.sample.entry(core.table.at(index).ns).or_default() += 1;
+    /// Adds a shard's: all of them, and the times of some that stand for the others.
+    fn add(&mut self, core: &Core, all: usize, some: impl Iterator<Item = (u64, Index)>, now_ms: u64) {
+        self.all += all as u64;
+        for (expire_ms, index) in some {
+            let [count, left_ms] = self.sample.entry(core.table.at(index).ns).or_default();
+            *count += 1;
+            *left_ms += expire_ms.saturating_sub(now_ms);
         }
     }
 
-    /// Those of a namespace.
-    fn of(&self, ns: NsId) -> u64 {
-        let sampled: u64 = self.sample.values().sum();
-        let of_ns = self.sample.get(&ns).copied().unwrap_or(0);
-        (self.all * of_ns).checked_div(sampled).unwrap_or(0)
+    /// Those of a namespace, and what they have left on average.
+    fn of(&self, ns: NsId) -> (u64, u64) {
+        let sampled: u64 = self.sample.values().map(|[count, _]| count).sum();
+        let [count, left_ms] = self.sample.get(&ns).copied().unwrap_or_default();
+        ((self.all * count).checked_div(sampled).unwrap_or(0), left_ms.checked_div(count).unwrap_or(0))
     }
 }
 
 impl Shards {
-    fn add(&mut self, core: &Core) {
+    fn add(&mut self, core: &Core, now_ms: u64) {
         let (sum, stats) = (&mut self.stats, &core.stats);
         sum.keyspace_hits += stats.keyspace_hits;
         sum.keyspace_misses += stats.keyspace_misses;
@@ -133,6 +199,8 @@ impl Shards {
         sum.cold_reads += stats.cold_reads;
         sum.stored_reads += stats.stored_reads;
         sum.rests += stats.rests;
+        sum.long_sweeps += stats.long_sweeps;
+        sum.sweep_us += stats.sweep_us;
         self.busy += core.busy.len() as u64;
         self.waiting += core.busy.waiting() as u64;
         self.watched += core.watched.len() as u64;
@@ -148,8 +216,10 @@ impl Shards {
         self.garbage += core.garbage.len();
         self.libraries = (core.libraries.counts(), core.libraries.bytes());
         self.dead_namespaces = self.dead_namespaces.max(core.dead_names.len());
-        self.timed.add(core, core.expiry.iter().map(|&(_, index)| index));
-        self.timed_fields.add(core, core.fields.iter());
+        self.overdue += core.expiry.range(..(now_ms, 0)).take(SAMPLE).count() as u64;
+        self.timed.add(core, core.expiry.len(), some_timed(core), now_ms);
+        let fields = core.fields.iter();
+        self.timed_fields.add(core, fields.len(), fields.take(SAMPLE).map(|index| (0, index)), now_ms);
         for &ns in core.counts.keys() {
             *self.keys.entry(ns).or_default() += core.count_about(ns);
         }
@@ -157,17 +227,77 @@ impl Shards {
 }
 
 impl<'a> Facts<'a> {
-    fn gather(ctx: &Ctx<'a, '_>) -> Facts<'a> {
+    /// All that there is to know now, of all shards, or of none while the log is replayed. The names are the last ones known.
+    fn gather(server: &'a Server, lease: &Lease<'_>, names: &Names, now_ms: u64) -> Facts<'a> {
         let mut shards = Shards::default();
-        ctx.lease.iter().for_each(|core| shards.add(core));
-        let names = ctx.lease.first().map_or(&ctx.session().names, |core| &core.names);
+        lease.iter().for_each(|core| shards.add(core, now_ms));
+        let names = lease.first().map_or(names, |core| &core.names);
         let keys = names.map().iter().filter_map(|(name, id)| {
-            let keys = shards.keys.get(&id).copied().filter(|keys| *keys > 0)?;
-            Some((name.to_vec(), [keys, shards.timed.of(id).min(keys), shards.timed_fields.of(id).min(keys)]))
+            let all = shards.keys.get(&id).copied().filter(|keys| *keys > 0)?;
+            let (timed, ttl_ms) = shards.timed.of(id);
+            let with_fields = shards.timed_fields.of(id).0.min(all);
+            Some((name.to_vec(), Keys { all, timed: timed.min(all), ttl_ms, with_fields }))
         });
-        let keys = keys.collect();
-        let server = ctx.server;
-        Facts { server, now_ms: ctx.now_ms, totals: since_reset(server), shards, keys }
+        Facts {
+            now_ms,
+            settings: server.config.settings(),
+            budget: *server.budget.lock(),
+            clients: server.every_client(),
+            totals: since_reset(server),
+            rates: server.rates.lock().per_second(),
+            memory: memory::Memory::read(server, now_ms),
+            cpu: sys::cpu_time(),
+            scripts: server.scripts.counts(),
+            loading: server.engine.gate.load(Ordering::Relaxed) & gate::LOADING != 0,
+            log: server.engine.log.status(),
+            flush: server.engine.flushing(),
+            keys: keys.collect(),
+            shards,
+            server,
+        }
+    }
+
+    /// Gathers what there is to know, on whatever thread has the shards, and hands it over there.
+    pub fn collect(server: &Arc<Server>, then: impl FnOnce(&Facts<'_>) + Send + 'static) {
+        let gather = {
+            let server = server.clone();
+            move |lease: &Lease<'_>| {
+                then(&Facts::gather(&server, lease, &server.engine.first_names(), crate::util::time::now_ms()));
+            }
+        };
+        if server.engine.gate.load(Ordering::Relaxed) & gate::LOADING != 0 {
+            return gather(&Lease::default());
+        }
+        server.engine.post(
+            server.engine.all_shards(),
+            Box::new(move |lease| {
+                gather(&lease);
+                lease
+            }),
+        );
+    }
+
+    /// Sums over the partitions of the store.
+    fn store_sum(&self, of: impl Fn(&Partition) -> u64) -> u64 {
+        self.server.engine.store.partitions().iter().map(|partition| of(partition)).sum()
+    }
+
+    /// Calls of a command.
+    fn calls_of(&self, name: &str) -> u64 {
+        let slot = self.server.table.find(name.as_bytes()).map(|(id, _)| usize::from(id));
+        slot.and_then(|slot| self.totals.calls.get(slot)).map_or(0, |calls| calls[0])
+    }
+
+    /// Errors of a kind.
+    fn errors_of(&self, code: &str) -> u64 {
+        self.totals.error_codes.get(code).copied().unwrap_or(0)
+    }
+
+    /// CPU time of the network thread that has taken most.
+    fn busiest(&self) -> CpuTime {
+        let threads = self.server.threads.lock();
+        let times = threads.iter().map(|thread| sys::cpu_time_of(thread.thread_id.load(Ordering::Relaxed)));
+        times.max_by_key(|time| time.system_us + time.user_us).unwrap_or_default()
     }
 }
 
@@ -186,8 +316,18 @@ fn since_reset(server: &Server) -> Totals {
         (&mut totals.writes, before.writes),
         (&mut totals.over_input, before.over_input),
         (&mut totals.over_output, before.over_output),
+        (&mut totals.ran_ns, before.ran_ns),
     ] {
         *now = now.saturating_sub(then);
+    }
+    let pairs = [
+        (&mut totals.ahead[..], &before.ahead[..]),
+        (&mut totals.buffers, &before.buffers),
+        (&mut totals.turns, &before.turns),
+        (&mut totals.aside, &before.aside),
+    ];
+    for (now, then) in pairs.into_iter().flat_map(|(now, then)| now.iter_mut().zip(then)) {
+        *now = now.saturating_sub(*then);
     }
     for (now, then) in totals.calls.iter_mut().flatten().zip(before.calls.iter().flatten()) {
         *now = now.saturating_sub(*then);
@@ -213,17 +353,37 @@ fn wanted(section: &Section, words: Args<'_>) -> bool {
 }
 
 fn info(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let facts = Facts::gather(ctx);
-    let mut text = Text(String::with_capacity(8 << 10));
+    let facts = Facts::gather(ctx.server, &ctx.lease, &ctx.session().names, ctx.now_ms);
+    let mut text = String::with_capacity(8 << 10);
     for section in SECTIONS.iter().filter(|section| wanted(section, args.slice(1))) {
-        if !text.0.is_empty() {
-            text.0.push_str("\r\n");
+        if !text.is_empty() {
+            text.push_str("\r\n");
         }
-        let _ = write!(text.0, "# {}\r\n", section.name);
-        (section.write)(&facts, &mut text);
+        let _ = write!(text, "# {}\r\n", section.name);
+        section.entries.iter().for_each(|entry| write_entry(entry, &facts, &mut text));
     }
-    out.verbatim(text.0.as_bytes(), "txt");
+    out.verbatim(text.as_bytes(), "txt");
     Ok(())
+}
+
+fn write_entry(entry: &Entry, facts: &Facts<'_>, text: &mut String) {
+    match entry {
+        Entry::One(Fact { name, read, .. }) => match read(facts) {
+            Value::Absent => {}
+            value => _ = write!(text, "{name}:{value}\r\n"),
+        },
+        Entry::Many(Family { prefix, fields, each, .. }) => each(facts, &mut |of, values| {
+            let _ = write!(text, "{prefix}{of}:");
+            for (n, value) in values.iter().enumerate() {
+                let comma = if n > 0 { "," } else { "" };
+                let _ = match fields.get(n) {
+                    Some(field) => write!(text, "{comma}{}={value}", field.name),
+                    None => write!(text, "{comma}{value}"),
+                };
+            }
+            text.push_str("\r\n");
+        }),
+    }
 }
 
 /// All shards, but none while the log is replayed: the replay holds them.
@@ -240,9 +400,40 @@ pub const COMMANDS: &[Command] =
         .syntax("[section [section ...]]", "O(1)")];
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::resp::OwnedArgs;
+
+    /// What is always 0, by what there is not: COMPAT.md has the same list.
+    fn list_of_nothing() -> String {
+        let mut by_lack: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for entry in SECTIONS.iter().flat_map(|section| section.entries) {
+            if let Entry::One(Fact { name, kind: fact::Kind::Nothing(lack), .. }) = entry {
+                by_lack.entry(format!("{lack:?}").to_lowercase()).or_default().push(name);
+            }
+        }
+        let line = |(lack, names): (String, Vec<&str>)| format!("| {lack} | `{}` |\n", names.join("`, `"));
+        by_lack.into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn what_is_always_0_is_listed() {
+        let text = include_str!("../../COMPAT.md");
+        let (_, rest) = text.split_once("<!-- always 0: begin -->\n").unwrap();
+        let (listed, _) = rest.split_once("<!-- always 0: end -->").unwrap();
+        assert_eq!(listed, format!("| there is no | always 0 in INFO |\n|---|---|\n{}", list_of_nothing()));
+    }
+
+    #[test]
+    fn facts_have_names_of_their_own_and_a_sentence() {
+        let mut names = std::collections::HashSet::new();
+        for entry in SECTIONS.iter().flat_map(|section| section.entries) {
+            let Entry::One(Fact { name, kind, help, .. }) = entry else { continue };
+            assert!(names.insert(name), "{name} twice");
+            assert_eq!(help.is_empty(), matches!(kind, fact::Kind::Text | fact::Kind::Nothing(_)), "{name}");
+        }
+    }
 
     #[test]
     fn sections_by_name() {

@@ -13,10 +13,16 @@ use crate::handler::effects::Ran;
 use crate::handler::keys::{Hints, shards_of};
 use crate::handler::limits::Bounds;
 use crate::handler::session::Multi;
-use crate::handler::{Args, Command, Ctx, Effect, Error, Group, KeySpec, Reply, Result, Server, Session, flags, key};
+use crate::handler::{
+    Args, Command, Ctx, Effect, Error, Group, KeySpec, OwnedArgs, Reply, Result, Route, Server, Session, flags, key,
+};
 use crate::meter;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::gate;
+use crate::shard::txn::AHEAD;
+
+/// Of fewer commands the first is run before what the next touches could be there.
+const LEAST_AHEAD: usize = 4;
 
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     if ctx.session().multi.is_some() {
@@ -59,7 +65,10 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     }
     let queue = std::mem::take(&mut multi.queue);
     out.array(queue.len());
-    for (command, args) in &queue {
+    for (at, (command, args)) in queue.iter().enumerate() {
+        if at % AHEAD == 0 {
+            prefetch(ctx, &queue[at..]);
+        }
         let begin = out.len();
         if let Err(error) = ctx.run(command, args.as_args(), out) {
             // All of it is run again elsewhere, or not at all.
@@ -79,6 +88,22 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         _ => ctx.end_multi(),
     }
     fits
+}
+
+/// Fetches what the next [`AHEAD`] commands will touch, those of one key.
+fn prefetch(ctx: &Ctx, queue: &[(&'static Command, OwnedArgs)]) {
+    if queue.len() < LEAST_AHEAD {
+        return;
+    }
+    ctx.txn.prefetch(ctx.session().ns, queue.iter().take(AHEAD).filter_map(only_key));
+}
+
+/// The key of a command that has one, and whether it writes.
+fn only_key<'q>((command, args): &'q (&'static Command, OwnedArgs)) -> Option<(&'q [u8], bool)> {
+    match command.route {
+        Route::One(at) => Some((args.as_args().get(at)?, command.has(flags::WRITE))),
+        _ => None,
+    }
 }
 
 fn watch(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

@@ -14,6 +14,7 @@
 //! | [`splitmix`] | numbers that follow from a seed |
 //! | [`sys`] | scheduling of a thread, file limit, write-back of a file, shutdown of a socket |
 //! | [`logging`] | the server's log: where to, how much |
+//! | [`ticks`] | a clock that is cheap to read, for how long things take |
 //! | [`words`] | words of a line, quoted or not |
 //! | [`time`] | wall and monotonic clock |
 
@@ -34,5 +35,6 @@ pub mod scale;
 pub mod sha1;
 pub mod splitmix;
 pub mod sys;
+pub mod ticks;
 pub mod time;
 pub mod words;

@@ -106,6 +106,23 @@ pub fn cpu_time() -> CpuTime {
     CpuTime { system_us: us(usage.ru_stime), user_us: us(usage.ru_utime) }
 }
 
+/// The calling thread's id; 0 where there is no `/proc`.
+pub fn thread_id() -> u32 {
+    let link = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    link.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0)
+}
+
+/// CPU time of a thread of the process, to a hundredth of a second; zero if it has ended.
+pub fn cpu_time_of(thread: u32) -> CpuTime {
+    const TICK_US: u64 = 10_000;
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    // The name, in brackets, may hold spaces; user and system time are the twelfth and thirteenth word behind it.
+    let mut words = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().skip(11);
+    let mut time = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * TICK_US;
+    let (user_us, system_us) = (time(), time());
+    CpuTime { system_us, user_us }
+}
+
 /// Resident memory of the process in bytes; zero where there is no `/proc`.
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -139,6 +156,11 @@ mod tests {
         assert!(resident_bytes() > 1 << 20);
         assert!(machine_memory_bytes() > resident_bytes());
         assert!(cpu_time() != CpuTime::default());
+        let (me, began) = (thread_id(), std::time::Instant::now());
+        while cpu_time_of(me) == CpuTime::default() {
+            assert!(began.elapsed().as_secs() < 60, "a thread that computes takes time");
+        }
+        assert_eq!(cpu_time_of(u32::MAX), CpuTime::default());
         assert!(os_name().starts_with("Linux "), "{}", os_name());
     }
 }

@@ -19,7 +19,7 @@ use super::library::{self, Kept};
 use crate::error::{Error, Result};
 use crate::handler::effects::Ran;
 use crate::handler::keys::{has_others, keys_of};
-use crate::handler::scripts::{Called, Running, Script};
+use crate::handler::scripts::{Called, Of, Running, Script};
 use crate::handler::{Args, Command, Ctx, Effect, OwnedArgs, Reply, Route, flags};
 use crate::lua::{Failure, Limits, Machine, Outcome, Tab, Value};
 use crate::meter;
@@ -143,7 +143,8 @@ pub(super) fn run(
     if result.is_ok() && ctx.session().db != db {
         ctx.alter().select(&db);
     }
-    run.end(result.is_ok(), random);
+    let (of, bytes) = run.end(result.is_ok(), random);
+    ctx.server.scripts.tell_machine(of, bytes);
     result
 }
 
@@ -186,8 +187,8 @@ impl Run<'_> {
     }
 
     /// The machine goes back to its thread. What was cut off is run again, or has left nothing behind: it may have changed its
-    /// library's variables, which is therefore loaded anew.
-    fn end(mut self, whole: bool, random: u64) {
+    /// library's variables, which is therefore loaded anew. What the machine holds is answered.
+    fn end(mut self, whole: bool, random: u64) -> (Of, usize) {
         if let (false, Code::Function { function: (library, _), .. }, Some(kept)) = (whole, self.code, &mut self.kept) {
             kept.forget(&mut self.machine, library.id);
         }
@@ -196,14 +197,18 @@ impl Run<'_> {
                 if !whole {
                     self.machine.set_random(random);
                 }
+                let bytes = self.machine.bytes();
                 library::give_back(self.machine, kept);
+                (Of::Functions, bytes)
             }
             None => {
                 self.machine.reset();
                 if !whole {
                     self.machine.set_random(random);
                 }
+                let bytes = self.machine.bytes();
                 MACHINE.set(Some(self.machine));
+                (Of::Scripts, bytes)
             }
         }
     }

@@ -203,6 +203,7 @@ impl Engine {
             let mut pace = Pace::new();
             for body in self.trash.try_iter().take_while(|_| !self.stopping.load(Ordering::Relaxed)) {
                 body.overlay.free(|| pace.step());
+                self.stats.freed_bodies.fetch_add(1, Ordering::Relaxed);
             }
             std::thread::sleep(FREE_EVERY);
         }

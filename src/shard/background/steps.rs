@@ -211,7 +211,10 @@ impl Flush {
         engine.delete_before(boundary)?;
         engine.io.step("flush.deleted")?;
         engine.stats.flushes.fetch_add(1, Ordering::Relaxed);
-        engine.stats.flush_us.fetch_add(self.began.elapsed().as_micros() as u64, Ordering::Relaxed);
+        let took_us = self.began.elapsed().as_micros() as u64;
+        engine.stats.flush_us.fetch_add(took_us, Ordering::Relaxed);
+        engine.stats.last_flush_us.store(took_us, Ordering::Relaxed);
+        engine.stats.log_base_bytes.store(engine.log.size_bytes(), Ordering::Relaxed);
         engine.stats.last_flush_ms.store(crate::util::time::now_ms(), Ordering::Relaxed);
         Ok(())
     }
@@ -221,7 +224,13 @@ impl Engine {
     /// Brings everything dirty to fjall and deletes the segments that are thereby worthless.
     pub fn flush(&self) -> Result<(), FlushError> {
         let _one = self.flush_lock.lock();
+        let stats = &self.stats;
+        stats.flushed_before.store(stats.flushed_records.load(Ordering::Relaxed), Ordering::Relaxed);
+        stats.flush_since_ms.store(crate::util::time::now_ms(), Ordering::Relaxed);
         let outcome = Flush::begin(self).and_then(|flush| flush.run(self));
+        stats.flush_since_ms.store(0, Ordering::Relaxed);
+        let failed_before = stats.failed_in_a_row.load(Ordering::Relaxed);
+        stats.failed_in_a_row.store(if outcome.is_ok() { 0 } else { failed_before + 1 }, Ordering::Relaxed);
         let why = outcome.as_ref().err().map(FlushError::cause);
         let before = std::mem::replace(&mut *self.flush_failure.lock(), why.clone());
         match &outcome {

@@ -40,6 +40,8 @@ use crate::shard::txn::{Mark, Txn, WriteSet};
 pub const TURN: Duration = Duration::from_millis(100);
 /// The same while the filter of keys is being filled.
 const FILL_TURN: Duration = Duration::from_millis(5);
+/// A sweep that takes longer is counted as such.
+const LONG_SWEEP: Duration = Duration::from_millis(25);
 const FILL_SLICE: usize = 8192;
 const SWEEP_SLICE: usize = 128;
 /// Time that a turn spends on fields at most: the thread has other work.
@@ -96,9 +98,14 @@ impl<'a> Timer<'a> {
 
     /// What is due at its time.
     fn short_turn(&mut self, now_ms: u64) {
-        let turns =
-            [Self::tend_order, Self::collect_staged, Self::expire_table, Self::expire_stored, Self::expire_fields];
-        self.each(&turns, now_ms);
+        self.each(&[Self::tend_order, Self::collect_staged], now_ms);
+        let began = Instant::now();
+        self.each(&[Self::expire_table, Self::expire_stored, Self::expire_fields], now_ms);
+        let took = began.elapsed();
+        self.with_core(|core| {
+            core.stats.sweep_us += took.as_micros() as u64;
+            core.stats.long_sweeps += u64::from(took > LONG_SWEEP);
+        });
     }
 
     /// What reads much, and ingests: it takes as long as the disk does.

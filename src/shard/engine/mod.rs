@@ -82,9 +82,41 @@ pub struct EngineStats {
     pub dropped_tables: AtomicU64,
     pub replayed_records: AtomicU64,
     pub last_flush_ms: AtomicU64,
+    /// How long the last one took.
+    pub last_flush_us: AtomicU64,
+    /// When the running one began, Unix ms; 0 while none runs.
+    pub flush_since_ms: AtomicU64,
+    /// `flushed_records` as it began.
+    pub flushed_before: AtomicU64,
+    /// Flushes that have failed since one has not.
+    pub failed_in_a_row: AtomicU64,
+    /// Bytes of the log after the last flush, or at the start.
+    pub log_base_bytes: AtomicU64,
+    /// Keys at the start, and those in memory that had expired by then.
+    pub loaded_keys: AtomicU64,
+    pub loaded_expired: AtomicU64,
+    /// Big bodies that were freed aside.
+    pub freed_bodies: AtomicU64,
     pub level0_runs: AtomicU64,
     pub level0_runs_max: AtomicU64,
     pub store_reopens: AtomicU64,
+}
+
+/// Flushes, as INFO tells of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Flushing {
+    /// One is asked for and has not begun.
+    pub asked: bool,
+    /// One runs, or is about to.
+    pub running: bool,
+    /// When the running one began, Unix ms; 0 while none runs.
+    pub since_ms: u64,
+    /// Objects that it has brought.
+    pub brought: u64,
+    /// How many there were, and how long the last one took.
+    pub count: u64,
+    /// See `count`.
+    pub last_us: u64,
 }
 
 /// Looks at who waits for the keys of a shard.
@@ -307,6 +339,27 @@ impl Engine {
     /// Whether the last flush failed.
     pub fn flush_fails(&self) -> bool {
         self.flush_failure.lock().is_some()
+    }
+
+    /// What there is to tell of flushes.
+    pub fn flushing(&self) -> Flushing {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let stats = &self.stats;
+        let since_ms = load(&stats.flush_since_ms);
+        let brought = load(&stats.flushed_records).saturating_sub(load(&stats.flushed_before));
+        Flushing {
+            asked: *self.flush_wake.0.lock(),
+            running: self.is_flushing(),
+            since_ms,
+            brought: if since_ms == 0 { 0 } else { brought },
+            count: load(&stats.flushes),
+            last_us: load(&stats.last_flush_us),
+        }
+    }
+
+    /// Big bodies that wait to be freed.
+    pub fn bodies_to_free(&self) -> usize {
+        self.trash.len()
     }
 
     /// Whether a flush is running, or asked for and about to.

@@ -59,6 +59,9 @@ pub struct CoreStats {
     pub blind_writes: u64,
     pub passing_reads: u64,
     pub rests: u64,
+    /// Sweeps of expired keys that took long, and what all took.
+    pub long_sweeps: u64,
+    pub sweep_us: u64,
 }
 
 /// Elements of a body that are freed on the spot.

@@ -111,6 +111,7 @@ impl Engine {
             crate::shard::open::replay::run(self, replay)?;
             crate::shard::open::libraries::load(self)?;
         }
+        self.count_loaded();
         self.set_gate(gate::LOADING, false);
         if self.options.background {
             self.start_threads();
@@ -125,6 +126,18 @@ impl Engine {
             Some(replay) => crate::shard::open::replay::settle(self, replay),
             None => Ok(self.log.last()),
         }
+    }
+
+    /// What INFO tells of the start.
+    fn count_loaded(&self) {
+        let now_ms = crate::util::time::now_ms();
+        for shard in self.shards.iter() {
+            let core = shard.core();
+            let expired = core.expiry.range(..(now_ms, 0)).count() as u64;
+            self.stats.loaded_keys.fetch_add(core.keys(), Ordering::Relaxed);
+            self.stats.loaded_expired.fetch_add(expired, Ordering::Relaxed);
+        }
+        self.stats.log_base_bytes.store(self.log.size_bytes(), Ordering::Relaxed);
     }
 
     /// Starts the log, whose records have all been applied; above all LSNs there were, if its end is lost.

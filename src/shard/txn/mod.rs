@@ -20,6 +20,7 @@ mod commit;
 pub mod elements;
 mod libraries;
 mod order;
+mod prefetch;
 pub mod rest;
 pub mod slices;
 mod strings;
@@ -47,6 +48,7 @@ use crate::shard::memory::table::Index;
 use crate::shard::memory::watched::Watcher;
 use crate::shard::router::{Router, ShardId};
 
+pub use prefetch::AHEAD;
 pub use strings::{BIG_STRING, CHUNK, PassingString};
 
 /// Values up to this length are copied aside for undo; longer ones are moved.

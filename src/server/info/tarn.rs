@@ -1,0 +1,134 @@
+//! What only this server has: parts of the budget, log, store, flushes, waits.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::fact::{Entry, counter, gauge, text};
+
+fn load(counter: &AtomicU64) -> super::fact::Value {
+    counter.load(Ordering::Relaxed).into()
+}
+
+pub(super) const TARN: &[Entry] = &[
+    gauge("tarn_shards", "Shards.", |f| f.server.engine.shards.count().into()),
+    gauge("tarn_net_threads", "Threads that serve connections.", |f| f.server.threads.lock().len().into()),
+    counter("tarn_commands_left_to_others", "Commands left to whoever had one of their shards.", |f| {
+        f.server.total(|thread| thread.left.load(Ordering::Relaxed)).into()
+    }),
+    gauge("tarn_memory_budget", "The memory budget in force, bytes.", |f| f.budget.total_bytes.into()),
+    gauge("tarn_client_buffer_bytes", "Bytes of all connections' buffers.", |f| f.server.buffers.bytes().into()),
+    gauge("tarn_client_buffer_budget", "What they may take.", |f| f.server.buffers.limit().into()),
+    gauge("tarn_commands_waiting_for_memory", "Commands that wait for memory that others have.", |_| {
+        crate::meter::crowd().into()
+    }),
+    gauge("tarn_table_bytes", "Bytes of the objects in memory.", |f| f.memory.tables.into()),
+    gauge("tarn_table_budget", "What they may take.", |f| load(&f.server.engine.table_budget)),
+    gauge("tarn_table_objects", "Objects in memory.", |f| f.shards.table_objects.into()),
+    counter("tarn_evicted_objects", "Clean objects that have left memory.", |f| f.shards.stats.evicted_objects.into()),
+    gauge("tarn_dirty_bytes", "Bytes of changed objects that the store does not have yet.", |f| {
+        f.server.engine.dirty_bytes().into()
+    }),
+    gauge("tarn_dirty_budget", "What they may take before writers wait.", |f| load(&f.server.engine.dirty_budget)),
+    gauge("tarn_dirty_objects", "Changed objects that the store does not have yet.", |f| f.shards.dirty_objects.into()),
+    gauge("tarn_write_delay_us", "Microseconds by which writers are slowed now.", |f| {
+        load(&f.server.engine.write_delay_us)
+    }),
+    gauge("tarn_metadata_cache_bytes", "Bytes of the cache of objects that have left memory.", |f| {
+        f.shards.cold_bytes.into()
+    }),
+    gauge("tarn_metadata_cache_budget", "What it may take.", |f| f.budget.metadata_cache_bytes.into()),
+    gauge("tarn_metadata_cache_entries", "Objects in it.", |f| f.shards.cold_entries.into()),
+    counter("tarn_metadata_cache_hits", "Objects that came back from it.", |f| f.shards.stats.cold_reads.into()),
+    gauge("tarn_block_cache_bytes", "Bytes of the cache of the store's blocks.", |f| {
+        f.server.engine.store.cache_used_bytes().into()
+    }),
+    gauge("tarn_block_cache_budget", "What it may take.", |f| f.server.engine.options.block_cache.into()),
+    gauge("tarn_pinned_bytes", "Bytes of the store's filters and indexes that stay in memory.", |f| {
+        f.store_sum(|partition| partition.pinned_bytes() as u64).into()
+    }),
+    counter("tarn_store_reads", "Objects read from the store.", |f| f.shards.stats.stored_reads.into()),
+    counter("tarn_passing_reads", "Strings that were read without entering memory.", |f| {
+        f.shards.stats.passing_reads.into()
+    }),
+    gauge("tarn_store_reads_waiting", "Reads of the store that are under way.", |f| {
+        f.server.engine.readers.pending().into()
+    }),
+    counter("tarn_rests", "Times that a long command has given its shards back.", |f| f.shards.stats.rests.into()),
+    gauge("tarn_busy_keys", "Keys that long commands hold.", |f| f.shards.busy.into()),
+    gauge("tarn_commands_waiting_for_keys", "Commands that wait for one of these.", |f| f.shards.waiting.into()),
+    gauge("tarn_long_commands_waiting", "Long commands that wait for a thread.", |f| {
+        f.server.engine.long.waiting().into()
+    }),
+    counter("tarn_blind_writes", "Keys overwritten without a look at the store.", |f| {
+        f.shards.stats.blind_writes.into()
+    }),
+    gauge("tarn_blind_keys", "Those of them whose record nobody has looked at yet.", |f| f.shards.blind.into()),
+    gauge("tarn_store_bytes", "Bytes of the store on disk.", |f| f.store_sum(|p| p.disk_bytes()).into()),
+    gauge("tarn_compactions_running", "Compactions that run.", |f| f.server.engine.store.active_compactions().into()),
+    gauge("tarn_compactions_ok", "Whether compactions go on.", |f| f.server.engine.store_failure().is_none().into()),
+    gauge("tarn_level0_runs", "Runs of records that wait to be merged.", |f| load(&f.server.engine.stats.level0_runs)),
+    gauge("tarn_level0_runs_max", "The same of the partition that has most.", |f| {
+        load(&f.server.engine.stats.level0_runs_max)
+    }),
+    counter("tarn_store_reopens", "Times that the store was opened again.", |f| {
+        load(&f.server.engine.stats.store_reopens)
+    }),
+    gauge("tarn_dead_bytes", "Bytes of the store that are known to be dead.", |f| {
+        f.store_sum(|partition| partition.dead_bytes()).into()
+    }),
+    counter("tarn_compactions_of_dead", "Compactions for the sake of what is dead.", |f| {
+        load(&f.server.engine.stats.compactions)
+    }),
+    counter("tarn_dropped_tables", "Tables dropped as all in them was dead.", |f| {
+        load(&f.server.engine.stats.dropped_tables)
+    }),
+    gauge("tarn_garbage_queue", "Removed collections whose elements are still in the store.", |f| {
+        f.shards.garbage.into()
+    }),
+    gauge("tarn_dead_namespaces", "Flushed databases whose records are still in the store.", |f| {
+        f.shards.dead_namespaces.into()
+    }),
+    gauge("tarn_log_bytes", "Bytes of the log.", |f| f.log.size_bytes.into()),
+    gauge("tarn_log_limit", "Bytes of the log at which a flush begins.", |f| load(&f.server.engine.log_limit)),
+    gauge("tarn_log_segments", "Files of the log.", |f| f.log.segments.into()),
+    counter("tarn_log_last_lsn", "Number of the last commit.", |f| f.log.last.into()),
+    counter("tarn_log_written_lsn", "The last one that was written.", |f| f.log.written.into()),
+    counter("tarn_log_synced_lsn", "The last one that is known to be on disk.", |f| f.log.synced.into()),
+    gauge("tarn_log_refuses", "Whether the log takes no writes.", |f| (!f.server.engine.log.is_healthy()).into()),
+    counter("tarn_flushes", "Flushes.", |f| load(&f.server.engine.stats.flushes)),
+    gauge("tarn_flush_running", "Whether a flush is running.", |f| f.server.engine.is_flushing().into()),
+    counter("tarn_flush_usec", "Microseconds that flushes took.", |f| load(&f.server.engine.stats.flush_us)),
+    counter("tarn_flushed_records", "Objects that they have brought.", |f| {
+        load(&f.server.engine.stats.flushed_records)
+    }),
+    counter("tarn_flush_errors", "Flushes that have failed.", |f| load(&f.server.engine.stats.flush_errors)),
+    counter("tarn_replayed_records", "Records of the log that were replayed at the start.", |f| {
+        load(&f.server.engine.stats.replayed_records)
+    }),
+    gauge("tarn_backup_running", "Whether a backup is being made.", |f| {
+        f.server.engine.backups.running().is_some().into()
+    }),
+    text("tarn_backup_name", |f| {
+        f.server.engine.backups.running().map(|running| running.name).unwrap_or_default().into()
+    }),
+    gauge("tarn_backup_bytes", "Bytes that the last backup has to copy or link, and to read.", |f| {
+        load(&f.server.engine.backups.total_bytes)
+    }),
+    gauge("tarn_backup_bytes_done", "Those of them that it has.", |f| load(&f.server.engine.backups.done_bytes)),
+    gauge("tarn_backup_held_usec", "Microseconds for which no flush could begin on its account.", |f| {
+        load(&f.server.engine.backups.held_us)
+    }),
+    text("tarn_backup_last_name", |f| f.server.engine.backups.last().map(|last| last.name).unwrap_or_default().into()),
+    gauge("tarn_backup_last_time", "When the last backup ended, Unix seconds.", |f| {
+        f.server.engine.backups.last().map_or(0, |last| last.ended_ms / 1000).into()
+    }),
+    gauge("tarn_backup_last_ok", "Whether it was made.", |f| {
+        f.server.engine.backups.last().is_none_or(|last| last.failure.is_none()).into()
+    }),
+    text("tarn_backup_last_error", |f| {
+        f.server.engine.backups.last().and_then(|last| last.failure).unwrap_or_default().into()
+    }),
+    gauge("tarn_namespaces_with_keys", "Databases and namespaces that have keys.", |f| f.keys.len().into()),
+    gauge("tarn_named_namespaces_with_keys", "Those of them that have a name.", |f| {
+        f.keys.keys().filter(|name| crate::util::num::parse_u64(name).is_none()).count().into()
+    }),
+];
