@@ -40,6 +40,18 @@ pub enum Invocation {
         /// Also repair what can be.
         repair: bool,
     },
+    /// Rewrite a data directory without what is dead in it.
+    Compact {
+        /// The data directory.
+        dir: PathBuf,
+    },
+    /// Give a data directory another number of shards.
+    Reshard {
+        /// The data directory.
+        dir: PathBuf,
+        /// The number.
+        shards: u16,
+    },
     /// Ask a server about backups.
     Backup {
         /// The server.
@@ -104,7 +116,8 @@ impl From<LoadError> for Stop {
     disable_help_subcommand = true,
     override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR\n       \
                       tarn backup [--host HOST] [--port PORT] create NAME | list | delete NAME\n       \
-                      tarn restore NAME | DIR --dir DATA\n       tarn -v"
+                      tarn restore NAME | DIR --dir DATA\n       tarn compact DIR\n       \
+                      tarn reshard DIR --shards N\n       tarn -v"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -134,6 +147,20 @@ enum Task {
         server: RemoteServer,
         #[command(subcommand)]
         ask: BackupTask,
+    },
+    /// Rewrite a data directory that no server has open, without what is dead in it.
+    Compact {
+        /// The data directory.
+        dir: PathBuf,
+    },
+    /// Divide the keys of a data directory that no server has open among another number of shards. The old directory stays beside
+    /// it, as DIR.before-reshard.
+    Reshard {
+        /// The data directory.
+        dir: PathBuf,
+        /// From 1 to 1024; four for each core is what a new directory gets.
+        #[arg(long, value_name = "N")]
+        shards: u16,
     },
     /// Make a data directory of a backup, for a server to be started on.
     Restore {
@@ -197,6 +224,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
     let cli = Cli::from_arg_matches(&matches).map_err(Stop::Usage)?;
     match cli.task {
         Some(Task::Check { repair, dir }) => Ok(Invocation::Check { dir, repair }),
+        Some(Task::Compact { dir }) => Ok(Invocation::Compact { dir }),
+        Some(Task::Reshard { dir, shards }) => Ok(Invocation::Reshard { dir, shards }),
         Some(Task::Backup { server, ask }) => Ok(Invocation::Backup { server, ask }),
         Some(Task::Restore { backup, backup_dir, dir }) => Ok(Invocation::Restore { backup, backup_dir, dir }),
         None => {

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`cli`] | the command line of the binary |
-//! | [`offline`] | what is done to a data directory that no server has open: check, restore; and `tarn backup` |
+//! | [`offline`] | what is done to a data directory that no server has open: check, compact, reshard, restore; `tarn backup` |
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |

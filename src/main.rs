@@ -11,6 +11,8 @@ fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok(Invocation::Serve(config)) => tarn::boot::serve(config),
         Ok(Invocation::Check { dir, repair }) => tarn::offline::check::run(&dir, repair),
+        Ok(Invocation::Compact { dir }) => tarn::offline::compact::run(&dir),
+        Ok(Invocation::Reshard { dir, shards }) => tarn::offline::reshard::run(&dir, shards),
         Ok(Invocation::Backup { server, ask }) => tarn::offline::remote::run(&server, &ask),
         Ok(Invocation::Restore { backup, backup_dir, dir }) => {
             tarn::offline::restore::run(&backup, backup_dir.as_deref(), &dir)

@@ -60,6 +60,16 @@ pub fn run(dir: &Path, repair: bool) -> ExitCode {
     }
 }
 
+/// Whether all of a directory is well; says what is not.
+pub(super) fn is_whole(dir: &Path) -> Result<bool, Failure> {
+    let mut said = String::new();
+    let whole = check(dir, false, &mut |line| said += &format!("{line}\n"))?;
+    if !whole {
+        let _ = write!(std::io::stderr(), "{said}");
+    }
+    Ok(whole)
+}
+
 /// Whether all is well now.
 fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
     let Some(superblock) = Superblock::load(dir)? else {
