@@ -32,7 +32,7 @@ use crate::handler::Server;
 use crate::handler::server::Shutdown;
 use crate::log::{Io, RealIo};
 use crate::net::listen::{self, Workers};
-use crate::server::config::RESERVED_FILES;
+use crate::server::config::reserved_files;
 use crate::shard::Engine;
 use crate::shard::engine::{EngineOptions, gate};
 use crate::util::{alloc, logging, scale, sys, time};
@@ -94,12 +94,14 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
 
 /// Raises the limit of open files, or else lowers `maxclients`.
 fn limit_clients(config: &Config) -> Result<(), Failure> {
-    let asked = config.settings().maxclients as u64;
-    let limit = sys::raise_file_limit(asked + RESERVED_FILES);
-    if limit >= asked + RESERVED_FILES {
+    let settings = config.settings();
+    let asked = settings.maxclients as u64;
+    let reserved = reserved_files(&settings);
+    let limit = sys::raise_file_limit(asked + reserved);
+    if limit >= asked + reserved {
         return Ok(());
     }
-    let most = limit - RESERVED_FILES.min(limit / 2);
+    let most = limit - reserved.min(limit / 2);
     if most < asked {
         tracing::warn!(limit, asked, maxclients = most, "maxclients lowered, as the limit of open files is too low");
         config.set(&[("maxclients", most.max(1).to_string())])?;
@@ -153,7 +155,9 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
     let mut signals = Signals::new()?;
     let listeners = listen::bind(server)?;
     if listeners.is_empty() {
-        return Err("nothing to listen on: port is 0, or bind is empty, and there is no unixsocket".into());
+        return Err(
+            "nothing to listen on: port and tls-port are 0, or bind is empty, and there is no unixsocket".into()
+        );
     }
     let _pid_file = settings.pidfile.as_deref().map(PidFile::write).transpose()?;
     let workers = Workers::start(server, threads);
@@ -242,6 +246,9 @@ fn replay(server: &Arc<Server>) -> oneshot::Receiver<Result<(), String>> {
 fn announce(server: &Server, settings: &Settings) {
     for bind in settings.bind.iter().filter(|_| settings.port != 0) {
         tracing::info!(address = %bind.host, port = settings.port, "Ready to accept connections tcp");
+    }
+    for bind in settings.bind.iter().filter(|_| settings.tls.port != 0) {
+        tracing::info!(address = %bind.host, port = settings.tls.port, "Ready to accept connections tls");
     }
     if let Some(path) = &settings.unixsocket {
         tracing::info!(path = %path.display(), "Ready to accept connections unix");

@@ -12,6 +12,7 @@
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
 //! | [`types`] | one file a data type: command functions and their rows |
 //! | [`handler`] | the contract between those who run commands and the functions: row, table, keys, context, session |
+//! | [`tls`] | what TLS is spoken with: certificates, authorities, ciphers, sessions; no I/O but of files |
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
 //! | [`resp`] | requests in (an incremental parser), replies out in RESP2 and RESP3 |
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
@@ -43,6 +44,7 @@ pub mod resp;
 pub mod server;
 pub mod shard;
 pub mod store;
+pub mod tls;
 pub mod types;
 pub mod util;
 

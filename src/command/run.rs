@@ -366,7 +366,7 @@ fn run_here(
             }
             // Whoever runs it next finds out for which key it waits.
             Err(Again::Free) => break,
-            Err(Again::Elsewhere | Again::Alone | Again::Long) => {}
+            Err(Again::Elsewhere | Again::Alone | Again::Long | Again::InVain(_)) => {}
         }
         runs += 1;
         if !set.reads.is_content() {
@@ -449,6 +449,8 @@ enum Again {
     Long,
     /// Once a key is let go.
     Free,
+    /// Once a key for which it has waited holds something for it.
+    InVain(Lsn),
     /// Once a key holds what this says; the reply waits for the log to get there.
     Waits(Box<Wait>, Lsn),
 }

@@ -24,6 +24,7 @@ use crate::config::classes::Classes;
 use crate::log::Lsn;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Kind;
+use crate::shard::txn::Found;
 use crate::shard::txn::changes::{Before, Swept, SweptKey};
 
 /// An event.
@@ -141,7 +142,9 @@ pub use all::*;
 pub(super) struct Telling {
     /// The classes that are on.
     classes: Classes,
-    /// Where the command began, or where it last told of a key.
+    /// Where the command began.
+    began: crate::shard::txn::Mark,
+    /// The same, or where it last told of a key.
     from: crate::shard::txn::Mark,
     /// What happens instead of the row's event.
     instead: Option<&'static [Event]>,
@@ -151,7 +154,7 @@ impl Telling {
     /// A command begins, and some classes are on.
     #[cold]
     pub(super) fn new(classes: Classes) -> Box<Telling> {
-        Box::new(Telling { classes, from: Default::default(), instead: None })
+        Box::new(Telling { classes, began: Default::default(), from: Default::default(), instead: None })
     }
 }
 
@@ -234,7 +237,7 @@ impl Ctx<'_, '_> {
         let telling = self.telling.as_mut().zip(part);
         telling.map(|(telling, from)| {
             let classes = telling.classes;
-            std::mem::replace(&mut **telling, Telling { classes, from, instead: None })
+            std::mem::replace(&mut **telling, Telling { classes, began: from, from, instead: None })
         })
     }
 
@@ -268,6 +271,11 @@ impl Ctx<'_, '_> {
         self.telling.as_mut().map_or(here, |telling| std::mem::replace(&mut telling.from, here))
     }
 
+    /// The object of a key, if the command has changed it.
+    fn changed(&self, ns: NsId, key: &[u8]) -> Option<Found> {
+        self.telling.as_ref().and_then(|telling| self.txn.changed_last(ns, key, &telling.began))
+    }
+
     #[cold]
     fn tell_all(&mut self, command: &Command) {
         self.tell_missed();
@@ -294,7 +302,7 @@ impl Ctx<'_, '_> {
     #[cold]
     fn tell_one(&mut self, event: &'static Event, key: &[u8]) {
         self.tell_missed();
-        let (found, from) = (self.txn.changed_last(self.session.ns, key), self.told());
+        let (found, from) = (self.changed(self.session.ns, key), self.told());
         let (kind, before) = match found {
             Some(found) => (self.txn.object(found).kind, self.txn.before(found, &from)),
             None if event.yields => return,
@@ -340,7 +348,7 @@ impl Ctx<'_, '_> {
     #[cold]
     fn tell_put_somewhere(&mut self, db: &[u8], ns: NsId, key: &[u8], events: &[(&Event, &[u8], &[u8])]) {
         self.tell_missed();
-        let Some(found) = self.txn.changed_last(ns, key) else { return };
+        let Some(found) = self.changed(ns, key) else { return };
         let from = self.told();
         let (now, before) = (self.txn.object(found).kind, self.txn.before(found, &from));
         if before == Before::Expired {
@@ -362,7 +370,7 @@ impl Ctx<'_, '_> {
             return;
         }
         self.tell_missed();
-        let (found, from) = (self.txn.changed_last(self.session.ns, key), self.told());
+        let (found, from) = (self.changed(self.session.ns, key), self.told());
         match found.map_or(Before::Absent, |found| self.txn.before(found, &from)) {
             Before::Live(was) if events[0].replaces => self.tell_replaced(key, was, Kind::String),
             Before::Live(_) => {}

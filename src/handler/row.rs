@@ -331,7 +331,19 @@ impl Command {
     /// The row that decides about a call: the subcommand's where there is one.
     pub fn resolve(&'static self, sub: Option<&[u8]>) -> &'static Command {
         let Some(sub) = sub.filter(|_| !self.subcommands.is_empty()) else { return self };
-        self.subcommands.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(sub)).unwrap_or(self)
+        self.subcommand(sub).unwrap_or(self)
+    }
+
+    /// The same, or nothing where the word is none of its subcommands'.
+    pub fn resolve_known(&'static self, sub: Option<&[u8]>) -> Option<&'static Command> {
+        match sub.filter(|_| !self.subcommands.is_empty()) {
+            Some(sub) => self.subcommand(sub),
+            None => Some(self),
+        }
+    }
+
+    fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
+        self.subcommands.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// Whether all of these flags are set.

@@ -104,7 +104,7 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Err(Error::Cold);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
-    let mut walker = Walker::new(ctx, &prefix, many && ctx.session().multi.is_none());
+    let mut walker = Walker::new(ctx, &prefix, many && ctx.may_wait());
     let (next, keys) = scan_shards(&mut walker, &mut ctx.txn.lease, cursor, &options)?;
     ctx.txn.need = walker.need;
     out.array(2);
@@ -180,13 +180,17 @@ fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::matching(&args[1]);
     let (ns, shards) = (ctx.ns(), shards_of(&options, ctx.txn.router));
     ctx.txn.saw_all();
-    let whole = ctx.txn.lease.len() >= shards.len();
+    let whole = shards.clone().all(|shard| ctx.txn.lease.binary_search_by_key(&shard, |core| core.shard).is_ok());
     let little = whole && ctx.txn.lease.iter().map(|core| cost(core, ns)).sum::<usize>() <= IN_PLACE.get();
     if !ctx.txn.may_block() && (!little || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
     }
+    let in_steps = !little && ctx.may_wait();
+    if !in_steps && !whole {
+        return Err(Error::Undeclared);
+    }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
-    let mut walker = Walker::new(ctx, &prefix, !little && ctx.session().multi.is_none());
+    let mut walker = Walker::new(ctx, &prefix, in_steps);
     let mark = out.defer_array();
     let mut count = 0;
     for shard in shards {

@@ -14,18 +14,20 @@
 
 use std::sync::Arc;
 
+use super::Again as RunAgain;
 use super::posted::{Place, Request};
 use crate::error::Error;
-use crate::handler::Server;
 use crate::handler::buffers::Away;
 use crate::handler::effects::Wait;
 use crate::handler::session::{Waiting, bits};
+use crate::handler::{Reply, Server};
 use crate::log::Lsn;
 use crate::shard::actor::{Job, Lease};
 use crate::shard::memory::blocked::{Again, Due, End, Next, Parked, Waiter};
 use crate::shard::memory::core::Core;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::table::table_hash;
+use crate::shard::txn::{Txn, WriteSet};
 use crate::util::scale::Scaled;
 use crate::util::time::now_ms;
 
@@ -80,12 +82,10 @@ fn remove(core: &mut Core, waiter: &Arc<Waiter>, key: &[u8], have_others_looked_
 impl Request {
     /// Has it wait, for the first time or again.
     pub(super) fn wait(mut self, what: Wait, need: Lsn, lease: &mut Lease<'_>) {
-        let server = self.server.clone();
-        if let Some(waits) = &mut self.waits {
-            waits.need = waits.need.max(need);
-            let waiter = waits.waiter.clone();
-            return self.wait_as(&server, &waiter, lease);
+        if self.waits.is_some() {
+            return self.wait_again(need, lease);
         }
+        let server = self.server.clone();
         let Wait { keys, kind, hears_all, until_ms, whole, args } = what;
         let mut keys: Vec<_> = keys.into_iter().map(|key| (server.engine.router.shard_of(&key), key)).collect();
         keys.sort_unstable();
@@ -118,6 +118,42 @@ impl Request {
             Again::Run(parked) => request(parked, |request| request.post(Place::Here)),
             Again::End(parked, end) => request(parked, |request| request.end(server, end, lease)),
         }
+    }
+
+    /// What becomes of a command that has failed. One that was served, and met a key of another kind, goes on to wait if none of its keys
+    /// is of its own: such a key wakes nobody. Of a key that is not at hand nothing is known, nor has it been looked at.
+    pub(super) fn was_refused<'e>(
+        &self,
+        lease: Lease<'e>,
+        reply: &Reply,
+        (set, may_block): (&mut WriteSet, bool),
+        need: Lsn,
+    ) -> (Lease<'e>, Result<(Lsn, bool), RunAgain>) {
+        let refused = reply.as_slice().starts_with(b"-WRONGTYPE ");
+        let Some(waiter) = self.waits.as_ref().map(|waits| &waits.waiter).filter(|waiter| refused && !waiter.hears_all)
+        else {
+            return (lease, Ok((need, true)));
+        };
+        let mut txn = Txn::new(lease, &self.server.engine.router, set, self.now_ms, may_block);
+        let mut verdict = Err(RunAgain::InVain(need));
+        for (_, key) in &waiter.keys {
+            match txn.find(self.session.ns, key) {
+                Ok(Some(found)) if txn.object(found).kind == waiter.kind => verdict = Ok((need, true)),
+                Ok(_) | Err(Error::Undeclared) => continue,
+                // Only the store can tell.
+                Err(_) => verdict = Err(RunAgain::Elsewhere),
+            }
+            break;
+        }
+        (std::mem::take(&mut txn.lease), verdict)
+    }
+
+    /// Has one wait again that was served in vain.
+    pub(super) fn wait_again(mut self, need: Lsn, lease: &mut Lease<'_>) {
+        let Some(waits) = &mut self.waits else { return };
+        waits.need = waits.need.max(need);
+        let (server, waiter) = (self.server.clone(), waits.waiter.clone());
+        self.wait_as(&server, &waiter, lease);
     }
 
     /// Why its wait is to end, if that was said while it was on its way to be served.

@@ -229,6 +229,14 @@ impl Request {
         let (mut lease, result) =
             under_lease(&server, &mut self.session, self.row, call, lease, buffers, &mut reply, may);
         drop(running);
+        let result = match result {
+            Ok((need, true)) => {
+                let verdict;
+                (lease, verdict) = self.was_refused(lease, &reply, (&mut set, !here), need);
+                verdict
+            }
+            result => result,
+        };
         if let Err(Again::Free) = result {
             return self.wait_for_key(lease, place);
         }
@@ -247,6 +255,7 @@ impl Request {
                 self.finish(reply, need, failed, effects.take());
             }
             Err(Again::Waits(what, need)) => self.wait(*what, need, &mut lease),
+            Err(Again::InVain(need)) => self.wait_again(need, &mut lease),
             Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
             Err(Again::Elsewhere) => {
                 want_rest(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);

@@ -31,7 +31,7 @@ pub(super) fn to_lua(machine: &mut Machine, reply: &[u8]) -> Option<Value> {
         let number = |line: &[u8]| std::str::from_utf8(line).ok().and_then(|text| text.parse::<i64>().ok());
         let mut value = match kind {
             b'+' => wrapped(machine, "ok", line)?,
-            b'-' => error_table(machine, line)?,
+            b'-' => error_table(machine, line, true)?,
             b':' => Value::Number(number(line)? as f64),
             b'$' | b'=' => match usize::try_from(number(line)?) {
                 Ok(len) => {
@@ -122,11 +122,14 @@ fn verbatim(machine: &mut Machine, text: &[u8]) -> Option<Value> {
     around(machine, "verbatim_string", inner).map(Value::Table)
 }
 
-/// What `redis.pcall` answers for an error: its text, which the statistics have counted by now.
-pub(super) fn error_table(machine: &mut Machine, text: &[u8]) -> Option<Value> {
+/// What `redis.pcall` answers for an error: its text. `counted`: the statistics have counted it by now.
+pub(super) fn error_table(machine: &mut Machine, text: &[u8], counted: bool) -> Option<Value> {
     let tab = machine.table(0, 2)?;
     let (name, text) = (machine.string(b"err")?, machine.string(text)?);
     machine.set(tab, name, text)?;
+    if !counted {
+        return Some(Value::Table(tab));
+    }
     let name = machine.string(b"ignore_error_stats_update")?;
     machine.set(tab, name, Value::Bool(true))?;
     Some(Value::Table(tab))

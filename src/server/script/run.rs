@@ -327,25 +327,29 @@ impl Run<'_> {
                 value if self.machine.write_text(*value, &mut text) => {}
                 _ => {
                     const WRONG: &[u8] = b"ERR Lua redis lib command arguments must be strings or integers";
-                    return self.fail(WRONG, protected);
+                    return self.fail_uncalled(WRONG, protected);
                 }
             }
             args.push(&text);
         }
         let args = args.as_args();
         if args.is_empty() {
-            return self.fail(b"ERR Please specify at least one argument for this redis lib call", protected);
+            const NONE: &[u8] = b"ERR Please specify at least one argument for this redis lib call";
+            return self.fail_uncalled(NONE, protected);
         }
-        let Some((_, container)) = ctx.server.table.find(&args[0]) else {
+        let Some(row) = ctx.server.table.find(&args[0]).and_then(|(_, container)| container.resolve_known(args.get(1)))
+        else {
             return self.fail(b"ERR Unknown Redis command called from script", protected);
         };
-        let row = container.resolve(args.get(1));
         if let Err(error) = self.allows(ctx, row, args) {
             return self.fail(error.text().as_bytes(), protected);
         }
         if !self.has_declared(row, args) {
             // Nobody holds what it looks at now: from here on nobody comes in between.
             ctx.txn.stay();
+        }
+        if !has_shards(ctx, row, args) {
+            return Err(Error::Undeclared);
         }
         let mut reply = Reply::new(self.resp);
         ctx.run(row, args, &mut reply)?;
@@ -401,12 +405,34 @@ impl Run<'_> {
 
     /// The script's call fails with this text.
     pub(super) fn fail(&mut self, text: &[u8], protected: bool) -> Result {
+        self.fail_as(text, protected, true)
+    }
+
+    /// The same of a call that names no command.
+    fn fail_uncalled(&mut self, text: &[u8], protected: bool) -> Result {
+        self.fail_as(text, protected, false)
+    }
+
+    fn fail_as(&mut self, text: &[u8], protected: bool, counted: bool) -> Result {
         if !protected {
             return fail(&mut self.machine, text);
         }
-        let table = error_table(&mut self.machine, text).ok_or(NO_ROOM)?;
+        let table = error_table(&mut self.machine, text, counted).ok_or(NO_ROOM)?;
         self.machine.answer(&[table]);
         Ok(())
+    }
+}
+
+/// Whether a command that its keys do not lead to their shards has those that it goes through. Others find out by themselves.
+fn has_shards(ctx: &Ctx, row: &Command, args: Args<'_>) -> bool {
+    let shards = match row.route {
+        Route::All => None,
+        Route::By(by) => by(ctx.server, ctx.session(), args),
+        Route::None | Route::One(_) | Route::Keys => return true,
+    };
+    match shards {
+        None => ctx.txn.lease.len() == ctx.txn.router.shards(),
+        Some(shards) => shards.iter().all(|shard| ctx.txn.lease.binary_search_by_key(shard, |core| core.shard).is_ok()),
     }
 }
 
@@ -439,7 +465,7 @@ pub(super) fn cause(machine: &mut Machine, failure: &Failure) -> (Vec<u8>, Optio
 /// What the host was called for fails with this text, which is told with the place of the call.
 pub(super) fn fail(machine: &mut Machine, text: &[u8]) -> Result {
     let place = machine.caller();
-    let table = error_table(machine, text).ok_or(NO_ROOM)?;
+    let table = error_table(machine, text, true).ok_or(NO_ROOM)?;
     if let (Value::Table(tab), Some((source, line))) = (table, place) {
         let fields = [("source", machine.string(&source)), ("line", Some(Value::Number(f64::from(line))))];
         for (name, value) in fields {

@@ -91,13 +91,14 @@ impl Txn<'_, '_> {
         touched.map(|(found, _)| *found).filter(|found| seen.insert((found.at, found.index))).collect()
     }
 
-    /// The object of a key that was changed just now.
-    pub fn changed_last(&self, ns: NsId, key: &[u8]) -> Option<Found> {
+    /// The object of a key, if it was changed since a mark.
+    pub fn changed_last(&self, ns: NsId, key: &[u8], mark: &Mark) -> Option<Found> {
         let is_its = |found: &Found| {
             let object = self.object(*found);
             object.ns == ns && object.key() == key
         };
-        self.set.touched.iter().rev().map(|(found, _)| *found).find(is_its)
+        let touched = self.set.touched[mark.touched.min(self.set.touched.len())..].iter();
+        touched.rev().map(|(found, _)| *found).find(is_its)
     }
 
     /// What a changed object was at a mark.

@@ -132,6 +132,8 @@ fn xsetid(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     // 0-0 says nothing.
     stream.max_deleted = max_deleted.filter(|id| *id != MIN).unwrap_or(stream.max_deleted);
     stream.save(ctx);
+    // Also where all of it was so before.
+    ctx.tell(&events::XSETID, &args[1]);
     out.ok();
     Ok(())
 }
@@ -146,7 +148,7 @@ pub const COMMANDS: &[Command] = &[
              [field value ...]",
             "O(1), and O(N) for trimming N entries",
         ),
-    Command::new("xsetid", xsetid, -3, flags::WRITE | flags::DENYOOM | flags::FAST, Group::Stream).tells(&events::XSETID)
+    Command::new("xsetid", xsetid, -3, flags::WRITE | flags::DENYOOM | flags::FAST, Group::Stream)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("5.0.0", "Sets the last id of a stream.")
         .syntax("key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]", "O(1)"),

@@ -160,7 +160,7 @@ fn xread(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         }
         let stream = Stream::find(ctx, key)?;
         let after = match (after, &stream) {
-            (b"$", stream) => stream.map_or(MIN, |stream| stream.last),
+            (LAST, stream) => stream.map_or(MIN, |stream| stream.last),
             (b"+", Some(stream)) => stream.last_entry(ctx)?.and_then(id::previous).unwrap_or(MIN),
             (b"+", None) => MIN,
             (b">", _) => {
@@ -186,7 +186,7 @@ fn xread(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         }
     }
     if !header.finish(out) {
-        let last = read.pairs().any(|(_, after)| after == b"$").then(|| pinned(args, &ids));
+        let last = read.pairs().any(|(_, after)| after == LAST).then(|| pinned(args, &ids));
         if !read.wait(ctx, last) {
             out.nil_array();
         }
@@ -194,11 +194,15 @@ fn xread(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// The arguments with these ids at their end.
+/// The id that stands for the last one of a stream, as it is when the command begins to wait.
+const LAST: &[u8] = b"$";
+
+/// The arguments with what `$` stands for in its place; these are the ids at their end.
 fn pinned(args: Args<'_>, ids: &[StreamId]) -> OwnedArgs {
     let ids: SmallVec<[_; 4]> = ids.iter().map(|id| id::IdText::new(*id)).collect();
-    let before = args.len() - ids.len();
-    args.iter().take(before).chain(ids.iter().map(|id| id.as_bytes())).collect()
+    let (before, texts) = (args.len() - ids.len(), args.slice(args.len() - ids.len()));
+    let ids = ids.iter().zip(texts.iter()).map(|(id, text)| if text == LAST { id.as_bytes() } else { text });
+    args.iter().take(before).chain(ids).collect()
 }
 
 fn xreadgroup(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
