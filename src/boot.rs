@@ -34,7 +34,7 @@ use crate::log::{Io, RealIo};
 use crate::net::listen::{self, Workers};
 use crate::server::config::reserved_files;
 use crate::shard::Engine;
-use crate::shard::engine::{EngineOptions, gate};
+use crate::shard::engine::gate;
 use crate::util::{alloc, logging, scale, sys, time};
 
 /// Time between two samples of the rates that INFO shows.
@@ -82,7 +82,7 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
         dir = %settings.dir.display(),
         "tarn starts"
     );
-    let engine = Engine::open(io, engine_options(&settings, &budget))?;
+    let engine = Engine::open(io, budget.engine_options(&settings))?;
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
     _ = server.engine.make_library.set(crate::server::script::library::stored);
     server.buffers.set_limit(budget.clients_bytes);
@@ -107,23 +107,6 @@ fn limit_clients(config: &Config) -> Result<(), Failure> {
         config.set(&[("maxclients", most.max(1).to_string())])?;
     }
     Ok(())
-}
-
-fn engine_options(settings: &Settings, budget: &Budget) -> EngineOptions {
-    EngineOptions {
-        dir: settings.dir.clone(),
-        shards: u16::try_from(settings.shards).ok().filter(|shards| *shards > 0),
-        databases: settings.databases,
-        fsync: settings.appendfsync.into(),
-        table_budget: budget.tables_bytes as usize,
-        dirty_budget: budget.dirty_bytes as usize,
-        cold_budget: budget.metadata_cache_bytes as usize,
-        block_cache: budget.block_cache_bytes as usize,
-        log_limit: budget.log_max_bytes,
-        flush_threads: crate::shard::engine::background_threads(),
-        nice: settings.background_nice,
-        background: true,
-    }
 }
 
 /// The file with the process id. It is removed at the end, unless it has become that of another server.

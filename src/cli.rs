@@ -10,7 +10,8 @@
 //! | `--name --x` | the first word after a bare name is always its value |
 //! | `--save --x …`, `--save` at the end | the line `save ""` |
 //!
-//! `tarn check [--repair] DIR` looks at a data directory instead, and so on: [`Task`] has them. Clap knows these and `--help`; the directives
+//! `tarn check [--repair] DIR` looks at a data directory instead, `tarn import FILE…` makes one, and so on: [`Task`] has them. Clap
+//! knows these and `--help`; the directives
 //! are one list to it, as they come from the table of [`crate::config`], not from here. `-v` or `--version` alone are
 //! answered in redis-server's form.
 
@@ -23,6 +24,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, LoadError, Source, template};
+use crate::migrate::export::Export;
+use crate::migrate::import::Import;
+use crate::offline::remote::{BackupTask, RemoteServer};
+use crate::rdb::file::writer::For;
 
 /// The version in the form of redis-server's, which tools take apart.
 const VERSION: &str =
@@ -40,6 +45,10 @@ pub enum Invocation {
         /// Also repair what can be.
         repair: bool,
     },
+    /// Make a data directory of files of Redis or Valkey.
+    Import(Import),
+    /// Make a file for Redis or Valkey of a data directory.
+    Export(Export),
     /// Rewrite a data directory without what is dead in it.
     Compact {
         /// The data directory.
@@ -115,9 +124,10 @@ impl From<LoadError> for Stop {
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
     override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR\n       \
+                      tarn compact DIR\n       tarn reshard DIR --shards N\n       \
                       tarn backup [--host HOST] [--port PORT] create NAME | list | delete NAME\n       \
-                      tarn restore NAME | DIR --dir DATA\n       tarn compact DIR\n       \
-                      tarn reshard DIR --shards N\n       tarn -v"
+                      tarn restore NAME | DIR --dir DATA\n       tarn import FILE... [--dir DIR]\n       \
+                      tarn export FILE [--for SERVER] [--dir DIR]\n       tarn -v"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -174,40 +184,59 @@ enum Task {
         #[arg(long, value_name = "DATA")]
         dir: PathBuf,
     },
+    /// Make a data directory of what files of Redis or Valkey hold. It takes the place of what is there once all of it is on
+    /// disk: whatever happens before leaves everything as it was.
+    Import {
+        /// dump.rdb, an AOF, its manifest, or the folder that holds that; read one after the other.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// The data directory.
+        #[arg(long, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+        /// Replace the data that the directory holds.
+        #[arg(long)]
+        replace: bool,
+        /// Leave out keys whose values only a module can read.
+        #[arg(long)]
+        skip_modules: bool,
+        /// Shards of the directory [default: as a server would].
+        #[arg(long)]
+        shards: Option<u16>,
+        /// Databases that may be among what is imported.
+        #[arg(long, default_value_t = 16)]
+        databases: u32,
+        /// Memory that the import may take, as 2gb [default: half of the machine's].
+        #[arg(long)]
+        maxmemory: Option<String>,
+    },
+    /// Write dump.rdb of a data directory that no server has open; what the servers it is for cannot have is named.
+    Export {
+        /// The file.
+        file: PathBuf,
+        /// Whose it is: redis-7.0, redis-8.2 or valkey-9.
+        #[arg(long = "for", value_name = "SERVER", default_value = "redis-8.2", value_parser = target)]
+        target: For,
+        /// The data directory.
+        #[arg(long, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+        /// Memory that the export may take, as 2gb [default: half of the machine's].
+        #[arg(long)]
+        maxmemory: Option<String>,
+    },
 }
 
-/// A server that is asked. The password may stand in REDISCLI_AUTH instead.
-#[derive(Debug, Clone, clap::Args)]
-pub struct RemoteServer {
-    /// Its host.
-    #[arg(long, default_value = "127.0.0.1")]
-    pub host: String,
-    /// Its port.
-    #[arg(long, default_value_t = 6379)]
-    pub port: u16,
-    /// Name of the user.
-    #[arg(long)]
-    pub user: Option<String>,
-    /// The user's password.
-    #[arg(long)]
-    pub pass: Option<String>,
+/// The servers for which a file can be.
+fn target(name: &str) -> Result<For, String> {
+    let known = For::ALL.map(|(name, _)| name).join(", ");
+    For::ALL.iter().find(|(known, _)| *known == name).map(|(_, target)| *target).ok_or(format!("known are {known}"))
 }
 
-/// What a server is asked about backups.
-#[derive(Debug, Clone, Subcommand)]
-pub enum BackupTask {
-    /// Make a backup, and wait until it is whole.
-    Create {
-        /// Its name.
-        name: String,
-    },
-    /// List the backups.
-    List,
-    /// Remove a backup.
-    Delete {
-        /// Its name.
-        name: String,
-    },
+/// Where a server keeps its data unless it is told otherwise.
+const DEFAULT_DIR: &str = "data";
+
+/// A directive, as the words of its line.
+fn line(name: &str, value: String) -> Vec<Vec<u8>> {
+    vec![name.as_bytes().to_vec(), value.into_bytes()]
 }
 
 /// Reads the command line, the program's name first, and with it the configuration.
@@ -228,6 +257,16 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
         Some(Task::Reshard { dir, shards }) => Ok(Invocation::Reshard { dir, shards }),
         Some(Task::Backup { server, ask }) => Ok(Invocation::Backup { server, ask }),
         Some(Task::Restore { backup, backup_dir, dir }) => Ok(Invocation::Restore { backup, backup_dir, dir }),
+        Some(Task::Import { files, dir, replace, skip_modules, shards, databases, maxmemory }) => {
+            let mut directives = vec![line("databases", databases.to_string())];
+            directives.extend(shards.map(|shards| line("shards", shards.to_string())));
+            directives.extend(maxmemory.map(|memory| line("maxmemory", memory)));
+            Ok(Invocation::Import(Import { files, dir, replace, skip_modules, directives }))
+        }
+        Some(Task::Export { file, target, dir, maxmemory }) => {
+            let directives = maxmemory.map(|memory| line("maxmemory", memory)).into_iter().collect();
+            Ok(Invocation::Export(Export { file, target, dir, directives }))
+        }
         None => {
             let (source, overrides) = read_args(cli.args.into_iter().map(OsString::into_vec).collect())?;
             Ok(Invocation::Serve(Config::load(source, &overrides)?))

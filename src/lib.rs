@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`cli`] | the command line of the binary |
+//! | [`migrate`] | files of Redis and Valkey, to and from data directories |
 //! | [`offline`] | what is done to a data directory that no server has open: check, compact, reshard, restore; `tarn backup` |
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
@@ -19,7 +20,7 @@
 //! | [`backup`] | what a backup is on disk: its manifest, its files |
 //! | [`log`] | the redo log: segments, group commit, fsync policies, replay |
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
-//! | [`rdb`] | values in Redis's RDB format, DUMP payloads; no I/O |
+//! | [`rdb`] | values in Redis's RDB format, DUMP payloads, dump.rdb |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`lua`] | Lua 5.1 as Redis has it; knows nothing of the server |
 //! | [`meter`] | what the command that a thread runs may still do: steps, bytes |
@@ -37,6 +38,7 @@ pub mod handler;
 pub mod log;
 pub mod lua;
 pub mod meter;
+pub mod migrate;
 pub mod net;
 pub mod offline;
 pub mod rdb;

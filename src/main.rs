@@ -17,6 +17,8 @@ fn main() -> ExitCode {
         Ok(Invocation::Restore { backup, backup_dir, dir }) => {
             tarn::offline::restore::run(&backup, backup_dir.as_deref(), &dir)
         }
+        Ok(Invocation::Import(import)) => tarn::migrate::import::run(&import),
+        Ok(Invocation::Export(export)) => tarn::migrate::export::run(&export),
         Err(stop) => stop.report(),
     }
 }

@@ -497,6 +497,7 @@ impl Connection {
                 state.out.truncate(begin);
                 Some(Stop::Park(Parked::Held(Duration::from_millis(ms), reply)))
             }
+            After::Feed => session.feed.take().map(|feed| Stop::Park(Parked::Fed(feed))),
         };
         state.replies += usize::from(state.out.len() > begin);
         stop

@@ -5,10 +5,43 @@ use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::cli::{BackupTask, RemoteServer};
 use crate::util::progress::Progress;
 
 use super::Failure;
+
+/// A server that is asked. The password may stand in REDISCLI_AUTH instead.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RemoteServer {
+    /// Its host.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// Its port.
+    #[arg(long, default_value_t = 6379)]
+    pub port: u16,
+    /// Name of the user.
+    #[arg(long)]
+    pub user: Option<String>,
+    /// The user's password.
+    #[arg(long)]
+    pub pass: Option<String>,
+}
+
+/// What a server is asked about backups.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum BackupTask {
+    /// Make a backup, and wait until it is whole.
+    Create {
+        /// Its name.
+        name: String,
+    },
+    /// List the backups.
+    List,
+    /// Remove a backup.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+}
 
 /// Time between two looks at a backup that is being made.
 const LOOK: Duration = Duration::from_millis(100);

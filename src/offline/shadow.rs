@@ -39,7 +39,7 @@ impl Shadow {
         shadow.make(dir).map_err(|source| OpenError::Record(format!("{}: {source}", shadow.dir.display())))?;
         let io: Arc<dyn Io> = Arc::new(RealIo);
         let engine = Engine::open(io, options(&shadow.dir))?;
-        shadow.last = engine.settle()?;
+        shadow.last = engine.settle_log()?;
         shadow.engine = Some(engine);
         Ok(shadow)
     }

@@ -144,7 +144,7 @@ impl Engine {
         let folder = backup::new_folder(backup_dir, name);
         backup::remove(&folder)?;
         fs::create_dir_all(&folder).map_err(BackupError::io(&folder))?;
-        let moment = self.moment()?;
+        let moment = self.backup_moment()?;
         let last_lsn = moment.log.last;
         let mut making = Making { engine: self, folder, files: HashMap::new(), pace: Pace::new() };
         making.place(moment)?;
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     /// Everything as of one LSN. Only flushes wait.
-    fn moment(&self) -> Result<Moment> {
+    fn backup_moment(&self) -> Result<Moment> {
         let failed = |error: &dyn std::fmt::Display| BackupError::Engine(error.to_string());
         self.flush().map_err(|error| failed(&error))?;
         self.backup_step("backup.flushed")?;

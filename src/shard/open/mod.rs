@@ -121,7 +121,7 @@ impl Engine {
 
     /// Brings all that the log holds to the store, for who looks at that alone: no command may run, and the log is left as it is.
     /// Answers its last LSN. Call once, instead of [`Engine::replay`].
-    pub fn settle(self: &Arc<Self>) -> Result<Lsn, OpenError> {
+    pub fn settle_log(self: &Arc<Self>) -> Result<Lsn, OpenError> {
         match self.replay.lock().take() {
             Some(replay) => crate::shard::open::replay::settle(self, replay),
             None => Ok(self.log.last()),
