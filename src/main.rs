@@ -9,7 +9,7 @@ static ALLOCATOR: tarn::util::alloc::Counted = tarn::util::alloc::Counted;
 
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
-        Ok(Invocation::Serve(config)) => tarn::boot::serve(config),
+        Ok(Invocation::Serve(config, table)) => tarn::boot::serve(config, *table),
         Ok(Invocation::Check { dir, repair }) => tarn::offline::check::run(&dir, repair),
         Ok(Invocation::Compact { dir }) => tarn::offline::compact::run(&dir),
         Ok(Invocation::Reshard { dir, shards }) => tarn::offline::reshard::run(&dir, shards),

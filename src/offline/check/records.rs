@@ -7,6 +7,7 @@ use crate::codec::{NamespaceMap, key};
 use crate::log::{self, Lsn, RealIo};
 use crate::offline::shadow::{self, Shadow};
 use crate::shard::Engine;
+use crate::shard::engine::EngineOptions;
 use crate::shard::router::Router;
 use crate::store::{Create, DataDir, Store};
 
@@ -16,6 +17,9 @@ use super::{Failure, Say};
 
 /// Faults that are mended at once; the next round finds the others.
 const AT_ONCE: usize = 4096;
+
+/// Numbered databases of a directory that has lost their names.
+const DATABASES: u32 = 16;
 
 /// Looks through the records of a directory that has all its parts; whether nothing is wrong. Closes the store.
 pub(super) fn check(
@@ -54,7 +58,9 @@ pub(super) fn repair(dir: &Path, say: Say<'_>) -> Result<bool, Failure> {
         partition.ingest(unreadable.into_iter().map(|record| (record, None::<Vec<u8>>)))?;
     }
     drop(store);
-    let engine = Engine::open(Arc::new(RealIo), shadow::options(dir))?;
+    // Where the store is lost, so are the names: those of a directory of which no database was ever emptied.
+    let options = EngineOptions { databases: DATABASES, ..shadow::options(dir) };
+    let engine = Engine::open(Arc::new(RealIo), options)?;
     engine.replay()?;
     engine.close(true)?;
     let last = engine.log.last();
