@@ -15,7 +15,6 @@
 //!
 //! A panic, in whatever thread, is logged with its backtrace and ends the process: what is acknowledged is in the log.
 
-pub mod check;
 mod warnings;
 
 use std::ffi::OsString;

@@ -34,6 +34,7 @@ use crate::config::{Config, Line, LoadError, Source, template};
 use crate::handler::Table;
 use crate::migrate::export::Export;
 use crate::migrate::import::Import;
+use crate::offline::remote::{BackupTask, RemoteServer};
 use crate::rdb::file::writer::For;
 
 /// The version in the form of redis-server's, which tools take apart.
@@ -55,6 +56,34 @@ pub enum Invocation {
     Import(Import),
     /// Make a file for Redis or Valkey of a data directory.
     Export(Export),
+    /// Rewrite a data directory without what is dead in it.
+    Compact {
+        /// The data directory.
+        dir: PathBuf,
+    },
+    /// Give a data directory another number of shards.
+    Reshard {
+        /// The data directory.
+        dir: PathBuf,
+        /// The number.
+        shards: u16,
+    },
+    /// Ask a server about backups.
+    Backup {
+        /// The server.
+        server: RemoteServer,
+        /// What is asked.
+        ask: BackupTask,
+    },
+    /// Make a data directory of a backup.
+    Restore {
+        /// Name or folder.
+        backup: PathBuf,
+        /// Folder of names.
+        backup_dir: Option<PathBuf>,
+        /// The data directory.
+        dir: PathBuf,
+    },
 }
 
 /// Why there is nothing to do: an answer that was asked for, or an error.
@@ -130,6 +159,39 @@ enum Task {
         #[arg(long)]
         repair: bool,
         /// The data directory.
+        dir: PathBuf,
+    },
+    /// Make, list and remove backups of a running server, in its `backup-dir`.
+    Backup {
+        #[command(flatten)]
+        server: RemoteServer,
+        #[command(subcommand)]
+        ask: BackupTask,
+    },
+    /// Rewrite a data directory that no server has open, without what is dead in it.
+    Compact {
+        /// The data directory.
+        dir: PathBuf,
+    },
+    /// Divide the keys of a data directory that no server has open among another number of shards. The old directory stays beside
+    /// it, as DIR.before-reshard.
+    Reshard {
+        /// The data directory.
+        dir: PathBuf,
+        /// From 1 to 1024; four for each core is what a new directory gets.
+        #[arg(long, value_name = "N")]
+        shards: u16,
+    },
+    /// Make a data directory of a backup, for a server to be started on.
+    Restore {
+        /// The backup's folder, or its name in --backup-dir.
+        #[arg(value_name = "NAME | DIR")]
+        backup: PathBuf,
+        /// Where the names are looked for.
+        #[arg(long)]
+        backup_dir: Option<PathBuf>,
+        /// The data directory that is made; it must not exist, or be empty.
+        #[arg(long, value_name = "DATA")]
         dir: PathBuf,
     },
     /// Make a data directory of what files of Redis or Valkey hold. It takes the place of what is there once all of it is on
@@ -229,6 +291,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
     let cli = Cli::from_arg_matches(&matches).map_err(Stop::Usage)?;
     match cli.task {
         Some(Task::Check { repair, dir }) => Ok(Invocation::Check { dir, repair }),
+        Some(Task::Compact { dir }) => Ok(Invocation::Compact { dir }),
+        Some(Task::Reshard { dir, shards }) => Ok(Invocation::Reshard { dir, shards }),
+        Some(Task::Backup { server, ask }) => Ok(Invocation::Backup { server, ask }),
+        Some(Task::Restore { backup, backup_dir, dir }) => Ok(Invocation::Restore { backup, backup_dir, dir }),
         Some(Task::Import { files, dir, replace, skip_modules, shards, databases, maxmemory }) => {
             let mut directives = vec![line("databases", databases.to_string())];
             directives.extend(shards.map(|shards| line("shards", shards.to_string())));

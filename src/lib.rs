@@ -7,6 +7,7 @@
 //! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`cli`] | the command line of the binary |
 //! | [`migrate`] | files of Redis and Valkey, to and from data directories |
+//! | [`offline`] | what is done to a data directory that no server has open: check, compact, reshard, restore; `tarn backup` |
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`web`] | metrics and the status page, over HTTP |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
@@ -17,6 +18,7 @@
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
 //! | [`resp`] | requests in (an incremental parser), replies out in RESP2 and RESP3 |
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
+//! | [`backup`] | what a backup is on disk: its manifest, its files |
 //! | [`log`] | the redo log: segments, group commit, fsync policies, replay |
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
 //! | [`rdb`] | values in Redis's RDB format, DUMP payloads, dump.rdb |
@@ -27,6 +29,7 @@
 //! | [`error`] | what clients are told when a command fails |
 //! | [`util`] | numbers, globs and time as Redis reads and prints them |
 
+pub mod backup;
 pub mod boot;
 pub mod cli;
 pub mod codec;
@@ -40,6 +43,7 @@ pub mod lua;
 pub mod meter;
 pub mod migrate;
 pub mod net;
+pub mod offline;
 pub mod rdb;
 pub mod resp;
 pub mod server;

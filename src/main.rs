@@ -10,7 +10,13 @@ static ALLOCATOR: tarn::util::alloc::Counted = tarn::util::alloc::Counted;
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok(Invocation::Serve(config, table)) => tarn::boot::serve(config, *table),
-        Ok(Invocation::Check { dir, repair }) => tarn::boot::check::run(&dir, repair),
+        Ok(Invocation::Check { dir, repair }) => tarn::offline::check::run(&dir, repair),
+        Ok(Invocation::Compact { dir }) => tarn::offline::compact::run(&dir),
+        Ok(Invocation::Reshard { dir, shards }) => tarn::offline::reshard::run(&dir, shards),
+        Ok(Invocation::Backup { server, ask }) => tarn::offline::remote::run(&server, &ask),
+        Ok(Invocation::Restore { backup, backup_dir, dir }) => {
+            tarn::offline::restore::run(&backup, backup_dir.as_deref(), &dir)
+        }
         Ok(Invocation::Import(import)) => tarn::migrate::import::run(&import),
         Ok(Invocation::Export(export)) => tarn::migrate::export::run(&export),
         Err(stop) => stop.report(),

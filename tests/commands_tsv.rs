@@ -25,7 +25,7 @@ const NEWER: &[[&str; 8]] = &[
 const EXCEPTIONS: &[(&str, &str)] = &[];
 
 /// Commands that are Tarn's own.
-const OWN: &[&str] = &["tarn"];
+const OWN: &[&str] = &["tarn", "backup", "backup|create", "backup|delete", "backup|help", "backup|list"];
 
 /// What one command says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -62,6 +62,11 @@ impl NamespaceMap {
         !self.names.values().any(|&live| live == id)
     }
 
+    /// Whether an id was ever given to a name.
+    pub const fn was_given(&self, id: NsId) -> bool {
+        id < self.next
+    }
+
     /// Appends the record's value.
     pub fn encode(&self, out: &mut Vec<u8>) {
         push_varint(u64::from(self.next), out);

@@ -67,6 +67,7 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::config::COMMANDS,
     crate::server::acl::COMMANDS,
     crate::server::admin::COMMANDS,
+    crate::server::backup::COMMANDS,
     crate::server::debug::COMMANDS,
     crate::server::memory::COMMANDS,
     crate::server::migrate::COMMANDS,

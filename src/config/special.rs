@@ -34,6 +34,11 @@ pub(super) fn data_dir(arg: &[u8]) -> Checked {
     Ok(path.into_os_string().into_vec())
 }
 
+/// `backup-dir`: empty, or made absolute as well.
+pub(super) fn backup_dir(arg: &[u8]) -> Checked {
+    if arg.is_empty() { text(arg) } else { data_dir(arg) }
+}
+
 /// `shards`: 0 or a power of two up to 1024.
 pub(super) fn power_of_two(arg: &[u8]) -> Checked {
     let shards = bounded(integer(arg)?, 0, 1024, false)?;

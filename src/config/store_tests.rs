@@ -12,7 +12,8 @@ use super::*;
 
 /// Defaults that differ from Redis's, and Tarn's own directives.
 const OWN_DEFAULTS: [(&str, &str); 3] = [("appendonly", "yes"), ("bind", "127.0.0.1 -::1"), ("io-threads", "0")];
-const OWN_DIRECTIVES: [&str; 20] = [
+const OWN_DIRECTIVES: [&str; 21] = [
+    "backup-dir",
     "background-nice",
     "block-cache-size",
     "busy-poll",

@@ -68,6 +68,7 @@ mod replay;
 mod rotate;
 mod segment;
 pub mod sim;
+mod snapshot;
 mod writer;
 
 #[cfg(test)]
@@ -78,6 +79,7 @@ pub use check::{Repair, Report, SegmentReport, repair, scan};
 pub use disk::{File, Io, RealIo, read_small_file, replace_small_file};
 pub use format::FORMAT_VERSION;
 pub use replay::Replay;
+pub use snapshot::{Segment as SnapshotSegment, Snapshot};
 
 use replay::ReplaySync;
 use writer::Core;
@@ -422,6 +424,14 @@ impl Log {
     /// What the disk says; to be called again.
     pub fn delete_before(&self, boundary: SegmentBoundary) -> io::Result<()> {
         self.core.delete_before(boundary)
+    }
+
+    /// Everything that is written by now, and nothing after it.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn snapshot(&self) -> io::Result<Snapshot> {
+        self.core.snapshot()
     }
 
     /// Changes the policy. What is acknowledged stays so; everything else is acknowledged by the new one.

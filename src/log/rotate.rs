@@ -6,6 +6,7 @@
 //! when old segments, directory and new segment are all on disk.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
@@ -81,7 +82,9 @@ impl Core {
     /// system that frees 500 MB at once holds up who writes meanwhile.
     fn remove(&self, segment: &Listed) -> io::Result<()> {
         let path = segment_path(&self.dir, segment.first);
-        let is_large = segment.size_bytes > PIECE_BYTES;
+        // Who has a snapshot reads on.
+        let is_pinned = Arc::strong_count(&self.pins) > 1;
+        let is_large = segment.size_bytes > PIECE_BYTES && !is_pinned;
         let gone = self.dir.join(GONE);
         let removed = if is_large { self.io.rename(&path, &gone) } else { self.io.remove(&path) };
         match removed {

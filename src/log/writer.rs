@@ -333,6 +333,8 @@ pub(super) struct Core {
     syncing: Mutex<()>,
     /// Every segment, oldest first; the last one is being written.
     pub(super) segments: Mutex<Vec<Listed>>,
+    /// Every snapshot has one more.
+    pub(super) pins: Arc<()>,
     signal: Mutex<Signal>,
     signalled: Condvar,
 }
@@ -362,6 +364,7 @@ impl Core {
             state: Mutex::new(State::new(options.fsync)),
             syncing: Mutex::new(()),
             segments: Mutex::new(Vec::new()),
+            pins: Arc::default(),
             signal: Mutex::default(),
             signalled: Condvar::new(),
         }

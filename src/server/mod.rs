@@ -8,6 +8,7 @@
 //! | [`info`], [`config`] | INFO, CONFIG |
 //! | [`acl`] | users: ACL, and the check of each call |
 //! | [`admin`] | saving, shutdown, time, and what Tarn answers for features it does not have |
+//! | [`backup`] | BACKUP |
 //! | [`script`] | EVAL and SCRIPT, FCALL and FUNCTION |
 //! | [`pubsub`] | SUBSCRIBE, PUBLISH and their kin |
 //! | [`monitor`], [`slowlog`], [`latency`] | MONITOR; SLOWLOG and COMMANDLOG; LATENCY |
@@ -16,6 +17,7 @@
 
 pub mod acl;
 pub mod admin;
+pub mod backup;
 pub mod client;
 pub mod config;
 pub mod connection;

@@ -2,6 +2,8 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `pin` | a version of each partition, whose files stay |
+//! | [`files`] | which files there must be, and their checksums |
 //! | [`superblock`] | format version, hash key, number of shards: read before anything else |
 //! | [`lock`] | one server a data directory |
 //! | [`options`] | what fjall is told, and why |
@@ -24,6 +26,7 @@
 //! The store holds what the log has given up. It learns of writes by ingestion alone, and fjall's own journal and
 //! memtable stay empty (rule 15). A `Partition` outlives a closed store but answers [`StoreError::Closed`].
 
+pub mod files;
 pub mod lock;
 pub mod options;
 pub mod partition;
@@ -33,6 +36,7 @@ pub mod superblock;
 
 mod error;
 mod filter;
+mod pin;
 mod priority;
 mod space;
 #[cfg(test)]
@@ -42,6 +46,7 @@ pub use error::{Result, StoreError};
 pub use lock::DirLock;
 pub use options::{Compression, StoreOptions, default_shards};
 pub use partition::{Partition, Range, Record};
+pub use pin::Pin;
 pub use space::{Bulk, Tables};
 pub use still::Still;
 pub use superblock::Superblock;
@@ -68,6 +73,12 @@ const NEW_STORE_FOLDER: &str = "store.new";
 
 /// Folder of the redo log in the data directory.
 pub const LOG_FOLDER: &str = "log";
+
+/// Folder in the data directory of who looks at it offline; a server's start removes what is left of it.
+pub const SHADOW_FOLDER: &str = "check.tmp";
+
+/// Folder in the data directory of tables on their way into a backup elsewhere; a server's start removes what is left of it.
+pub const STAGE_FOLDER: &str = "backup.tmp";
 
 /// File in the data directory that says what log and store must hold.
 pub const CHECKPOINT_FILE: &str = "CHECKPOINT";
@@ -105,6 +116,10 @@ impl DataDir {
         let lock = DirLock::acquire(path)?;
         staged::settle(path)?;
         let superblock = Superblock::open(path, shards, default_shards())?;
+        // They keep tables on the disk that are replaced.
+        for left in [SHADOW_FOLDER, STAGE_FOLDER] {
+            let _ = std::fs::remove_dir_all(path.join(left));
+        }
         Ok(DataDir { path: path.to_owned(), superblock, lock })
     }
 

@@ -66,10 +66,15 @@ impl Superblock {
 
     /// Writes the superblock of a fresh directory, durable when this returns.
     pub fn create(dir: &Path, shards: u16) -> Result<Superblock> {
+        Superblock::create_with(dir, shards, random_key()?)
+    }
+
+    /// The same, of a directory whose keys are spread by this hash key.
+    pub fn create_with(dir: &Path, shards: u16, hash_key: [u64; 2]) -> Result<Superblock> {
         if shards == 0 || shards > MAX_SHARDS {
             return Err(StoreError::ShardRange { found: shards });
         }
-        let superblock = Superblock { shards, hash_key: random_key()?, created_ms: now_ms() };
+        let superblock = Superblock { shards, hash_key, created_ms: now_ms() };
         let temp = dir.join(TEMP_NAME);
         let write = || {
             let mut file = File::create(&temp)?;

@@ -9,6 +9,7 @@
 //! | [`histogram`] | how long things took, by number |
 //! | [`inbox`] | what other threads bring to one that serves many |
 //! | [`pace`] | background work that lets go of its core now and then |
+//! | [`progress`] | how far a piece of work is, for who waits at a terminal |
 //! | [`path`] | the folder of a file, its replacement as a whole |
 //! | [`prefetch`] | memory into the cache before it is read |
 //! | [`splitmix`] | numbers that follow from a seed |
@@ -31,6 +32,7 @@ pub mod num;
 pub mod pace;
 pub mod path;
 pub mod prefetch;
+pub mod progress;
 pub mod scale;
 pub mod sha1;
 pub mod splitmix;

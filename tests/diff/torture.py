@@ -332,9 +332,17 @@ class Tarn:
         self.start()
 
     def start(self):
+        self.look_through()
         with open(self.log, "ab") as log:
             self.proc = subprocess.Popen([self.binary, *self.args], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_ready(self.port, self.proc)
+
+    def look_through(self):
+        """What a stop or a kill has left is whole, whatever it is."""
+        if os.path.exists(os.path.join(self.dir, "SUPERBLOCK")):
+            done = subprocess.run([self.binary, "check", self.dir], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if done.returncode != 0:
+                raise Differs("tarn check: " + done.stdout.decode("utf-8", "replace")[-3000:])
 
     def end(self, sig):
         if self.proc.poll() is not None:

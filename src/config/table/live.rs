@@ -1,6 +1,8 @@
 //! Directives that Tarn acts upon.
 
-use super::super::special::{bind, data_dir, host_names, output_limits, percentiles, power_of_two, text};
+use super::super::special::{
+    backup_dir, bind, data_dir, host_names, output_limits, percentiles, power_of_two, text,
+};
 use super::super::tls::{cipher_suites, ciphers, protocols};
 use super::super::value::Kind::{
     Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,
@@ -142,6 +144,8 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("dir", Text(data_dir), "data",
                 "Directory of log and store, read back as an absolute path.").protected(),
+            live("backup-dir", Text(backup_dir), "",
+                "Directory of the backups that BACKUP makes; empty for none.").protected(),
             live("maxdisk", Mem(0, MAX), "0",
                 "Most bytes that log and store take: beyond it commands that add answer -OOM, those that remove go on. 0 for any \
                 number; compactions take more for moments."),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::fact::{Entry, Family, Value, counter, gauge, grows, moves};
+use super::fact::{Entry, Family, Value, counter, gauge, grows, moves, text};
 use crate::handler::session::bits;
 use crate::latency::{self, Event};
 use crate::shard::engine::gate;
@@ -152,6 +152,29 @@ pub(super) const TARN: &[Entry] = &[
     }),
     gauge("tarn_expiry_lag_ms", "Milliseconds that the oldest expired key in memory waits to be swept.", |f| {
         f.shards.expiry_lag_ms.into()
+    }),
+    gauge("tarn_backup_running", "Whether a backup is being made.", |f| {
+        f.server.engine.backups.running().is_some().into()
+    }),
+    text("tarn_backup_name", |f| {
+        f.server.engine.backups.running().map(|running| running.name).unwrap_or_default().into()
+    }),
+    gauge("tarn_backup_bytes", "Bytes that the last backup has to copy or link, and to read.", |f| {
+        load(&f.server.engine.backups.total_bytes)
+    }),
+    gauge("tarn_backup_bytes_done", "Those of them that it has.", |f| load(&f.server.engine.backups.done_bytes)),
+    gauge("tarn_backup_held_usec", "Microseconds for which no flush could begin on its account.", |f| {
+        load(&f.server.engine.backups.held_us)
+    }),
+    text("tarn_backup_last_name", |f| f.server.engine.backups.last().map(|last| last.name).unwrap_or_default().into()),
+    gauge("tarn_backup_last_time", "When the last backup ended, Unix seconds.", |f| {
+        f.server.engine.backups.last().map_or(0, |last| last.ended_ms / 1000).into()
+    }),
+    gauge("tarn_backup_last_ok", "Whether it was made.", |f| {
+        f.server.engine.backups.last().is_none_or(|last| last.failure.is_none()).into()
+    }),
+    text("tarn_backup_last_error", |f| {
+        f.server.engine.backups.last().and_then(|last| last.failure).unwrap_or_default().into()
     }),
     gauge("tarn_namespaces_with_keys", "Databases and namespaces that have keys.", |f| f.keys.len().into()),
     gauge("tarn_named_namespaces_with_keys", "Those of them that have a name.", |f| {

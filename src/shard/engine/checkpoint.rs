@@ -105,7 +105,7 @@ impl Checkpoint {
     /// What the disk says.
     pub fn write(&self, io: &dyn Io, dir: &Path) -> io::Result<()> {
         io.step("checkpoint.write")?;
-        log::replace_small_file(io, &dir.join(CHECKPOINT_FILE), &self.encode())
+        log::replace_small_file(io, &dir.join(CHECKPOINT_FILE), &self.bytes())
     }
 
     /// From where on the log is needed, and whose it is.
@@ -158,7 +158,8 @@ impl Checkpoint {
         (last < reached).then(what)
     }
 
-    fn encode(&self) -> Vec<u8> {
+    /// The file's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         for number in [self.owner, self.complete, self.segment, self.end] {
             bytes.extend_from_slice(&number.to_le_bytes());
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn checkpoint_bytes_are_pinned() {
-        let bytes = sample().encode();
+        let bytes = sample().bytes();
         assert_eq!(bytes[..24], *b"TARNCKPT\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
         assert_eq!(bytes[24..40], *b"\x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0");
         assert_eq!(bytes[40..64], *b"\x02\0\0\0\0\0\x02\0\x04\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0");
@@ -317,10 +318,10 @@ mod tests {
 
     #[test]
     fn a_checkpoint_comes_back_and_every_flipped_bit_and_cut_is_refused() {
-        let bytes = sample().encode();
+        let bytes = sample().bytes();
         for trust in [Trust::Whole, Trust::OpenEnd, Trust::Accepted] {
             let checkpoint = Checkpoint { trust, ..sample() };
-            assert_eq!(decode(&checkpoint.encode()), Some(checkpoint));
+            assert_eq!(decode(&checkpoint.bytes()), Some(checkpoint));
         }
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();

@@ -3,11 +3,13 @@
 //! | thread | does |
 //! |---|---|
 //! | `shard-N` | work that may wait, and every 100 ms the shard's timer: expiry sweep, garbage, dead namespaces |
+//! | `backup` | see [`backup`] |
 //! | `flush`, `watch`, `free`, `compact`, `read-N` | see [`crate::shard::background`] |
 //! | `log` | see [`crate::log`] |
 //!
 //! It is opened and closed in [`crate::shard::open`].
 
+pub mod backup;
 pub mod checkpoint;
 pub mod disk;
 pub mod long;
@@ -156,6 +158,8 @@ pub struct Engine {
     /// Clients that watch keys.
     pub watching: AtomicUsize,
     pub(in crate::shard) counts: Counts,
+    /// The backup that is being made, and the last one.
+    pub backups: backup::Backups,
     /// I/O of the log; its named steps also mark the steps of a flush.
     pub io: Arc<dyn Io>,
     /// The options it was opened with.

@@ -79,6 +79,7 @@ impl Engine {
             readers: Readers::default(),
             long: Long::default(),
             counts: Counts::default(),
+            backups: Default::default(),
             table_budget: AtomicU64::new(options.table_budget as u64),
             cold_budget: AtomicU64::new(options.cold_budget as u64),
             resized: AtomicBool::new(false),
@@ -117,6 +118,15 @@ impl Engine {
             self.start_threads();
         }
         Ok(())
+    }
+
+    /// Brings all that the log holds to the store, for who looks at that alone: no command may run, and the log is left as it is.
+    /// Answers its last LSN. Call once, instead of [`Engine::replay`].
+    pub fn settle_log(self: &Arc<Self>) -> Result<Lsn, OpenError> {
+        match self.replay.lock().take() {
+            Some(replay) => crate::shard::open::replay::settle(self, replay),
+            None => Ok(self.log.last()),
+        }
     }
 
     /// What INFO tells of the start.

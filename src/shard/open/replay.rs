@@ -62,13 +62,26 @@ const MOST_OFFSET: u64 = 1 << 32;
 /// Records between two looks at the dirty budget.
 const MOST_RECORDS: usize = if cfg!(test) { 4 } else { usize::MAX };
 
-/// Applies every record of the log.
+/// Applies every record of the log, and starts it.
 pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
+    apply_all(engine, &mut replay)?;
+    engine.start_log(replay)?;
+    complete_names(engine)
+}
+
+/// Applies every record of the log and brings all of it to the store. The log stays as it is, and is of no more use.
+pub(super) fn settle(engine: &Arc<Engine>, mut replay: Replay) -> Result<Lsn, OpenError> {
+    apply_all(engine, &mut replay)?;
+    engine.store_all().map_err(bad)?;
+    Ok(replay.last())
+}
+
+fn apply_all(engine: &Engine, replay: &mut Replay) -> Result<(), OpenError> {
     let mut records = 0u64;
     let threads = crate::shard::engine::cores().min(engine.shards.count());
     let mut batch = Batch::default();
     loop {
-        let more = batch.fill(&mut replay)?;
+        let more = batch.fill(replay)?;
         batch.apply(engine, threads).map_err(bad)?;
         records += batch.records.len() as u64;
         engine.stats.replayed_records.store(records, Ordering::Relaxed);
@@ -84,8 +97,7 @@ pub fn run(engine: &Arc<Engine>, mut replay: Replay) -> Result<(), OpenError> {
     for shard in engine.shards.iter() {
         bury_pending(&mut shard.core())?;
     }
-    engine.start_log(replay)?;
-    complete_names(engine)
+    Ok(())
 }
 
 /// Turns what a crash has left of big results that were being built into garbage. Not logged: the pending record stays

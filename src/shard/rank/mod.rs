@@ -20,6 +20,7 @@
 //! | `update` | what a flight changes |
 //! | `merge` | fjall with what a flight changes of it |
 //! | `build` | the index of a body that has none |
+//! | `verify` | whether an index agrees with its elements |
 //!
 //! # Invariants
 //! - fjall's counters equal fjall's elements, because one ingestion brings both. What fjall does not show yet is the
@@ -38,10 +39,12 @@ mod record;
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests;
 mod update;
+mod verify;
 
 pub use build::build;
 pub use read::{Block, Counted};
 pub use update::update;
+pub use verify::verify;
 
 /// Up to as many elements a body without an index gets none: reading them all is as fast.
 pub const SMALL: u64 = if cfg!(test) { 24 } else { 512 };

@@ -109,6 +109,7 @@ impl World {
         let indexed = self.land(after);
         assert_eq!(indexed, had || self.model.len() as u64 > self.shape.small);
         assert_eq!(self.open().is_some(), indexed);
+        verify(self.partition(), &self.prefix, GROUP).unwrap();
         if indexed {
             self.check_records(changed || !had);
         }

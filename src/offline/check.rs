@@ -5,13 +5,24 @@
 //! | superblock | magic, version, checksum | none |
 //! | checkpoint | checksum, whose it is | written anew |
 //! | log | every frame's checksum, the sequence of LSNs, whose it is | cut before the first damage |
-//! | store | every record of every partition is read and its key decoded; fjall proves the checksums of its blocks | none |
+//! | files of the store | which there must be, the checksum of each ([`crate::store::files`]) | none |
 //! | all together | whether log and store hold what the checkpoint says ([`crate::shard::engine::checkpoint`]) | the loss is accepted |
+//! | records | every record, and what records say of each other ([`partition`]), as it will be once the log is replayed | [`mend`] |
+//!
+//! Records are looked at where the log has left nothing to do, else in a shadow of the directory ([`super::shadow`]): what the
+//! log will bring about at the next start is no damage.
 //!
 //! An accepted loss stands in the checkpoint until the next start has made of log and store what can be made of them: a
 //! store or a partition that is gone is made anew, empty, keys are counted, LSNs go on above all there were.
 //!
 //! Exit code 0: all is well, or was repaired; 1: it is not; the report stands on standard output.
+
+mod body;
+mod mend;
+mod partition;
+mod rebuild;
+mod records;
+mod stream;
 
 use std::fmt::Arguments;
 use std::io::Write as _;
@@ -19,17 +30,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use super::Failure;
 use crate::log::{self, Io, Lsn, Origin, RealIo};
 use crate::shard::engine::OpenError;
 use crate::shard::engine::checkpoint::{self, Checkpoint, Trust};
+use crate::store::files::{self, BadFile};
 use crate::store::{self, Create, DataDir, Store, StoreError, StoreOptions, Superblock};
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests;
-
-/// Why a check cannot be made, in the operator's words.
-type Failure = Box<dyn std::error::Error>;
 
 /// Takes the lines of the report.
 type Say<'a> = &'a mut dyn FnMut(Arguments<'_>);
@@ -48,6 +58,16 @@ pub fn run(dir: &Path, repair: bool) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether all of a directory is well; says what is not.
+pub(super) fn is_whole(dir: &Path) -> Result<bool, Failure> {
+    let mut said = String::new();
+    let whole = check(dir, false, &mut |line| said += &format!("{line}\n"))?;
+    if !whole {
+        let _ = write!(std::io::stderr(), "{said}");
+    }
+    Ok(whole)
 }
 
 /// Whether all is well now.
@@ -72,17 +92,19 @@ fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
         say(format_args!("nothing has been written yet"));
         return Ok(true);
     }
-    let (lock, stored, records_are_whole) = match Store::open_in(data, StoreOptions::default(), Create::Nothing) {
+    let was_accepted = noted.as_ref().is_some_and(|noted| noted.trust == Trust::Accepted);
+    let bad_files = check_files(dir, say)?;
+    if bad_files.iter().any(|bad| bad.fatal) {
+        return Ok(false);
+    }
+    let (store, stored) = match Store::open_in(data, store_options(), Create::Nothing) {
         Ok(store) => {
             let stored = checkpoint::stored(&store, dir)?;
-            let whole = check_store(&store, say);
-            drop(store);
-            (DataDir::open(dir, None)?, stored, whole)
+            (Some(store), stored)
         }
         Err(error @ (StoreError::NoStore { .. } | StoreError::NoPartition { .. })) => {
-            let accepted = noted.as_ref().is_some_and(|noted| noted.trust == Trust::Accepted);
-            missing.extend((!accepted).then(|| error.to_string()));
-            (DataDir::open(dir, None)?, vec![Lsn::MAX; usize::from(superblock.shards)], true)
+            missing.extend((!was_accepted).then(|| error.to_string()));
+            (None, vec![Lsn::MAX; usize::from(superblock.shards)])
         }
         Err(error) => return Err(error.into()),
     };
@@ -91,6 +113,14 @@ fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
         say(format_args!("not whole: {what}"));
     }
     let damaged = report.damage.as_ref().is_some_and(|damage| damage.proven);
+    let is_complete = !damaged && missing.is_empty() && bad_files.is_empty();
+    // What is read of another may not be what the next start makes of it.
+    let sound = match store.filter(|_| is_complete) {
+        Some(store) => records::check(dir, store, &report, was_accepted, say)?,
+        None => bad_files.is_empty(),
+    };
+    // Its store is closed by now.
+    let lock = DataDir::open(dir, None)?;
     if repair && (damaged || !missing.is_empty()) {
         // Before the cut: who is interrupted between the two is to find it accepted, not the end missing.
         let noted = noted.clone().unwrap_or_else(|| Checkpoint::fresh(superblock.id(), superblock.shards));
@@ -99,13 +129,37 @@ fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
     if repair && log::repair(&io, &dir.join(store::LOG_FOLDER), origin)?.is_some() {
         say(format_args!("log: cut there"));
     }
-    if repair && (damaged || !missing.is_empty()) {
-        say(format_args!("the loss is accepted: the next start goes on with what is left, and counts the keys anew"));
-    } else if noted.is_some_and(|noted| noted.trust == Trust::Accepted) {
-        say(format_args!("a loss was accepted before: the next start goes on with what is left"));
-    }
     drop(lock);
-    Ok(records_are_whole && (repair || !damaged && missing.is_empty()))
+    if !repair || !bad_files.is_empty() {
+        if was_accepted {
+            say(format_args!("a loss was accepted before: the next start goes on with what is left"));
+        }
+        return Ok(sound && is_complete);
+    }
+    if is_complete && sound && !was_accepted {
+        return Ok(true);
+    }
+    say(format_args!("what is missing is given up; what is left is made to agree"));
+    records::repair(dir, say)
+}
+
+/// Of a store that is looked at.
+fn store_options() -> StoreOptions {
+    StoreOptions { nice: None, ..StoreOptions::default() }
+}
+
+/// Proves the checksums of the store's files; those that are wrong or missing.
+fn check_files(dir: &Path, say: Say<'_>) -> Result<Vec<BadFile>, Failure> {
+    let (folder, mut all, mut bytes) = (dir.join(store::STORE_FOLDER), Vec::new(), 0);
+    if !folder.join("keyspaces").is_dir() {
+        return Ok(all);
+    }
+    files::verify(&folder, &mut |bad| all.push(bad), &mut |more| bytes += more)?;
+    for BadFile { path, what, .. } in &all {
+        say(format_args!("store: {} is damaged: {what}", path.display()));
+    }
+    say(format_args!("store: {bytes} bytes of tables read, {}", if all.is_empty() { "whole" } else { "damaged" }));
+    Ok(all)
 }
 
 /// What log and store lack of what the checkpoint says, if anything; the checkpoint itself, where there was more.
@@ -119,33 +173,6 @@ fn mismatch(noted: Option<&Checkpoint>, report: &log::Report, stored: &[Lsn]) ->
     let stored_end: Vec<_> = stored.iter().map(|&lsn| if lsn == Lsn::MAX { 0 } else { lsn }).collect();
     let begins = noted.missing(ends(&report.segments), stored);
     begins.into_iter().chain(noted.missing_end(report.last, &stored_end)).collect()
-}
-
-fn check_store(store: &Store, say: Say<'_>) -> bool {
-    let (mut records, mut whole) = (0u64, true);
-    for (shard, partition) in store.partitions().iter().enumerate() {
-        match read_partition(partition) {
-            Ok(count) => records += count,
-            Err(error) => {
-                say(format_args!("store: partition {shard} is damaged: {error}"));
-                whole = false;
-            }
-        }
-    }
-    say(format_args!("store: {records} records read, {}", if whole { "whole" } else { "damaged" }));
-    whole
-}
-
-/// Reads all records; how many.
-fn read_partition(partition: &store::Partition) -> Result<u64, Failure> {
-    let mut count = 0;
-    // No key begins with so many of the highest byte.
-    for item in partition.range(&[], &[0xff; 16])? {
-        let (key, _) = item?;
-        crate::codec::key::decode_key(&key).map_err(|why| format!("record {}: {why}", key.escape_ascii()))?;
-        count += 1;
-    }
-    Ok(count)
 }
 
 fn check_log(dir: &Path, io: &Arc<dyn Io>, origin: Origin, say: Say<'_>) -> Result<log::Report, Failure> {

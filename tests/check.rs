@@ -1,0 +1,488 @@
+//! `tarn check`: every kind of damage that is planted into a data directory is found and named, and repaired where that can be;
+//! a directory in which nothing was planted is whole.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::server::Server;
+use tarn::codec::key::{DiskKey, decode_key};
+use tarn::codec::{Extra, Meta};
+use tarn::store::{Store, StoreOptions};
+
+type Item = (Vec<u8>, Option<Vec<u8>>);
+
+/// A directory with all types in it, as a clean stop leaves it, and another as `kill -9` does.
+struct Made {
+    stopped: tempfile::TempDir,
+    killed: tempfile::TempDir,
+}
+
+fn fill(server: &Server) {
+    let mut client = server.client();
+    let long = "m".repeat(1500);
+    for command in [
+        "SET string v",
+        "SET timed v EX 100000",
+        "HSET hash a 1 b 2 c 3",
+        "HSET fields a 1 b 2 c 3",
+        "HEXPIRE fields 90000 FIELDS 1 a",
+        "HPEXPIRE fields 95000000 FIELDS 1 b",
+        "RPUSH list a b c d e",
+        "SADD set a b c d",
+        "SADD sort a",
+        "ZADD zset 1 a 2 b 3 c",
+        "XADD stream 1-1 f v",
+        "XADD stream 1-2 f v",
+        "XADD stream 1-3 g w",
+        "XGROUP CREATE stream group 0",
+        "XREADGROUP GROUP group consumer COUNT 2 STREAMS stream >",
+        "SETRANGE big 200000 end",
+    ] {
+        client.call(command);
+    }
+    client.try_call(&["SADD", "long", &long, "short"]).unwrap();
+    client
+        .try_call(&["FUNCTION", "LOAD", "#!lua name=lib\nredis.register_function('f', function() return 1 end)"])
+        .unwrap();
+    let scores: Vec<String> = (0..700).flat_map(|n| [n.to_string(), format!("member{n}")]).collect();
+    let ranked: Vec<&str> = ["ZADD", "ranked"].into_iter().chain(scores.iter().map(String::as_str)).collect();
+    client.try_call(&ranked).unwrap();
+    for n in 0..200 {
+        client.try_call(&["SET", &format!("key{n}"), "value"]).unwrap();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to.join(entry.file_name())),
+            false => _ = fs::copy(entry.path(), to.join(entry.file_name())).unwrap(),
+        }
+    }
+}
+
+fn made() -> Made {
+    let (stopped, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut server = Server::tarn(&["--shards", "2", "--appendfsync", "always"]);
+    fill(&server);
+    server.stop();
+    copy(&server.dir().join("data"), stopped.path());
+    server.spawn();
+    server.wait_ready();
+    let mut client = server.client();
+    for n in 0..50 {
+        client.try_call(&["RPUSH", "list", &n.to_string()]).unwrap();
+        client.try_call(&["DEL", &format!("key{n}")]).unwrap();
+        client.try_call(&["SET", &format!("new{n}"), "value"]).unwrap();
+    }
+    server.kill9();
+    copy(&server.dir().join("data"), killed.path());
+    Made { stopped, killed }
+}
+
+fn tarn(args: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tarn")).args(args).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+fn check(dir: &Path, repair: bool) -> (bool, String) {
+    let dir = dir.to_str().unwrap();
+    if repair { tarn(&["check", "--repair", dir]) } else { tarn(&["check", dir]) }
+}
+
+/// Every record of every partition.
+fn records(store: &Store) -> Vec<(u16, Vec<u8>, Vec<u8>)> {
+    let mut all = Vec::new();
+    for (shard, partition) in (0..).zip(store.partitions()) {
+        for item in partition.range(&[0], &[0xff; 16]).unwrap() {
+            let (key, value) = item.unwrap();
+            all.push((shard, key.to_vec(), value.to_vec()));
+        }
+    }
+    all
+}
+
+/// The records of one key, in the partition that holds it.
+struct Of {
+    shard: u16,
+    meta_key: Vec<u8>,
+    meta: Meta,
+    value: Vec<u8>,
+    elements: Vec<(Vec<u8>, Vec<u8>)>,
+    times: Vec<Vec<u8>>,
+}
+
+impl Of {
+    fn find(store: &Store, name: &str) -> Of {
+        let all = records(store);
+        let is_of = |key: &[u8]| match decode_key(key).unwrap() {
+            DiskKey::Meta { key, .. } | DiskKey::Element { key, .. } | DiskKey::Expiry { key, .. } => {
+                key == name.as_bytes()
+            }
+            _ => false,
+        };
+        let mine: Vec<_> = all.into_iter().filter(|(_, key, _)| is_of(key)).collect();
+        let of = |tag: u8| mine.iter().filter(move |(_, key, _)| key[0] == tag);
+        let (shard, meta_key, value) = of(b'M').next().unwrap().clone();
+        let (meta, ..) = Meta::decode(&value).unwrap();
+        let elements = of(b'E').map(|(_, key, value)| (key.clone(), value.clone())).collect();
+        Of { shard, meta_key, meta, value, elements, times: of(b'X').map(|(_, key, _)| key.clone()).collect() }
+    }
+
+    /// Elements of one group, by its tag.
+    fn group(&self, tag: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let at = self.elements[0].0.len() - self.element(0).len();
+        self.elements.iter().filter(|(key, _)| key[at] == tag).cloned().collect()
+    }
+
+    /// An element without what the keys of all begin with.
+    fn element(&self, n: usize) -> &[u8] {
+        let (key, _) = &self.elements[n];
+        let owner = tarn::codec::key::element_owner(key).unwrap().len();
+        &key[owner..]
+    }
+
+    fn with_meta(&self, change: impl FnOnce(&mut Meta)) -> Vec<Item> {
+        let mut meta = self.meta;
+        change(&mut meta);
+        let mut value = Vec::new();
+        meta.encode(None, b"", &mut value);
+        vec![(self.meta_key.clone(), Some(value))]
+    }
+}
+
+/// What is put into a partition.
+type Plant = fn(&Of) -> Vec<Item>;
+
+fn gone(key: &[u8]) -> Vec<Item> {
+    vec![(key.to_vec(), None)]
+}
+
+fn put(key: &[u8], value: &[u8]) -> Vec<Item> {
+    vec![(key.to_vec(), Some(value.to_vec()))]
+}
+
+/// A record of the same key with another byte, from the end.
+fn other(key: &[u8], from_end: usize, byte: u8) -> Vec<u8> {
+    let mut key = key.to_vec();
+    let at = key.len() - from_end;
+    key[at] = byte;
+    key
+}
+
+/// What is planted, in the records of which key, and what the check says.
+const RECORDS: &[(&str, &str, &str, Plant)] = &[
+    ("a field is missing", "hash", "its size is 3, but it has 2 elements", |of| gone(&of.elements[0].0)),
+    ("a field stands twice", "hash", "its size is 3, but it has 4 elements", |of| {
+        put(&other(&of.elements[0].0, 1, b'z'), b"1")
+    }),
+    ("a field of another version", "hash", "that no metadata names", |of| put(&other(&of.elements[0].0, 3, 99), b"1")),
+    ("a size", "hash", "its size is 7, but it has 3 elements", |of| of.with_meta(|meta| meta.size = 7)),
+    ("a field without its time", "fields", "cannot be read", |of| put(&of.elements[0].0, b"")),
+    ("fields without a time", "fields", "1 fields have no time, but 2 are counted", |of| {
+        of.with_meta(|meta| {
+            if let Extra::Hash { persist, .. } = &mut meta.extra {
+                *persist = 2;
+            }
+        })
+    }),
+    ("bounds of times", "fields", "expires outside the hash's bounds", |of| {
+        of.with_meta(|meta| {
+            if let Extra::Hash { lower, upper, .. } = &mut meta.extra {
+                *lower = *upper;
+            }
+        })
+    }),
+    ("the sweep's time", "fields", "are looked at at 0", |of| {
+        of.with_meta(|meta| {
+            if let Extra::Hash { indexed, .. } = &mut meta.extra {
+                *indexed = 0;
+            }
+        })
+    }),
+    ("a time of fields is not listed", "fields", "the expiry index does not have its time", |of| gone(&of.times[0])),
+    ("a hole in a list", "list", "its element at index 2 is missing", |of| gone(&of.elements[2].0)),
+    ("an element behind the tail", "list", "its size is 5, but it has 6 elements", |of| {
+        put(&other(&of.elements[4].0, 1, 5), b"z")
+    }),
+    ("a list's bytes", "list", "its elements take 15 bytes, not 99", |of| {
+        of.with_meta(|meta| {
+            if let Extra::List { bytes, .. } = &mut meta.extra {
+                *bytes = 99;
+            }
+        })
+    }),
+    ("a list's ends", "list", "its element at index 1 is missing", |of| {
+        of.with_meta(|meta| {
+            if let Extra::List { head, .. } = &mut meta.extra {
+                *head = 1;
+            }
+        })
+    }),
+    ("a member is missing", "set", "its size is 4, but it has 3 elements", |of| gone(&of.elements[1].0)),
+    ("a member with a value", "set", "has a value", |of| put(&of.elements[1].0, b"x")),
+    ("a field in a set", "set", "does not belong to its type", |of| {
+        let at = of.elements[0].0.len() - 2;
+        put(&[&of.elements[0].0[..at], &[1, b'a']].concat(), b"x")
+    }),
+    ("a long member under another's digest", "long", "is not stored under its own name", |of| {
+        let (key, value) = of.elements.iter().find(|(key, _)| key.len() > 1000).unwrap();
+        put(&other(key, 1, key[key.len() - 1] ^ 1), value)
+    }),
+    ("a score is missing", "zset", "its size is 3, but it has 2 elements", |of| gone(&of.group(4)[0].0)),
+    ("a place in the order is missing", "zset", "but 2 members are sorted by score", |of| gone(&of.group(5)[0].0)),
+    ("two scores of a member", "zset", "some members have two scores", |of| put(&of.group(4)[0].0, &of.group(4)[1].1)),
+    ("a score that is none", "zset", "cannot be read", |of| put(&of.group(4)[0].0, b"x")),
+    ("a rank counter", "ranked", "its counted index: ", |of| put(&of.group(11)[1].0, &[3])),
+    ("a rank counter is missing", "ranked", "its counted index: ", |of| gone(&of.group(11)[1].0)),
+    ("the first rank counter is missing", "ranked", "its counted index: ", |of| gone(&of.group(11)[0].0)),
+    ("the root of ranks is missing", "ranked", "there are counters and no root", |of| {
+        gone(&of.group(11).pop().unwrap().0)
+    }),
+    ("the root of ranks", "ranked", "the root counts other elements", |of| {
+        let (key, mut value) = of.group(11).pop().unwrap();
+        *value.last_mut().unwrap() ^= 1;
+        put(&key, &value)
+    }),
+    ("a chunk behind the end", "big", "but the string has 200003 bytes", |of| {
+        put(&other(&of.elements[0].0, 1, 200), b"x")
+    }),
+    ("a chunk that is too long", "big", "chunk 12 reaches to", |of| put(&of.elements[0].0, &[b'x'; 20_000])),
+    ("a time is not listed", "timed", "the expiry index does not have its time", |of| gone(&of.times[0])),
+    ("a time is listed as another", "timed", "the expiry index does not have its time", |of| {
+        let mut items = [gone(&of.times[0]), put(&other(&of.times[0], 12, 0), b"")].concat();
+        items.sort();
+        items
+    }),
+    ("metadata is missing", "set", "that no metadata names", |of| gone(&of.meta_key)),
+    ("metadata that cannot be read", "string", "its metadata cannot be read", |of| put(&of.meta_key, b"\x09\x00")),
+    ("metadata of another key", "string", "its metadata is that of another key", |of| {
+        put(&of.meta_key, &[&[1, 4, 5][..], b"otherv"].concat())
+    }),
+    ("a version that was never given", "set", "its version is 72057594037927936, but none above", |of| {
+        of.with_meta(|meta| meta.version = 1 << 56)
+    }),
+    ("a value beside elements", "string", "it has a value beside its elements", |of| {
+        put(&of.meta_key, b"\x01\x02\x05\0\0\0\0\0\0\0\x03v")
+    }),
+    ("elements that are gone", "sort", "has no elements", |of| gone(&of.elements[0].0)),
+    ("an entry is missing", "stream", "its size is 3, but it has 2 elements", |of| gone(&of.group(6)[2].0)),
+    ("an entry that cannot be read", "stream", "cannot be read", |of| put(&of.group(6)[2].0, b"\x07")),
+    ("an entry behind the last id", "stream", "lies outside the stream's ids", |of| {
+        put(&other(&of.group(6)[2].0, 1, 77), &of.group(6)[2].1)
+    }),
+    ("a stream's first id", "stream", "its first entry should be 1-0, and is 1-1", |of| {
+        of.with_meta(|meta| {
+            if let Extra::Stream { first, .. } = &mut meta.extra {
+                first.seq = 0;
+            }
+        })
+    }),
+    ("a consumer is missing", "stream", "consumers of a group", |of| gone(&of.group(8)[0].0)),
+    ("a group is missing", "stream", "consumers of a group", |of| gone(&of.group(7)[0].0)),
+    ("a pending entry is missing", "stream", "pending entries of a group", |of| gone(&of.group(9)[1].0)),
+    ("a pending entry of nobody", "stream", "pending entries of a consumer", |of| {
+        put(&of.group(9)[1].0, b"\x01\x01nobody")
+    }),
+    ("garbage that lives", "set", "the version lives that it calls garbage", |of| {
+        let owner = tarn::codec::key::element_owner(&of.elements[0].0).unwrap();
+        put(&[b"G", &owner[1..]].concat(), b"")
+    }),
+    ("a living database called dead", "string", "the database lives that it calls dead", |_| put(b"D\0\0\0\0", b"")),
+    ("a database that never was", "string", "there has never been a database #9999", |_| {
+        put(b"M\0\0\x27\x0fkey", b"\x01\x00v")
+    }),
+    ("a record of no kind", "string", "unknown record group", |_| put(b"Qx", b"")),
+    ("a count", "string", "99 keys are counted, but there are", |_| put(b"C\0\0\0\0", &99u64.to_le_bytes())),
+    ("a count is missing", "string", "0 keys are counted, but there are", |_| gone(b"C\0\0\0\0")),
+    ("a count that cannot be read", "string", "it cannot be read", |_| put(b"C\0\0\0\0", b"1")),
+];
+
+fn open(dir: &Path) -> Store {
+    Store::open(dir, StoreOptions { nice: None, ..StoreOptions::default() }).unwrap()
+}
+
+fn whole(dir: &Path) {
+    let (is_whole, said) = check(dir, false);
+    assert!(is_whole, "{said}");
+}
+
+/// The server starts on it, and every key can be read whole.
+fn serves(dir: &Path) {
+    let mut server = Server::prepare(common::server::Kind::Tarn, &[]).unwrap();
+    let data = server.dir().join("data");
+    copy(dir, &data);
+    server.spawn();
+    server.wait_ready();
+    let mut client = server.client();
+    let keys = client.try_call(&["KEYS", "*"]).unwrap();
+    for key in keys.items() {
+        let dump = client.try_call(&["DUMP", &key.text()]).unwrap();
+        assert!(!dump.is_error(), "{key:?}: {dump:?}");
+    }
+    assert_eq!(client.try_call(&["DBSIZE"]).unwrap().int(), Some(keys.items().len() as i64));
+}
+
+#[test]
+fn planted_records_are_found_and_mended() {
+    let made = made();
+    whole(made.stopped.path());
+    whole(made.killed.path());
+    let mut wrong = Vec::new();
+    for (n, &(what, key, words, plant)) in RECORDS.iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        copy(made.stopped.path(), dir.path());
+        let store = open(dir.path());
+        let of = Of::find(&store, key);
+        let mut items = plant(&of);
+        items.sort();
+        // The records of a partition, not of a key, in the one that has the key.
+        store.partition(of.shard).ingest(items).unwrap();
+        drop(store);
+        let (is_whole, said) = check(dir.path(), false);
+        let named = said.contains(&format!("key \"{}", key.escape_default())) || said.contains("record ");
+        let is_named = named || said.contains("keys are counted");
+        let (is_mended, repaired) = check(dir.path(), true);
+        let (is_whole_again, after) = check(dir.path(), false);
+        if is_whole || !said.contains(words) || !is_named || !is_mended || !is_whole_again {
+            wrong.push(format!("{what}:\n{said}{repaired}{after}"));
+            continue;
+        }
+        if n % 8 == 0 {
+            serves(dir.path());
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A key in two shards, and what belongs to the first one only.
+#[test]
+fn records_of_another_shard_are_found_and_removed() {
+    let made = made();
+    let store = open(made.stopped.path());
+    let of = Of::find(&store, "string");
+    let library = records(&store).into_iter().find(|(_, key, _)| key[0] == b'F').unwrap();
+    let names = records(&store).into_iter().find(|(_, key, _)| key[0] == b'N').unwrap();
+    store.partition(1 - of.shard).ingest(put(&of.meta_key, &of.value)).unwrap();
+    store.partition(1).ingest(put(&library.1, &library.2)).unwrap();
+    store.partition(1).ingest(put(&names.1, &names.2)).unwrap();
+    drop(store);
+    let (is_whole, said) = check(made.stopped.path(), false);
+    assert!(!is_whole && said.contains(&format!("key \"string\": it belongs to shard {}", of.shard)), "{said}");
+    assert_eq!(said.matches("it belongs to shard 0").count(), 2 + usize::from(of.shard == 0), "{said}");
+    assert!(check(made.stopped.path(), true).0);
+    whole(made.stopped.path());
+    serves(made.stopped.path());
+}
+
+/// Flips a byte of a file.
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = at.min(bytes.len() - 1);
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+fn first_in(folder: PathBuf) -> PathBuf {
+    let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    all.remove(0)
+}
+
+fn version_of(dir: &Path) -> PathBuf {
+    let partition = dir.join("store/keyspaces/2");
+    let current = fs::read(partition.join("current")).unwrap();
+    partition.join(format!("v{}", u64::from_le_bytes(current[..8].try_into().unwrap())))
+}
+
+/// What is done to the files of a directory that was killed.
+type Harm = fn(&Path);
+
+const FILES: &[(&str, &str, Harm)] = &[
+    ("a byte of a table's blocks", "its checksum is wrong", |dir| {
+        flip(&first_in(dir.join("store/keyspaces/1/tables")), 100);
+    }),
+    ("a byte of a table's end", "its checksum is wrong", |dir| {
+        let table = first_in(dir.join("store/keyspaces/2/tables"));
+        let end = fs::metadata(&table).unwrap().len() as usize - 300;
+        flip(&table, end);
+    }),
+    ("a table is missing", "No such file", |dir| {
+        fs::remove_file(first_in(dir.join("store/keyspaces/1/tables"))).unwrap()
+    }),
+    ("a table is cut", "its checksum is wrong", |dir| {
+        let table = fs::OpenOptions::new().write(true).open(first_in(dir.join("store/keyspaces/1/tables"))).unwrap();
+        table.set_len(table.metadata().unwrap().len() - 1).unwrap();
+    }),
+    ("a byte of a version", "its checksum is wrong", |dir| flip(&version_of(dir), 40)),
+    ("a version is missing", "No such file", |dir| fs::remove_file(version_of(dir)).unwrap()),
+    ("a byte of which version is current", "is damaged", |dir| flip(&dir.join("store/keyspaces/1/current"), 12)),
+    ("which version is current is missing", "No such file", |dir| {
+        fs::remove_file(dir.join("store/keyspaces/1/current")).unwrap();
+    }),
+    ("a byte of the log", "is damaged at offset", |dir| flip(&first_in(dir.join("log")), 120)),
+    ("a log without its file", "not whole", |dir| fs::remove_file(first_in(dir.join("log"))).unwrap()),
+    ("a log without its folder", "log/ is missing", |dir| fs::remove_dir_all(dir.join("log")).unwrap()),
+    ("a byte of the superblock", "its checksum is wrong", |dir| flip(&dir.join("SUPERBLOCK"), 20)),
+    ("no superblock", "holds data but no SUPERBLOCK", |dir| fs::remove_file(dir.join("SUPERBLOCK")).unwrap()),
+    ("a byte of the checkpoint", "CHECKPOINT is damaged", |dir| flip(&dir.join("CHECKPOINT"), 20)),
+    ("no checkpoint", "CHECKPOINT is missing", |dir| fs::remove_file(dir.join("CHECKPOINT")).unwrap()),
+    ("no store", "the store is lost", |dir| fs::remove_dir_all(dir.join("store")).unwrap()),
+    ("no partition", "partition of shard 1 is gone", |dir| fs::remove_dir_all(dir.join("store/keyspaces/2")).unwrap()),
+    ("partitions in each other's place", "shard", |dir| {
+        let [one, two, aside] = ["1", "2", "3"].map(|name| dir.join("store/keyspaces").join(name));
+        fs::rename(&one, &aside).unwrap();
+        fs::rename(&two, &one).unwrap();
+        fs::rename(&aside, &two).unwrap();
+    }),
+];
+
+#[test]
+fn harmed_files_are_found() {
+    let made = made();
+    for (what, words, harm) in FILES {
+        let dir = tempfile::tempdir().unwrap();
+        copy(made.killed.path(), dir.path());
+        harm(dir.path());
+        let (is_whole, said) = check(dir.path(), false);
+        assert!(!is_whole && said.contains(words), "{what}: {said}");
+        let (is_mended, said) = check(dir.path(), true);
+        if is_mended {
+            whole(dir.path());
+            serves(dir.path());
+        } else {
+            assert!(!check(dir.path(), false).0, "{what}: {said}");
+        }
+    }
+}
+
+/// Looking changes nothing, and leaves nothing.
+#[test]
+fn a_check_leaves_the_directory_as_it_was() {
+    let made = made();
+    let list = || {
+        let (mut folders, mut all) = (vec![made.killed.path().to_owned()], Vec::new());
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                match entry.is_dir() {
+                    true => folders.push(entry),
+                    false if entry.ends_with("LOCK") => {}
+                    false => all.push((entry.clone(), fs::read(entry).unwrap())),
+                }
+            }
+        }
+        all.sort();
+        all
+    };
+    whole(made.killed.path());
+    let before = list();
+    whole(made.killed.path());
+    assert!(before == list());
+}
