@@ -338,12 +338,14 @@ fn what_real_servers_append_is_imported() {
     }
 }
 
-/// An AOF does not say when consumers were last seen.
+/// An AOF does not say when consumers were last seen, and Redis does not claim from it what has been deleted.
 fn forget_times(mut all: Vec<(Vec<u8>, i64, Value)>) -> Vec<(Vec<u8>, i64, Value)> {
     for (_, _, value) in &mut all {
         if let Value::Stream(stream) = value {
-            for consumer in stream.groups.iter_mut().flat_map(|group| &mut group.consumers) {
-                (consumer.seen_ms, consumer.active_ms) = (0, 0);
+            let ids: std::collections::HashSet<_> = stream.entries.iter().map(|entry| entry.id).collect();
+            for group in &mut stream.groups {
+                group.pending.retain(|entry| ids.contains(&entry.id));
+                group.consumers.iter_mut().for_each(|consumer| (consumer.seen_ms, consumer.active_ms) = (0, 0));
             }
         }
     }
@@ -546,7 +548,14 @@ fn keys_migrate_both_ways() {
         pipe.call("FLUSHALL");
         pipe.call("FUNCTION FLUSH");
         fill(&mut pipe, Kind::Redis70, 60);
-        let before: Vec<_> = content(&server, 0).into_iter().filter(|(key, ..)| !key.starts_with(b"big:r")).collect();
+        // Redis 7.0 has no form for consumers that were never active.
+        let all_of = |server: &Server| -> Vec<_> {
+            let all = content(server, 0).into_iter();
+            let all = all.filter(|(_, _, value)| kind != Kind::Redis70 || !matches!(value, Value::Stream(_)));
+            // What is sent is how long a key still lives: on its way that becomes another time.
+            all.map(|(key, time, value)| (key, i64::from(time > 0), value)).collect()
+        };
+        let before = all_of(&server);
         let (mut ours, mut theirs) = (server.client(), other.client());
         theirs.call("AUTH sesame");
         let names =
@@ -574,7 +583,7 @@ fn keys_migrate_both_ways() {
             let key = String::from_utf8_lossy(key).into_owned();
             assert_eq!(text(theirs.call(&to(server.port(), &format!("{key} 0 60000")))), "OK", "{key}");
         }
-        let after: Vec<_> = content(&server, 0).into_iter().filter(|(key, ..)| !key.starts_with(b"big:r")).collect();
+        let after = all_of(&server);
         assert_same(&before, &after, kind.title());
         assert_eq!(text(ours.call(&to(other.port(), "key:0 0 20000 COPY AUTH sesame"))), "OK");
         let busy = ours.call(&to(other.port(), "key:0 0 20000 AUTH sesame"));

@@ -43,7 +43,8 @@ fn sync(ctx: &mut Ctx, _args: Args<'_>, _out: &mut Reply) -> Result {
     start(ctx)
 }
 
-fn psync(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+fn psync(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
+    crate::util::num::parse_i64(&args[2]).ok_or(Error::NotInteger)?;
     start(ctx)?;
     let id = ctx.server.replication_id.lock().clone();
     out.status(&format!("FULLRESYNC {id} 0"));

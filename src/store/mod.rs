@@ -242,7 +242,10 @@ impl Store {
     /// The store is closed.
     pub fn stills(&self) -> Result<Vec<Still>> {
         // First of all no version is forgotten any more: the snapshot is of one that stays.
-        self.partitions.iter().for_each(|partition| *partition.stills.lock() += 1);
+        for partition in &self.partitions {
+            let _not_compacting = partition.compacting.lock();
+            *partition.stills.lock() += 1;
+        }
         let snapshot = self.db.read().as_ref().map(Database::snapshot);
         let mut stills = Vec::with_capacity(self.partitions.len());
         for (at, partition) in self.partitions.iter().enumerate() {

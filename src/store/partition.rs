@@ -152,6 +152,8 @@ pub struct Partition {
     owner: u64,
     /// How many read it as it was at some moment: older versions are not forgotten meanwhile. Held while they are.
     pub(super) stills: parking_lot::Mutex<usize>,
+    /// Held while it is compacted as a whole: nobody begins to read it as it is at a moment meanwhile.
+    pub(super) compacting: parking_lot::Mutex<()>,
     /// One ingestion at a time: a flush and a big result may want to at once.
     ingesting: parking_lot::Mutex<()>,
 }
@@ -167,6 +169,7 @@ impl Partition {
             slow_reads: AtomicU32::new(0),
             owner,
             stills: Default::default(),
+            compacting: Default::default(),
             ingesting: Default::default(),
         }
     }

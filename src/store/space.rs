@@ -166,8 +166,13 @@ impl Partition {
     }
 
     /// Rewrites the whole partition in this thread, compaction filter included. Takes as long as reading all of it and
-    /// writing what lives does, and up to its size again on disk meanwhile.
+    /// writing what lives does, and up to its size again on disk meanwhile. Not while somebody reads an older version: that is
+    /// forgotten with what the compaction replaces.
     pub fn major_compact(&self) -> Result {
+        let _none_begins = self.compacting.lock();
+        if *self.stills.lock() > 0 {
+            return Ok(());
+        }
         let compact =
             |keyspace: &Keyspace| keyspace.tree.major_compact(TABLE_BYTES, NOBODY).map_err(fjall::Error::from);
         let done = self.slot().with(|keyspace| compact(keyspace).map_err(StoreError::fjall("compact")));
