@@ -29,7 +29,7 @@ from scripts import literal  # noqa: E402
 
 REF, TARGET = 0, 1
 # How long a client may take to be answered or to wait, in seconds.
-PATIENCE = 10
+PATIENCE = 30
 # FLUSHALL of Redis waits, too, for a moment.
 MAY_WAIT = {b"BLPOP", b"BRPOP", b"BLMOVE", b"BRPOPLPUSH", b"BLMPOP", b"BZPOPMIN", b"BZPOPMAX", b"BZMPOP", b"XREAD", b"XREADGROUP"}
 
