@@ -34,9 +34,9 @@ use crate::handler::Server;
 use crate::handler::server::Shutdown;
 use crate::log::{Io, RealIo};
 use crate::net::listen::{self, Workers};
-use crate::server::config::RESERVED_FILES;
+use crate::server::config::reserved_files;
 use crate::shard::Engine;
-use crate::shard::engine::{EngineOptions, gate};
+use crate::shard::engine::gate;
 use crate::util::{alloc, logging, scale, sys, time};
 
 /// Time between two samples of the rates that INFO shows.
@@ -84,7 +84,7 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
         dir = %settings.dir.display(),
         "tarn starts"
     );
-    let engine = Engine::open(io, engine_options(&settings, &budget))?;
+    let engine = Engine::open(io, budget.engine_options(&settings))?;
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
     _ = server.engine.make_library.set(crate::server::script::library::stored);
     server.buffers.set_limit(budget.clients_bytes);
@@ -96,34 +96,19 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
 
 /// Raises the limit of open files, or else lowers `maxclients`.
 fn limit_clients(config: &Config) -> Result<(), Failure> {
-    let asked = config.settings().maxclients as u64;
-    let limit = sys::raise_file_limit(asked + RESERVED_FILES);
-    if limit >= asked + RESERVED_FILES {
+    let settings = config.settings();
+    let asked = settings.maxclients as u64;
+    let reserved = reserved_files(&settings);
+    let limit = sys::raise_file_limit(asked + reserved);
+    if limit >= asked + reserved {
         return Ok(());
     }
-    let most = limit - RESERVED_FILES.min(limit / 2);
+    let most = limit - reserved.min(limit / 2);
     if most < asked {
         tracing::warn!(limit, asked, maxclients = most, "maxclients lowered, as the limit of open files is too low");
         config.set(&[("maxclients", most.max(1).to_string())])?;
     }
     Ok(())
-}
-
-fn engine_options(settings: &Settings, budget: &Budget) -> EngineOptions {
-    EngineOptions {
-        dir: settings.dir.clone(),
-        shards: u16::try_from(settings.shards).ok().filter(|shards| *shards > 0),
-        databases: settings.databases,
-        fsync: settings.appendfsync.into(),
-        table_budget: budget.tables_bytes as usize,
-        dirty_budget: budget.dirty_bytes as usize,
-        cold_budget: budget.metadata_cache_bytes as usize,
-        block_cache: budget.block_cache_bytes as usize,
-        log_limit: budget.log_max_bytes,
-        flush_threads: crate::shard::engine::background_threads(),
-        nice: settings.background_nice,
-        background: true,
-    }
 }
 
 /// The file with the process id. It is removed at the end, unless it has become that of another server.
@@ -155,7 +140,9 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
     let mut signals = Signals::new()?;
     let listeners = listen::bind(server)?;
     if listeners.is_empty() {
-        return Err("nothing to listen on: port is 0, or bind is empty, and there is no unixsocket".into());
+        return Err(
+            "nothing to listen on: port and tls-port are 0, or bind is empty, and there is no unixsocket".into()
+        );
     }
     let _pid_file = settings.pidfile.as_deref().map(PidFile::write).transpose()?;
     let workers = Workers::start(server, threads);
@@ -244,6 +231,9 @@ fn replay(server: &Arc<Server>) -> oneshot::Receiver<Result<(), String>> {
 fn announce(server: &Server, settings: &Settings) {
     for bind in settings.bind.iter().filter(|_| settings.port != 0) {
         tracing::info!(address = %bind.host, port = settings.port, "Ready to accept connections tcp");
+    }
+    for bind in settings.bind.iter().filter(|_| settings.tls.port != 0) {
+        tracing::info!(address = %bind.host, port = settings.tls.port, "Ready to accept connections tls");
     }
     if let Some(path) = &settings.unixsocket {
         tracing::info!(path = %path.display(), "Ready to accept connections unix");

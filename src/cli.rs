@@ -10,7 +10,7 @@
 //! | `--name --x` | the first word after a bare name is always its value |
 //! | `--save --x …`, `--save` at the end | the line `save ""` |
 //!
-//! `tarn check [--repair] DIR` looks at a data directory instead. Clap knows these two and `--help`; the directives
+//! `tarn check [--repair] DIR` looks at a data directory instead, `tarn import FILE…` makes one, `tarn export FILE` writes what one holds for Redis or Valkey. Clap knows these and `--help`; the directives
 //! are one list to it, as they come from the table of [`crate::config`], not from here. `-v` or `--version` alone are
 //! answered in redis-server's form.
 
@@ -23,6 +23,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, LoadError, Source, template};
+use crate::migrate::export::Export;
+use crate::migrate::import::Import;
+use crate::rdb::file::writer::For;
 
 /// The version in the form of redis-server's, which tools take apart.
 const VERSION: &str =
@@ -40,6 +43,10 @@ pub enum Invocation {
         /// Also repair what can be.
         repair: bool,
     },
+    /// Make a data directory of files of Redis or Valkey.
+    Import(Import),
+    /// Make a file for Redis or Valkey of a data directory.
+    Export(Export),
 }
 
 /// Why there is nothing to do: an answer that was asked for, or an error.
@@ -86,7 +93,7 @@ impl From<LoadError> for Stop {
     name = "tarn",
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR\n       tarn -v"
+    override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR\n       tarn import FILE... [--dir DIR]\n       tarn export FILE [--for SERVER] [--dir DIR]\n       tarn -v"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -110,6 +117,59 @@ enum Task {
         /// The data directory.
         dir: PathBuf,
     },
+    /// Make a data directory of what files of Redis or Valkey hold. It takes the place of what is there once all of it is on
+    /// disk: whatever happens before leaves everything as it was.
+    Import {
+        /// dump.rdb, an AOF, its manifest, or the folder that holds that; read one after the other.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// The data directory.
+        #[arg(long, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+        /// Replace the data that the directory holds.
+        #[arg(long)]
+        replace: bool,
+        /// Leave out keys whose values only a module can read.
+        #[arg(long)]
+        skip_modules: bool,
+        /// Shards of the directory [default: as a server would].
+        #[arg(long)]
+        shards: Option<u16>,
+        /// Databases that may be among what is imported.
+        #[arg(long, default_value_t = 16)]
+        databases: u32,
+        /// Memory that the import may take, as 2gb [default: half of the machine's].
+        #[arg(long)]
+        maxmemory: Option<String>,
+    },
+    /// Write dump.rdb of a data directory that no server has open; what the servers it is for cannot have is named.
+    Export {
+        /// The file.
+        file: PathBuf,
+        /// Whose it is: redis-7.0, redis-8.2 or valkey-9.
+        #[arg(long = "for", value_name = "SERVER", default_value = "redis-8.2", value_parser = target)]
+        target: For,
+        /// The data directory.
+        #[arg(long, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+        /// Memory that the export may take, as 2gb [default: half of the machine's].
+        #[arg(long)]
+        maxmemory: Option<String>,
+    },
+}
+
+/// The servers for which a file can be.
+fn target(name: &str) -> Result<For, String> {
+    let known = For::ALL.map(|(name, _)| name).join(", ");
+    For::ALL.iter().find(|(known, _)| *known == name).map(|(_, target)| *target).ok_or(format!("known are {known}"))
+}
+
+/// Where a server keeps its data unless it is told otherwise.
+const DEFAULT_DIR: &str = "data";
+
+/// A directive, as the words of its line.
+fn line(name: &str, value: String) -> Vec<Vec<u8>> {
+    vec![name.as_bytes().to_vec(), value.into_bytes()]
 }
 
 /// Reads the command line, the program's name first, and with it the configuration.
@@ -126,6 +186,16 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
     let cli = Cli::from_arg_matches(&matches).map_err(Stop::Usage)?;
     match cli.task {
         Some(Task::Check { repair, dir }) => Ok(Invocation::Check { dir, repair }),
+        Some(Task::Import { files, dir, replace, skip_modules, shards, databases, maxmemory }) => {
+            let mut directives = vec![line("databases", databases.to_string())];
+            directives.extend(shards.map(|shards| line("shards", shards.to_string())));
+            directives.extend(maxmemory.map(|memory| line("maxmemory", memory)));
+            Ok(Invocation::Import(Import { files, dir, replace, skip_modules, directives }))
+        }
+        Some(Task::Export { file, target, dir, maxmemory }) => {
+            let directives = maxmemory.map(|memory| line("maxmemory", memory)).into_iter().collect();
+            Ok(Invocation::Export(Export { file, target, dir, directives }))
+        }
         None => {
             let (source, overrides) = read_args(cli.args.into_iter().map(OsString::into_vec).collect())?;
             Ok(Invocation::Serve(Config::load(source, &overrides)?))

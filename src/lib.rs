@@ -6,17 +6,19 @@
 //! |---|---|
 //! | [`boot`] | the assembly: settings → engine → listeners → signals |
 //! | [`cli`] | the command line of the binary |
+//! | [`migrate`] | files of Redis and Valkey, to and from data directories |
 //! | [`net`] | listeners, threads, the connection task |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
 //! | [`types`] | one file a data type: command functions and their rows |
 //! | [`handler`] | the contract between those who run commands and the functions: row, table, keys, context, session |
+//! | [`tls`] | what TLS is spoken with: certificates, authorities, ciphers, sessions; no I/O but of files |
 //! | [`config`] | directives, their file, `CONFIG GET/SET/REWRITE` |
 //! | [`resp`] | requests in (an incremental parser), replies out in RESP2 and RESP3 |
 //! | [`shard`] | the actor: mailbox, lease, transaction, table of hot and dirty objects, expiry, flush |
 //! | [`log`] | the redo log: segments, group commit, fsync policies, replay |
 //! | [`store`] | fjall: open, ingestion, range reads, compaction filter |
-//! | [`rdb`] | values in Redis's RDB format, DUMP payloads; no I/O |
+//! | [`rdb`] | values in Redis's RDB format, DUMP payloads, dump.rdb |
 //! | [`codec`] | the bytes of keys, values and log records; no I/O |
 //! | [`lua`] | Lua 5.1 as Redis has it; knows nothing of the server |
 //! | [`meter`] | what the command that a thread runs may still do: steps, bytes |
@@ -33,12 +35,14 @@ pub mod handler;
 pub mod log;
 pub mod lua;
 pub mod meter;
+pub mod migrate;
 pub mod net;
 pub mod rdb;
 pub mod resp;
 pub mod server;
 pub mod shard;
 pub mod store;
+pub mod tls;
 pub mod types;
 pub mod util;
 

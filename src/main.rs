@@ -11,6 +11,8 @@ fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok(Invocation::Serve(config)) => tarn::boot::serve(config),
         Ok(Invocation::Check { dir, repair }) => tarn::boot::check::run(&dir, repair),
+        Ok(Invocation::Import(import)) => tarn::migrate::import::run(&import),
+        Ok(Invocation::Export(export)) => tarn::migrate::export::run(&export),
         Err(stop) => stop.report(),
     }
 }

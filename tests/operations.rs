@@ -96,8 +96,10 @@ fn the_service_manager_is_told_of_begin_and_end() {
         let len = socket.recv(&mut text).expect("a datagram");
         String::from_utf8_lossy(&text[..len]).into_owned()
     };
-    let (port, data) = (free_port().to_string(), dir.path().join("data"));
-    let args = ["--port", &port, "--bind", "127.0.0.1", "--supervised", "systemd", "--dir", data.to_str().unwrap()];
+    // A port that was free might be somebody else's by now.
+    let (unix, data) = (dir.path().join("socket"), dir.path().join("data"));
+    let [unix, data] = [&unix, &data].map(|path| path.to_str().unwrap());
+    let args = ["--port", "0", "--unixsocket", unix, "--supervised", "systemd", "--dir", data];
     let mut command = tarn(&args);
     let child = command.env("NOTIFY_SOCKET", dir.path().join("notify")).spawn().unwrap();
     assert!(told().lines().any(|line| line == "READY=1"));

@@ -222,6 +222,64 @@ fn rule_5_no_reply_leaves_before_the_log_holds_what_it_tells() {
     }
 }
 
+/// What a connection is sent without having asked tells of changes, too: messages, events, notices, the end of a wait.
+#[test]
+fn rule_5_nobody_is_told_before_the_log_holds_what_he_is_told() {
+    let stand = Stand::start(&["--appendfsync", "always", "--notify-keyspace-events", "KEA"]);
+    let mut control = stand.client();
+    for line in ["DEBUG SET-ACTIVE-EXPIRE 0", "SET key 1", "SET due 1 PX 1"] {
+        assert_eq!(control.call(line), ok());
+    }
+    let hears: [&[&str]; 8] = [
+        &["SUBSCRIBE text"],
+        &["SSUBSCRIBE text"],
+        &["PSUBSCRIBE te?t"],
+        &["SUBSCRIBE __keyevent@0__:set"],
+        &["PSUBSCRIBE __keyspace@0__:*"],
+        &["SUBSCRIBE __keyevent@0__:expired"],
+        &["HELLO 3", "CLIENT TRACKING ON", "GET key"],
+        &["HELLO 3", "CLIENT TRACKING ON BCAST PREFIX k"],
+    ];
+    let mut told: Vec<_> = hears
+        .iter()
+        .map(|commands| {
+            let mut client = stand.client();
+            commands.iter().for_each(|line| assert!(!client.call(line).is_error(), "{line}"));
+            (commands, client)
+        })
+        .collect();
+    let mut redirect = stand.client();
+    let id = redirect.call("CLIENT ID").int().unwrap();
+    redirect.call("SUBSCRIBE __redis__:invalidate");
+    let mut keeps = stand.client();
+    assert_eq!(keeps.call(&format!("CLIENT TRACKING ON REDIRECT {id}")), ok());
+    assert_eq!(keeps.call("GET key"), bulk("1"));
+    told.push((&hears[6], redirect));
+    told.push((&hears[0], stand.run(&mut control, &["BLPOP list 0"])));
+    // Its lines tell nothing that the log holds.
+    let mut mark = stand.client();
+    assert_eq!(mark.call("MONITOR"), ok());
+
+    let held = stand.hold();
+    let script = "redis.call('set',KEYS[1],3);redis.call('publish','text','script')";
+    let script = format!("EVAL {script} 1 key");
+    let writes = ["MULTI", "SET key 2", "PUBLISH text multi", "SPUBLISH text multi", "EXEC", &script];
+    let writer = stand.run(&mut control, &[&writes[..], &["RPUSH list x"]].concat());
+    held.begun.recv_timeout(LIMIT).expect("the log syncs");
+    assert_eq!(control.call("DEBUG SET-ACTIVE-EXPIRE 1"), ok());
+    wait_until("the sweep has removed it", || control.call("INFO stats").text().contains("expired_keys:1\r"));
+    // What was left with the thread before this is in the outputs when this arrives.
+    control.call("ECHO mark");
+    while !mark.read().unwrap().text().ends_with("\"mark\"") {}
+    let early: Vec<_> = told.iter_mut().filter_map(|(what, client)| (!client.is_silent()).then_some(*what)).collect();
+    assert!(early.is_empty(), "told before the log held it: {early:?}");
+    drop(held);
+    for (what, mut client) in told {
+        assert!(client.read().is_ok(), "{what:?}");
+    }
+    drop(writer);
+}
+
 /// A connection waits for all that it has seen, and not for what it has seen last: that may be less.
 #[test]
 fn rule_5_a_reply_that_waits_for_less_does_not_let_go_of_those_before_it() {

@@ -114,6 +114,7 @@ const BAD: &[(&str, &str)] = &[
     ("environment", "setfenv(1, {})"),
     ("arguments", "KEYS = 1"),
     ("many commands", "while true do redis.call('get', 'other') end"),
+    ("many commands on its own key", "while true do redis.call('get', KEYS[1]) end"),
     ("many writes", "local i = 0 while true do i = i + 1 redis.call('set', KEYS[1], i) end"),
     (
         "writes without end",
@@ -252,26 +253,50 @@ fn scripts_are_each_as_if_they_ran_alone() {
     }
 }
 
+/// Who asks for its end is told that it has written; it goes on, and all of it happens.
+#[test]
+fn a_script_that_has_written_is_not_killed() {
+    let server = Server::built(Kind::Tarn, &["--shards", "4"]);
+    let (mut client, mut other): (Client, Client) = (server.client(), server.client());
+    let code = "redis.call('set', KEYS[1], 1) for n = 1, 200000 do redis.call('get', KEYS[1]) end return 'whole'";
+    let library = format!("#!lua name=l\nredis.register_function('writes', function(KEYS) {code} end)");
+    assert_eq!(client.try_call(&["FUNCTION", "LOAD", &library]).unwrap().text(), "l");
+    for (call, kind) in [(["EVAL", code, "1", "key"], "SCRIPT"), (["FCALL", "writes", "1", "key"], "FUNCTION")] {
+        client.send_raw(&encode(&call)).unwrap();
+        let mut reply = String::new();
+        common::wait::until("it runs for long", || {
+            reply = other.call(&format!("{kind} KILL")).text();
+            !reply.starts_with("NOTBUSY")
+        });
+        assert!(reply.starts_with("UNKILLABLE Sorry the script already executed write commands"), "{kind}: {reply}");
+        assert_eq!(client.read().unwrap().text(), "whole", "{kind}");
+        assert_eq!((client.call("GETDEL key").text(), other.call("EXISTS key").int()), ("1".to_owned(), Some(0)));
+    }
+}
+
 /// Nobody waits for a script that runs on but who writes its keys.
 #[test]
 fn who_writes_the_keys_of_a_long_script_waits() {
-    let server = Server::built(Kind::Tarn, &["--shards", "1"]);
-    let (mut client, mut writer): (Client, Client) = (server.client(), server.client());
-    client.call("SET key before");
-    client.send_raw(&encode(&["EVAL", "redis.call('get', KEYS[1]) while true do end", "1", "key"])).unwrap();
-    let mut other = server.client();
-    // It runs for long by now: it holds its key.
-    common::wait::until("it holds its key", || {
-        let info = other.call("INFO").text();
-        info.lines().any(|line| line == "tarn_busy_keys:1")
-    });
-    writer.send_raw(&encode(&["SET", "key", "after"])).unwrap();
-    for n in 0..200 {
-        assert_eq!(other.call(&format!("SET other{n} x")).text(), "OK");
-        assert_eq!(other.call("GET key").text(), "before");
+    // One computes, the other hardly does anything but call commands.
+    for script in ["redis.call('get', KEYS[1]) while true do end", "while true do redis.call('get', KEYS[1]) end"] {
+        let server = Server::built(Kind::Tarn, &["--shards", "1"]);
+        let (mut client, mut writer): (Client, Client) = (server.client(), server.client());
+        client.call("SET key before");
+        client.send_raw(&encode(&["EVAL", script, "1", "key"])).unwrap();
+        let mut other = server.client();
+        // It runs for long by now: it holds its key.
+        common::wait::until("it holds its key", || {
+            let info = other.call("INFO").text();
+            info.lines().any(|line| line == "tarn_busy_keys:1")
+        });
+        writer.send_raw(&encode(&["SET", "key", "after"])).unwrap();
+        for n in 0..200 {
+            assert_eq!(other.call(&format!("SET other{n} x")).text(), "OK");
+            assert_eq!(other.call("GET key").text(), "before");
+        }
+        assert_eq!(other.call("SCRIPT KILL").text(), "OK");
+        assert!(client.read().unwrap().text().starts_with("ERR Script killed by user with SCRIPT KILL."));
+        assert_eq!(writer.read().unwrap().text(), "OK");
+        assert_eq!(other.call("GET key").text(), "after");
     }
-    assert_eq!(other.call("SCRIPT KILL").text(), "OK");
-    assert!(client.read().unwrap().text().starts_with("ERR Script killed by user with SCRIPT KILL."));
-    assert_eq!(writer.read().unwrap().text(), "OK");
-    assert_eq!(other.call("GET key").text(), "after");
 }

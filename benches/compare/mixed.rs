@@ -16,6 +16,8 @@ use crate::table::{Section, Table, rounded, short, thousands};
 
 /// Keys that the hot client asks for.
 const HOT: u64 = 1000;
+/// Keys of the others where they ask for such as are in memory.
+const WARM: u64 = 10_000;
 /// How long the others run before the hot client begins.
 const AHEAD: Duration = Duration::from_millis(300);
 
@@ -30,24 +32,29 @@ struct Beside {
     clients: u64,
     /// Keys of a command.
     keys: u64,
+    /// They are on disk; else in memory, for comparison.
+    cold: bool,
     /// The page cache is dropped before.
     dropped: bool,
 }
 
-const GETS: &str = "50 clients' cold GETs";
-const MGETS: &str = "50 clients' cold MGETs of 10";
+const fn beside(title: &'static str, keys: u64, cold: bool, dropped: bool) -> Beside {
+    Beside { title, clients: if keys > 0 { 50 } else { 0 }, keys, cold, dropped }
+}
 
-const ROWS: [Beside; 5] = [
-    Beside { title: "nobody", clients: 0, keys: 0, dropped: false },
-    Beside { title: GETS, clients: 50, keys: 1, dropped: false },
-    Beside { title: MGETS, clients: 50, keys: cold::MANY, dropped: false },
-    Beside { title: GETS, clients: 50, keys: 1, dropped: true },
-    Beside { title: MGETS, clients: 50, keys: cold::MANY, dropped: true },
+const ROWS: [Beside; 7] = [
+    beside("nobody", 0, false, false),
+    beside("50 clients' hot GETs", 1, false, false),
+    beside("50 clients' cold GETs", 1, true, false),
+    beside("50 clients' cold GETs", 1, true, true),
+    beside("50 clients' hot MGETs of 10", cold::MANY, false, false),
+    beside("50 clients' cold MGETs of 10", cold::MANY, true, false),
+    beside("50 clients' cold MGETs of 10", cold::MANY, true, true),
 ];
 
 /// Both at a time.
 fn measure(options: &Options, server: &Server, beside: &Beside) -> Result<(OpenOutcome, Outcome), String> {
-    let keys = cold::asked(options);
+    let keys = if beside.cold { cold::asked(options) } else { WARM };
     let (get, mget) = (cold::get(keys), cold::mget(keys));
     let command: &(dyn Fn(&mut Rng, &mut Vec<u8>) -> bool + Sync) = if beside.keys > 1 { &mget } else { &get };
     let goes_on = &AtomicBool::new(true);
@@ -72,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
         "beside",
         "server",
         "page cache",
-        "cold keys a second",
+        "keys a second",
         "p50 ms",
         "p99 ms",
         "p99.9 ms",
@@ -98,6 +105,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
             load::fill(server.port, 2 * HOT, |n, out| {
                 load::command(out, &[b"GET", format!("hot:{}", n % HOT).as_bytes()]);
             })?;
+            if !beside.cold {
+                load::fill(server.port, 2 * WARM, |n, out| load::command(out, &[b"GET", &load::key(n % WARM)]))?;
+            }
             let (start, cpu) = (Instant::now(), server.cpu_us());
             let (seen, others) = measure(options, &server, beside)?;
             let cores = (server.cpu_us() - cpu) / start.elapsed().as_secs_f64() / 1e6;
@@ -125,14 +135,15 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
     let text = format!(
         "GETs of {} keys in memory over one connection, {} a second, each sent when its time has come, whatever has been answered by then, \
          its latency counted from that time on (an open loop, so no coordinated omission), for {} s a row; beside it, on the data and \
-         with the budget of the cold tables ({} keys, `--maxmemory {}`), clients that ask for {} cold keys a second, at which a core \
-         stays free. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's.{}",
+         with the budget of the cold tables ({} keys, `--maxmemory {}`), clients that ask for {} keys a second, at which a core \
+         stays free: by chance of all there are, cold, or of {} that are in memory, for comparison. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's.{}",
         thousands(HOT as f64),
         thousands(options.rate),
         (options.seconds() * 2).as_secs_f64(),
         thousands(options.cold_keys() as f64),
         options.cold_memory(),
         thousands(options.background),
+        thousands(WARM as f64),
         if left_out {
             " The rows with the page cache dropped are left out: that takes root, and no `--keep-caches`."
         } else {

@@ -27,6 +27,7 @@ use std::fs;
 use std::path::Path;
 
 use super::Settings;
+use crate::shard::engine::EngineOptions;
 
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
@@ -113,6 +114,26 @@ impl Budget {
                 .max(settings.log_segment_size),
             shards: if settings.shards == 0 { automatic_shards(machine.cores) } else { settings.shards },
             io_threads: if settings.io_threads == 0 { (machine.cores / 2).clamp(1, 128) } else { settings.io_threads },
+        }
+    }
+}
+
+impl Budget {
+    /// What the engine is told.
+    pub fn engine_options(&self, settings: &Settings) -> EngineOptions {
+        EngineOptions {
+            dir: settings.dir.clone(),
+            shards: u16::try_from(settings.shards).ok().filter(|shards| *shards > 0),
+            databases: settings.databases,
+            fsync: settings.appendfsync.into(),
+            table_budget: self.tables_bytes as usize,
+            dirty_budget: self.dirty_bytes as usize,
+            cold_budget: self.metadata_cache_bytes as usize,
+            block_cache: self.block_cache_bytes as usize,
+            log_limit: self.log_max_bytes,
+            flush_threads: crate::shard::engine::background_threads(),
+            nice: settings.background_nice,
+            background: true,
         }
     }
 }

@@ -87,7 +87,7 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 /// The reason of an I/O error as C's `strerror` puts it.
-pub(super) fn io_text(error: &io::Error) -> String {
+pub fn io_text(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
@@ -290,7 +290,7 @@ mod tests {
             ("port \"1", 1, "port \"1", "Unbalanced quotes in configuration line"),
             ("save 1", 1, "save 1", "Invalid save parameters"),
             ("include", 1, "include", "Bad directive or wrong number of arguments"),
-            ("tls-port 7", 1, "tls-port 7", "TLS is not supported yet"),
+            ("tls-cluster yes", 1, "tls-cluster yes", "replication and cluster mode are not supported yet"),
             ("user a on", 1, "user a on", "ACL users are not supported yet"),
         ] {
             let place = format!("Reading the configuration from standard input, at line {line}\n");

@@ -8,6 +8,7 @@
 //! | `special` | directives that need a function of their own |
 //! | [`load`] | file, `include`, standard input, command line |
 //! | [`settings`] | the typed snapshot |
+//! | [`tls`] | what is said about TLS |
 //! | [`budget`] | what is automatic: shards, threads, the division of memory |
 //! | `rewrite` | `CONFIG REWRITE` |
 //! | [`template`] | the text of `tarn.conf` and the table in COMPAT.md |
@@ -28,6 +29,7 @@ mod special;
 mod store;
 pub mod table;
 pub mod template;
+pub mod tls;
 pub mod value;
 
 pub use load::{LoadError, Source};

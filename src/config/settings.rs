@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::classes::Classes;
 use super::special::read_limits;
+use super::tls::{AuthClients, Tls, read_cipher_suites, read_ciphers, read_protocols};
 use super::value::{Value, integer};
 
 /// Every directive that has an effect, under its name with `_` for `-`.
@@ -48,6 +49,9 @@ pub struct Settings {
     pub tracking_table_max_keys: usize,
     /// Keyspace events that are published.
     pub notify_keyspace_events: Classes,
+
+    /// TLS.
+    pub tls: Tls,
 
     /// Whom to tell when ready.
     pub supervised: Supervised,
@@ -293,6 +297,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             client_output_buffer_limit: output_limits(self.text("client-output-buffer-limit")),
             tracking_table_max_keys: self.num("tracking-table-max-keys"),
             notify_keyspace_events: Classes::from_bits(self.num("notify-keyspace-events")),
+            tls: self.tls(),
             supervised: self.supervised(),
             pidfile: self.path("pidfile"),
             loglevel: self.loglevel(),
@@ -318,6 +323,34 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             zset_encode_version: self.num("zset-encode-version"),
             hll_sparse_max_bytes: self.num("hll-sparse-max-bytes"),
             encodings: self.encodings(),
+        }
+    }
+
+    fn tls(&self) -> Tls {
+        // What the directives' own functions have let pass.
+        let ciphers = [read_ciphers(self.text("tls-ciphers")), read_cipher_suites(self.text("tls-ciphersuites"))];
+        let number_or = |name, automatic| Some(self.num(name)).filter(|number| *number != 0).unwrap_or(automatic);
+        let sessions = (
+            number_or("tls-session-cache-size", 20_480usize),
+            Duration::from_secs(number_or("tls-session-cache-timeout", 300usize) as u64),
+        );
+        Tls {
+            port: self.num("tls-port"),
+            cert_file: self.path("tls-cert-file"),
+            key_file: self.path("tls-key-file"),
+            ca_cert_file: self.path("tls-ca-cert-file"),
+            ca_cert_dir: self.path("tls-ca-cert-dir"),
+            auth_clients: match self.name("tls-auth-clients") {
+                "no" => AuthClients::No,
+                "optional" => AuthClients::Optional,
+                _ => AuthClients::Yes,
+            },
+            protocols: read_protocols(self.text("tls-protocols")).unwrap_or_default(),
+            ciphers: ciphers.into_iter().filter_map(Result::ok).flatten().collect(),
+            prefer_server_ciphers: self.yes("tls-prefer-server-ciphers"),
+            sessions: self.yes("tls-session-caching").then_some(sessions),
+            handshake_timeout: Duration::from_secs(self.num("tls-handshake-timeout")),
+            max_handshakes: self.num("tls-max-handshakes"),
         }
     }
 

@@ -42,8 +42,8 @@ pub(super) fn cluster_enabled(arg: &[u8]) -> Checked {
 }
 
 /// `tls-cluster`, `tls-replication`.
-pub(super) fn tls_off(arg: &[u8]) -> Checked {
-    no_or(arg, "TLS is not supported yet")
+pub(super) fn tls_of_links_off(arg: &[u8]) -> Checked {
+    no_or(arg, "replication and cluster mode are not supported yet")
 }
 
 fn no_or(arg: &[u8], why: &'static str) -> Checked {
@@ -51,14 +51,6 @@ fn no_or(arg: &[u8], why: &'static str) -> Checked {
         b"no" => Ok(b"no".to_vec()),
         b"yes" => Err(why.into()),
         _ => Err("argument must be 'yes' or 'no'".into()),
-    }
-}
-
-/// `tls-port`.
-pub(super) fn tls_port(arg: &[u8]) -> Checked {
-    match bounded(integer(arg)?, 0, 65535, false)? {
-        0 => text(b"0"),
-        _ => Err("TLS is not supported yet".into()),
     }
 }
 
@@ -283,8 +275,9 @@ mod tests {
 
     #[test]
     fn what_is_not_built_is_refused() {
-        assert_eq!(tls_port(b"6380").unwrap_err(), "TLS is not supported yet");
-        assert_eq!(tls_port(b"0").unwrap(), b"0");
+        let why = "replication and cluster mode are not supported yet";
+        assert_eq!(tls_of_links_off(b"yes").unwrap_err(), why);
+        assert_eq!(tls_of_links_off(b"no").unwrap(), b"no");
         assert_eq!(cluster_enabled(b"YES").unwrap_err(), "cluster mode is not supported yet");
         assert_eq!(cluster_enabled(b"No").unwrap(), b"no");
         assert_eq!(cluster_enabled(b"x").unwrap_err(), "argument must be 'yes' or 'no'");

@@ -133,7 +133,7 @@ impl Config {
     }
 
     /// `CONFIG SET`: all pairs of name and value, or none. `apply` sees the settings to be and the names of the
-    /// directives whose values change, and does what cannot be undone by reading the old settings again; if it
+    /// directives whose values change or are to be read again, and does what cannot be undone by reading the old settings again; if it
     /// refuses, nothing has changed. It must not call `set` itself. Answers the changed names.
     ///
     /// # Errors
@@ -151,8 +151,11 @@ impl Config {
             let args = [arg.as_ref().to_vec()];
             new.set(index, row, &args, false).map_err(|why| refused(name.as_ref(), &why))?;
         }
-        let mut changed: Vec<_> =
-            rows.iter().filter(|(at, _)| old.get(*at) != new.get(*at)).map(|(_, row)| row.name).collect();
+        let mut changed: Vec<_> = rows
+            .iter()
+            .filter(|(at, row)| row.of_file || old.get(*at) != new.get(*at))
+            .map(|(_, row)| row.name)
+            .collect();
         changed.sort_unstable();
         changed.dedup();
         let settings = Arc::new(new.settings());

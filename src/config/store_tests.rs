@@ -12,7 +12,7 @@ use super::*;
 
 /// Defaults that differ from Redis's, and Tarn's own directives.
 const OWN_DEFAULTS: [(&str, &str); 3] = [("appendonly", "yes"), ("bind", "127.0.0.1 -::1"), ("io-threads", "0")];
-const OWN_DIRECTIVES: [&str; 13] = [
+const OWN_DIRECTIVES: [&str; 15] = [
     "background-nice",
     "block-cache-size",
     "busy-poll",
@@ -25,6 +25,8 @@ const OWN_DIRECTIVES: [&str; 13] = [
     "namespaces",
     "set-encode-version",
     "shards",
+    "tls-handshake-timeout",
+    "tls-max-handshakes",
     "zset-encode-version",
 ];
 
@@ -129,7 +131,11 @@ fn set_changes_all_or_nothing() {
         (&[("dir", "/tmp")], failed("dir", "can't set protected config")),
         (&[("daemonize", "yes"), ("foo", "1")], failed("daemonize", "can't set immutable config")),
         (&[("timeout", "7"), ("maxmemory", "x")], failed("maxmemory", "argument must be a memory value")),
-        (&[("tls-port", "1")], failed("tls-port", "TLS is not supported yet")),
+        (&[("tls-port", "1")], failed("tls-port", "can't set immutable config")),
+        (
+            &[("tls-protocols", "TLSv1.1")],
+            failed("tls-protocols", "TLSv1 and TLSv1.1 are not supported, as they are not safe"),
+        ),
         (&[("shards", "32")], failed("shards", "can't set immutable config")),
     ] {
         assert_eq!(refusal(&config, pairs), text);

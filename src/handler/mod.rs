@@ -8,6 +8,7 @@
 //! | [`keys`] | keys among the arguments, their shards |
 //! | [`ctx`] | what a function gets: transaction, session, server |
 //! | [`effects`] | what a command does beside records |
+//! | [`feed`] | what a connection is sent piece by piece |
 //! | [`limits`] | what one command may take |
 //! | [`container`] | what all containers of subcommands answer alike |
 //! | [`session`] | what a connection carries from command to command |
@@ -22,6 +23,7 @@ pub mod container;
 pub mod ctx;
 pub mod effects;
 pub mod events;
+pub mod feed;
 pub mod keys;
 pub mod limits;
 pub mod monitor;

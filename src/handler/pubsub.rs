@@ -176,7 +176,13 @@ impl Messages {
 
     /// The next one.
     pub fn take(&self) -> Option<Queued> {
+        self.take_with(|| {})
+    }
+
+    /// The same, with something that happens just when there seems to be none.
+    fn take_with(&self, meanwhile: impl FnOnce()) -> Option<Queued> {
         let queued = self.queue.pop().or_else(|| {
+            meanwhile();
             self.told.store(false, Ordering::SeqCst);
             // Who came before that has told nobody.
             self.queue.pop()
@@ -503,6 +509,10 @@ impl Ctx<'_, '_> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
 
     fn client(hub: &Hub) -> Arc<Client> {
@@ -542,5 +552,22 @@ mod tests {
         (0..6).for_each(|_| _ = messages.take().unwrap());
         assert!(!hub.is_behind() && messages.take().is_none());
         assert_eq!(messages.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// One that comes just as the thread finds that there is none is seen by it, one that comes later wakes it.
+    #[test]
+    fn no_message_stays_behind() {
+        let messages = Hub::default().messages();
+        let put = || {
+            let message = Message { shard: false, channel: (*b"c").into(), text: (*b"t").into() };
+            messages.put(&Arc::new(message), 1, 0);
+        };
+        let is_woken = || pin!(messages.come()).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        put();
+        assert!(is_woken() && messages.take().is_some());
+        assert!(messages.take_with(put).is_some(), "it has woken nobody");
+        assert!(!is_woken() && messages.take().is_none());
+        put();
+        assert!(is_woken() && messages.take().is_some());
     }
 }

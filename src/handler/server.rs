@@ -214,6 +214,8 @@ pub struct Server {
     pub run_id: String,
     /// Port actually listened on.
     pub port: AtomicU32,
+    /// What TLS is spoken with.
+    pub tls: crate::tls::Tls,
     /// A password is required.
     pub password_required: AtomicBool,
     /// Tells the main thread to go down.
@@ -260,6 +262,7 @@ impl Server {
             started_ms: now_ms,
             run_id: random_hex(),
             port: 0.into(),
+            tls: Default::default(),
             password_required: password_required.into(),
             shutdown: watch::channel(None).0,
             startup_bytes: 0.into(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use super::feed::Feed;
 use super::monitor::Monitoring;
 use super::pubsub::{Messages, Subscriptions};
 use super::tracking::Tracking;
@@ -60,6 +61,8 @@ pub enum After {
     Close,
     /// Waits this long before even the reply is sent (WAIT for replicas that there are not).
     HoldMs(u64),
+    /// Sends what a [`Feed`] brings, and closes behind it.
+    Feed,
 }
 
 /// What commands change of their session; plain data, for the way back.
@@ -115,6 +118,10 @@ pub struct Session {
     pub no_evict: bool,
     /// To do after the reply.
     pub after: After,
+    /// What it is sent then.
+    pub feed: Option<Feed>,
+    /// REPLCONF: the peer finds the end of a file by its mark.
+    pub knows_end_marks: bool,
     /// The directives as last read, and the generation that they are of.
     pub settings: Option<(u64, Arc<Settings>)>,
     /// What CLIENT LIST shows of it.
@@ -375,6 +382,8 @@ impl Session {
             no_touch: false,
             no_evict: false,
             after: After::Nothing,
+            feed: None,
+            knows_end_marks: false,
             settings: None,
             client,
         }

@@ -174,7 +174,9 @@ impl Connection {
             client.multi_bytes.store(session.multi_bytes() as u64, Ordering::Relaxed);
         }
         let subscriptions = client.subscription_bytes.load(Ordering::Relaxed);
-        let memory = state.memory_bytes() as u64 + client.multi_bytes.load(Ordering::Relaxed) + subscriptions;
+        let memory = (state.memory_bytes() + self.socket.held_bytes()) as u64
+            + client.multi_bytes.load(Ordering::Relaxed)
+            + subscriptions;
         client.query_bytes.store(state.input.len() as u64, Ordering::Relaxed);
         client.query_free.store((state.input.capacity() - state.input.len()) as u64, Ordering::Relaxed);
         client.output_bytes.store(state.pending_bytes() as u64, Ordering::Relaxed);
@@ -495,6 +497,7 @@ impl Connection {
                 state.out.truncate(begin);
                 Some(Stop::Park(Parked::Held(Duration::from_millis(ms), reply)))
             }
+            After::Feed => session.feed.take().map(|feed| Stop::Park(Parked::Fed(feed))),
         };
         state.replies += usize::from(state.out.len() > begin);
         stop

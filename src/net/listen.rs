@@ -1,4 +1,5 @@
-//! Listeners: TCP and Unix sockets, admission, and the hand-over of a socket to the least loaded network thread.
+//! Listeners: TCP, with TLS or without, and Unix sockets, admission, and the hand-over of a socket to the least loaded network
+//! thread. Who speaks TLS is admitted once its handshake has come to its end.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +10,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::handshake::{self, Handshakes};
+use super::secure::{Open, Secure};
 use super::worker::{Accepted, StdSocket, Worker};
+use crate::config::Settings;
 use crate::config::settings::BindHost;
 use crate::handler::Server;
 
@@ -51,34 +55,54 @@ impl Workers {
 pub enum Listener {
     /// TCP.
     Tcp(tokio::net::TcpListener),
+    /// TCP where TLS is spoken.
+    Secure(tokio::net::TcpListener, Arc<parking_lot::Mutex<Handshakes>>),
     /// Unix domain; the path is removed at the end.
     Unix(tokio::net::UnixListener),
 }
 
 /// Binds all addresses of the configuration. An address with a leading `-` may be unavailable.
+///
+/// # Errors
+/// An address that cannot be had, or TLS that cannot be spoken as the directives ask.
 pub fn bind(server: &Server) -> std::io::Result<Vec<Listener>> {
     let settings = server.config.settings();
     let mut listeners = Vec::new();
     if settings.port != 0 {
-        for bind in &settings.bind {
-            let (name, optional) = match &bind.host {
-                BindHost::AnyV4 => ("0.0.0.0", bind.optional),
-                BindHost::AnyV6 => ("::", bind.optional),
-                BindHost::Named(name) => (&name[..], bind.optional),
-            };
-            match bind_tcp(name, settings.port, settings.tcp_backlog) {
-                Ok(listener) => listeners.push(Listener::Tcp(listener)),
-                Err(error) if optional => tracing::debug!(%error, name, "optional address left out"),
-                Err(error) => {
-                    let text = format!("could not bind {name}:{}: {error}", settings.port);
-                    return Err(std::io::Error::new(error.kind(), text));
-                }
-            }
-        }
+        listeners.extend(bind_all(&settings, settings.port)?.into_iter().map(Listener::Tcp));
         server.port.store(u32::from(settings.port), Ordering::Relaxed);
+    }
+    if settings.tls.port != 0 {
+        let agreement = crate::tls::agreement::make(&settings.tls).map_err(|(directive, why)| {
+            std::io::Error::other(format!("Failed to configure TLS ({directive}): {why}"))
+        })?;
+        server.tls.agree(agreement);
+        let handshakes = Arc::<parking_lot::Mutex<Handshakes>>::default();
+        let secure = bind_all(&settings, settings.tls.port)?.into_iter();
+        listeners.extend(secure.map(|listener| Listener::Secure(listener, handshakes.clone())));
     }
     if let Some(path) = &settings.unixsocket {
         listeners.push(Listener::Unix(bind_unix(path, settings.unixsocketperm, settings.tcp_backlog)?));
+    }
+    Ok(listeners)
+}
+
+/// Binds a port at all addresses.
+fn bind_all(settings: &Settings, port: u16) -> std::io::Result<Vec<tokio::net::TcpListener>> {
+    let mut listeners = Vec::new();
+    for bind in &settings.bind {
+        let (name, optional) = match &bind.host {
+            BindHost::AnyV4 => ("0.0.0.0", bind.optional),
+            BindHost::AnyV6 => ("::", bind.optional),
+            BindHost::Named(name) => (&name[..], bind.optional),
+        };
+        match bind_tcp(name, port, settings.tcp_backlog) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if optional => tracing::debug!(%error, name, "optional address left out"),
+            Err(error) => {
+                return Err(std::io::Error::new(error.kind(), format!("could not bind {name}:{port}: {error}")));
+            }
+        }
     }
     Ok(listeners)
 }
@@ -133,6 +157,10 @@ pub async fn accept(server: Arc<Server>, listener: Listener, workers: Workers) {
                 Ok((socket, peer)) => admit_tcp(&server, socket, peer),
                 Err(error) => Err(error),
             },
+            Listener::Secure(listener, handshakes) => match listener.accept().await {
+                Ok((socket, peer)) => begin_secure(&server, handshakes, socket, peer, &workers),
+                Err(error) => Err(error),
+            },
             Listener::Unix(listener) => match listener.accept().await {
                 Ok((socket, _)) => admit_unix(&server, socket),
                 Err(error) => Err(error),
@@ -166,23 +194,77 @@ const PROTECTED: &[u8] = b"-DENIED Tarn is running in protected mode because pro
 
 fn admit_tcp(server: &Server, socket: tokio::net::TcpStream, peer: SocketAddr) -> std::io::Result<Option<Accepted>> {
     let socket = socket.into_std()?;
+    if let Some(why) = why_not(server, peer) {
+        return refuse(server, socket, why);
+    }
+    accept_tcp(server, &socket)?;
+    let laddr = local_addr(&socket);
+    Ok(Some(Accepted { socket: StdSocket::Tcp(socket), addr: peer.to_string(), laddr }))
+}
+
+/// Why a peer is not let in.
+fn why_not(server: &Server, peer: SocketAddr) -> Option<&'static [u8]> {
     if full(server) {
-        return refuse(server, socket, TOO_MANY);
+        return Some(TOO_MANY);
     }
-    let settings = server.config.settings();
-    if settings.protected_mode
-        && !server.password_required.load(Ordering::Relaxed)
-        && !peer.ip().to_canonical().is_loopback()
-    {
-        return refuse(server, socket, PROTECTED);
-    }
+    let is_stranger = !server.password_required.load(Ordering::Relaxed) && !peer.ip().to_canonical().is_loopback();
+    (is_stranger && server.config.settings().protected_mode).then_some(PROTECTED)
+}
+
+/// Counts a connection that is let in, and has its socket behave as the directives ask.
+fn accept_tcp(server: &Server, socket: &std::net::TcpStream) -> std::io::Result<()> {
     server.accepted.fetch_add(1, Ordering::Relaxed);
     socket.set_nodelay(true)?;
-    if let Some(every) = settings.tcp_keepalive {
-        keep_alive(&socket, every);
+    if let Some(every) = server.config.settings().tcp_keepalive {
+        keep_alive(socket, every);
     }
-    let laddr = socket.local_addr().map(|a| a.to_string()).unwrap_or_default();
-    Ok(Some(Accepted { socket: StdSocket::Tcp(socket), addr: peer.to_string(), laddr }))
+    Ok(())
+}
+
+fn local_addr(socket: &std::net::TcpStream) -> String {
+    socket.local_addr().map(|a| a.to_string()).unwrap_or_default()
+}
+
+/// Begins a handshake, at the end of which the peer is admitted. If there is no room for it by now there is no point in one.
+fn begin_secure(
+    server: &Arc<Server>,
+    handshakes: &Arc<parking_lot::Mutex<Handshakes>>,
+    socket: tokio::net::TcpStream,
+    peer: SocketAddr,
+    workers: &Workers,
+) -> std::io::Result<Option<Accepted>> {
+    if full(server) {
+        return refuse(server, std::io::sink(), TOO_MANY);
+    }
+    socket.set_nodelay(true)?;
+    let (server_too, workers) = (server.clone(), workers.clone());
+    handshake::begin(handshakes, server, socket, move |socket, session| {
+        match admit_secure(&server_too, socket, session, peer) {
+            Ok(Some(accepted)) => workers.hand_over(accepted),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "a connection is lost after its TLS handshake"),
+        }
+    });
+    Ok(None)
+}
+
+fn admit_secure(
+    server: &Arc<Server>,
+    socket: tokio::net::TcpStream,
+    session: rustls::ServerConnection,
+    peer: SocketAddr,
+) -> std::io::Result<Option<Accepted>> {
+    if let Some(why) = why_not(server, peer) {
+        let secure = Secure::new(socket, session, Open::new(server.clone()));
+        // Both in one go, as little as it is.
+        _ = secure.try_write(why);
+        server.rejected.fetch_add(1, Ordering::Relaxed);
+        return Ok(None);
+    }
+    let socket = socket.into_std()?;
+    accept_tcp(server, &socket)?;
+    let laddr = local_addr(&socket);
+    Ok(Some(Accepted { socket: StdSocket::Secure(socket, Box::new(session)), addr: peer.to_string(), laddr }))
 }
 
 /// Has the kernel ask a silent peer whether it is still there. Where that cannot be had it is let in all the same, as by Redis.

@@ -11,14 +11,18 @@
 //! | [`reads`] | reads of the store between two looks at the sockets |
 //! | [`subscribers`] | who of a thread has subscribed to what, and how messages get there |
 //! | [`socket`] | what is asked of a client's socket |
+//! | [`secure`] | the same where TLS is spoken |
+//! | [`handshake`] | how that begins |
 //! | [`ahead`] | what a pipeline's commands will touch, fetched early |
 
 pub mod ahead;
 pub mod connection;
+mod handshake;
 pub mod listen;
 mod parked;
 mod pushes;
 mod reads;
+mod secure;
 mod socket;
 mod state;
 mod subscribers;

@@ -7,6 +7,7 @@
 //! | the time of a held reply (WAIT) to pass | goes on at once | closes at once |
 //! | the gate to open (CLIENT PAUSE, shutdown) | closes at once: the command never began | closes at once |
 //! | what its commands lack to be read from disk | waits on: they were received whole | closes at once |
+//! | the next piece of what it is fed, or the peer to take the last one | closes at once | closes at once |
 //! | its turn, as a writer that is slowed | waits on: the write was received whole, and a flush bounds the wait | closes at once |
 //!
 //! That the peer has left is seen although requests of its may be unread, as long as the socket's buffer holds them all;
@@ -27,6 +28,7 @@ use super::connection::Connection;
 use crate::command::run::Finished;
 use crate::command::run::blocked::{end_in_time, end_wait};
 use crate::handler::buffers::Away;
+use crate::handler::feed::Feed;
 use crate::handler::session::{Waiting, bits};
 use crate::shard::engine::gate;
 use crate::shard::memory::blocked::{End, Waiter};
@@ -40,6 +42,9 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// One whose time is over while others before it are being served asks again: first after this time, at last after that.
 const ASK_AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 
+/// Bytes of what a connection is fed that wait for its peer.
+const FED_AHEAD: usize = 256 << 10;
+
 /// What a connection waits for before it goes on with its input.
 pub(super) enum Parked {
     /// A command runs elsewhere.
@@ -48,6 +53,8 @@ pub(super) enum Parked {
     Held(Duration, Vec<u8>),
     /// The command may not run as long as the pause is the one of this number; then the same one is tried again.
     Closed(u64),
+    /// It is sent this, and closes.
+    Fed(Feed),
     /// The command is tried again after this.
     Slowed(Duration),
     /// What the commands ahead lack is being read; then they are tried again.
@@ -115,11 +122,38 @@ impl Connection {
                     _ => false,
                 }
             }
+            Parked::Fed(feed) => {
+                self.mark(bits::ELSEWHERE, true);
+                let goes_on = self.fed(feed).await;
+                self.mark(bits::ELSEWHERE, false);
+                goes_on
+            }
             Parked::Slowed(time) => !matches!(self.wait(pin!(sleep(time)), false).await, Woken::Killed),
         };
         // It was the server that kept the client waiting.
         self.is_active();
         goes_on
+    }
+
+    /// Sends what it is fed. The connection closes behind it, at once if the peer leaves.
+    async fn fed(self: &Rc<Self>, mut feed: Feed) -> bool {
+        loop {
+            match self.wait(pin!(feed.recv()), true).await {
+                Woken::Done(Some(piece)) => self.put_held(&piece),
+                Woken::Done(None) => {
+                    self.state.borrow_mut().closing = true;
+                    return true;
+                }
+                Woken::Left | Woken::Killed => return false,
+            }
+            let taken = poll_fn(|cx| {
+                self.keep_sending(cx);
+                if self.state.borrow().pending_bytes() > FED_AHEAD { Poll::Pending } else { Poll::Ready(()) }
+            });
+            if !matches!(self.wait(pin!(taken), true).await, Woken::Done(())) {
+                return false;
+            }
+        }
     }
 
     /// The connection ends: nothing it waits for is for it any more.

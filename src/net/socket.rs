@@ -7,20 +7,28 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
+use super::secure::Secure;
+
 /// A client's socket.
 pub enum Socket {
     /// TCP.
     Tcp(TcpStream),
     /// Unix domain.
     Unix(UnixStream),
+    /// TCP with TLS.
+    Secure(Box<Secure>),
 }
 
-/// The same call on either kind.
+/// The same call on the system's socket of any kind.
 macro_rules! on {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket {
             Socket::Tcp($stream) => $call,
             Socket::Unix($stream) => $call,
+            Socket::Secure(secure) => {
+                let $stream = &secure.stream;
+                $call
+            }
         }
     };
 }
@@ -28,6 +36,9 @@ macro_rules! on {
 impl Socket {
     /// Reads once; 0 is the end.
     pub(super) fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if let Socket::Secure(secure) = self {
+            return secure.poll_read(cx, buf);
+        }
         loop {
             ready!(on!(self, s => s.poll_read_ready(cx)))?;
             let mut read = 0;
@@ -47,6 +58,9 @@ impl Socket {
     }
 
     pub(super) fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if let Socket::Secure(secure) = self {
+            return secure.poll_write(cx, buf);
+        }
         loop {
             ready!(on!(self, s => s.poll_write_ready(cx)))?;
             match self.try_write(buf) {
@@ -57,7 +71,16 @@ impl Socket {
     }
 
     pub(super) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        on!(self, s => s.try_write(buf))
+        match self {
+            Socket::Tcp(stream) => stream.try_write(buf),
+            Socket::Unix(stream) => stream.try_write(buf),
+            Socket::Secure(secure) => secure.try_write(buf),
+        }
+    }
+
+    /// Bytes that wait below for the system's socket to take them.
+    pub(super) fn held_bytes(&self) -> usize {
+        if let Socket::Secure(secure) = self { secure.held_bytes() } else { 0 }
     }
 
     /// Sends `bytes` from `sent` on; whether all of them are gone.

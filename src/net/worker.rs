@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use super::ahead::Ahead;
 use super::connection::Connection;
 use super::reads::OwnReads;
+use super::secure::{Open, Secure};
 use super::socket::Socket;
 use super::subscribers::Subscribers;
 use crate::command::run::{READS_HERE, Runner};
@@ -78,6 +79,8 @@ pub enum StdSocket {
     Tcp(std::net::TcpStream),
     /// Unix domain.
     Unix(std::os::unix::net::UnixStream),
+    /// TCP, after a TLS handshake.
+    Secure(std::net::TcpStream, Box<rustls::ServerConnection>),
 }
 
 /// A runtime for the calling thread that counts its turns: from where it wakes to where it sleeps.
@@ -170,6 +173,9 @@ impl Worker {
             let socket = match accepted.socket {
                 StdSocket::Tcp(socket) => tokio::net::TcpStream::from_std(socket).map(Socket::Tcp),
                 StdSocket::Unix(socket) => tokio::net::UnixStream::from_std(socket).map(Socket::Unix),
+                StdSocket::Secure(socket, session) => tokio::net::TcpStream::from_std(socket).map(|stream| {
+                    Socket::Secure(Box::new(Secure::new(stream, *session, Open::new(self.server.clone()))))
+                }),
             };
             match socket {
                 Ok(socket) => {

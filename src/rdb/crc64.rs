@@ -34,8 +34,13 @@ const fn tables() -> [[u64; 256]; 8] {
 
 /// The checksum of `bytes`.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    update(0, bytes)
+}
+
+/// The checksum of bytes with that checksum, and of these behind them.
+pub(super) fn update(sum: u64, bytes: &[u8]) -> u64 {
     let (chunks, rest) = bytes.as_chunks::<8>();
-    let crc = chunks.iter().fold(0, |crc, chunk| {
+    let crc = chunks.iter().fold(sum, |crc, chunk| {
         let mixed = (crc ^ u64::from_le_bytes(*chunk)).to_le_bytes();
         mixed.iter().zip(TABLES.iter().rev()).fold(0, |crc, (&byte, table)| crc ^ table[usize::from(byte)])
     });
@@ -50,6 +55,7 @@ mod tests {
     fn check_value() {
         assert_eq!(checksum(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
         assert_eq!(checksum(b""), 0);
+        assert_eq!(update(checksum(b"1234"), b"56789"), checksum(b"123456789"));
     }
 
     #[test]

@@ -64,15 +64,20 @@ fn read_timed(source: &mut Source<'_>, least_ms: Option<u64>) -> Result<Vec<Fiel
     let count = read_len(source)?;
     let mut fields = Vec::new();
     for _ in 0..count {
-        let expire_ms = match (read_len(source)?, least_ms) {
-            (0, _) => 0,
-            (time, None) => time,
-            (time, Some(least_ms)) => least_ms.checked_add(time - 1).ok_or(BAD_TIME)?,
-        };
-        let expire_ms = check_time(expire_ms)?;
-        fields.push(Field { name: read_string(source)?, value: read_string(source)?, expire_ms });
+        fields.push(read_timed_field(source, least_ms)?);
     }
     Ok(fields)
+}
+
+/// One of these.
+pub(super) fn read_timed_field(source: &mut Source<'_>, least_ms: Option<u64>) -> Result<Field, RdbError> {
+    let expire_ms = match (read_len(source)?, least_ms) {
+        (0, _) => 0,
+        (time, None) => time,
+        (time, Some(least_ms)) => least_ms.checked_add(time - 1).ok_or(BAD_TIME)?,
+    };
+    let expire_ms = check_time(expire_ms)?;
+    Ok(Field { name: read_string(source)?, value: read_string(source)?, expire_ms })
 }
 
 fn check_time(expire_ms: u64) -> Result<u64, RdbError> {
@@ -96,14 +101,19 @@ pub(super) fn read_valkey(source: &mut Source<'_>) -> Result<Vec<Field>, RdbErro
     let count = read_len(source)?;
     let mut fields = Vec::new();
     for _ in 0..count {
-        let (name, value) = (read_string(source)?, read_string(source)?);
-        let expire_ms = match source.int_le::<8>()? {
-            VALKEY_NO_TIME => 0,
-            time => check_time(u64::try_from(time).map_err(|_| BAD_TIME)?)?,
-        };
-        fields.push(Field { name, value, expire_ms });
+        fields.push(read_valkey_field(source)?);
     }
     Ok(fields)
+}
+
+/// One field of it.
+pub(super) fn read_valkey_field(source: &mut Source<'_>) -> Result<Field, RdbError> {
+    let (name, value) = (read_string(source)?, read_string(source)?);
+    let expire_ms = match source.int_le::<8>()? {
+        VALKEY_NO_TIME => 0,
+        time => check_time(u64::try_from(time).map_err(|_| BAD_TIME)?)?,
+    };
+    Ok(Field { name, value, expire_ms })
 }
 
 /// Appends type 4.
@@ -121,19 +131,29 @@ pub(super) fn write_expiring(fields: &[Field], out: &mut Vec<u8>) {
     out.extend_from_slice(&least_ms.to_le_bytes());
     push_len(fields.len() as u64, out);
     for field in fields {
-        push_len(if field.expire_ms == 0 { 0 } else { field.expire_ms - least_ms + 1 }, out);
-        push_string(&field.name, out);
-        push_string(&field.value, out);
+        push_timed_field(field, least_ms, out);
     }
+}
+
+/// Appends one field of it.
+pub(super) fn push_timed_field(field: &Field, least_ms: u64, out: &mut Vec<u8>) {
+    push_len(if field.expire_ms == 0 { 0 } else { field.expire_ms - least_ms + 1 }, out);
+    push_string(&field.name, out);
+    push_string(&field.value, out);
 }
 
 /// Appends Valkey's type 22.
 pub(super) fn write_valkey(fields: &[Field], out: &mut Vec<u8>) {
     push_len(fields.len() as u64, out);
     for field in fields {
-        push_string(&field.name, out);
-        push_string(&field.value, out);
-        let time = if field.expire_ms == 0 { VALKEY_NO_TIME } else { field.expire_ms as i64 };
-        out.extend_from_slice(&time.to_le_bytes());
+        push_valkey_field(field, out);
     }
+}
+
+/// Appends one field of it.
+pub(super) fn push_valkey_field(field: &Field, out: &mut Vec<u8>) {
+    push_string(&field.name, out);
+    push_string(&field.value, out);
+    let time = if field.expire_ms == 0 { VALKEY_NO_TIME } else { field.expire_ms as i64 };
+    out.extend_from_slice(&time.to_le_bytes());
 }

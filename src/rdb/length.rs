@@ -23,10 +23,10 @@ use super::{RdbError, lzf};
 use crate::codec::cursor::Cursor;
 use crate::util::num;
 
-const INT8: u8 = 0xc0;
-const INT16: u8 = 0xc1;
-const INT32: u8 = 0xc2;
-const LZF: u8 = 0xc3;
+pub(super) const INT8: u8 = 0xc0;
+pub(super) const INT16: u8 = 0xc1;
+pub(super) const INT32: u8 = 0xc2;
+pub(super) const LZF: u8 = 0xc3;
 const LEN_32: u8 = 0x80;
 const LEN_64: u8 = 0x81;
 

@@ -20,28 +20,46 @@ pub(super) const fn check(input: &[u8], len: usize) -> Result<(), RdbError> {
     if len > input.len().saturating_mul(EXPANSION_MAX) { Err(CORRUPT) } else { Ok(()) }
 }
 
+/// What comes back from further behind than this never comes again.
+pub(super) const WINDOW: usize = 1 << 13;
+
+/// How many bytes stand behind a control byte.
+pub(super) const fn behind(control: u8) -> usize {
+    match control >> 5 {
+        0 => control as usize + 1,
+        7 => 2,
+        _ => 1,
+    }
+}
+
+/// Appends what a control byte and the bytes behind it stand for; of what was decompressed before the last [`WINDOW`] bytes
+/// have to be there.
+pub(super) fn step(control: u8, rest: &[u8], out: &mut Vec<u8>) -> Result<(), RdbError> {
+    let control = usize::from(control);
+    if control < 32 {
+        out.extend_from_slice(rest);
+        return Ok(());
+    }
+    let (copied_len, offset_low) = match (control >> 5, rest) {
+        (7, [more, low]) => (usize::from(*more) + 9, *low),
+        (short @ 1..7, [low]) => (short + 2, *low),
+        _ => return Err(CORRUPT),
+    };
+    let back = ((control & 0x1f) << 8 | usize::from(offset_low)) + 1;
+    let from = out.len().checked_sub(back).ok_or(CORRUPT)?;
+    repeat(out, from, copied_len);
+    Ok(())
+}
+
 /// Decompresses `input`, which must give `len` bytes exactly.
 pub(super) fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, RdbError> {
     check(input, len)?;
     let mut out = Vec::with_capacity(len);
     let mut input = input;
     while let [control, rest @ ..] = input {
-        let control = usize::from(*control);
-        if control < 32 {
-            let (literal, rest) = rest.split_at_checked(control + 1).ok_or(CORRUPT)?;
-            out.extend_from_slice(literal);
-            input = rest;
-        } else {
-            let (copied_len, offset_low, rest) = match (control >> 5, rest) {
-                (7, [more, low, rest @ ..]) => (usize::from(*more) + 9, *low, rest),
-                (short @ 1..7, [low, rest @ ..]) => (short + 2, *low, rest),
-                _ => return Err(CORRUPT),
-            };
-            let back = ((control & 0x1f) << 8 | usize::from(offset_low)) + 1;
-            let from = out.len().checked_sub(back).ok_or(CORRUPT)?;
-            repeat(&mut out, from, copied_len);
-            input = rest;
-        }
+        let (these, rest) = rest.split_at_checked(behind(*control)).ok_or(CORRUPT)?;
+        step(*control, these, &mut out)?;
+        input = rest;
         if out.len() > len {
             return Err(CORRUPT);
         }

@@ -1,8 +1,10 @@
-//! Redis's RDB format: the bytes of one value, and the frame in which DUMP and RESTORE carry them. No I/O, no clock.
+//! Redis's RDB format: the bytes of one value, and the frames in which they are carried: by DUMP and RESTORE one, by a file all.
+//! No clock, and no I/O but what a file is read from or written to.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `frame` | a DUMP payload: type byte, value, version, checksum |
+//! | [`file`] | dump.rdb |
 //! | `functions` | the payload of FUNCTION DUMP |
 //! | `value` | which form a value has, and the forms of strings, lists, sets and sorted sets |
 //! | `hash` | the forms of hashes, those with times of fields among them |
@@ -30,6 +32,7 @@
 
 mod crc64;
 mod element;
+pub mod file;
 mod frame;
 mod functions;
 mod hash;
@@ -49,5 +52,5 @@ mod zipmap;
 pub use frame::{decode, decode_within, encode, encode_for};
 pub use functions::{FunctionsError, decode_functions, encode_functions};
 pub use listpack::entry_bytes;
-pub use model::{Consumer, Dialect, Entry, Field, Group, Pending, RdbError, Stream, Value};
+pub use model::{Consumer, Counters, Dialect, Entry, Field, Group, Pending, RdbError, Stream, Value};
 pub use value::{Form, read, write};

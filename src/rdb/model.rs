@@ -52,6 +52,28 @@ impl Stream {
     pub fn first_id(&self) -> StreamId {
         self.entries.first().map_or(StreamId { ms: 0, seq: 0 }, |entry| entry.id)
     }
+
+    /// What is known of it beside entries and groups.
+    pub const fn counters(&self) -> Counters {
+        Counters { last_id: self.last_id, max_deleted: self.max_deleted, entries_added: self.entries_added }
+    }
+}
+
+/// What is known of a stream beside its entries and groups; see [`Stream`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "as in Stream")]
+pub struct Counters {
+    pub last_id: StreamId,
+    pub max_deleted: StreamId,
+    pub entries_added: u64,
+}
+
+impl Counters {
+    /// A stream with these entries, and without groups.
+    pub fn with(self, entries: Vec<Entry>) -> Stream {
+        let Counters { last_id, max_deleted, entries_added } = self;
+        Stream { entries, last_id, max_deleted, entries_added, groups: Vec::new() }
+    }
 }
 
 /// An entry of a stream.

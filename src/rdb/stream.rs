@@ -24,7 +24,7 @@
 use super::length::{Source, push_len, push_raw, push_string, read_len, read_string, unpack};
 use super::stream_block;
 use super::value::distinct;
-use super::{Consumer, Group, Pending, RdbError, Stream};
+use super::{Consumer, Counters, Entry, Group, Pending, RdbError, Stream};
 use crate::codec::StreamId;
 
 /// Which parts a stream has.
@@ -39,6 +39,15 @@ pub(super) enum StreamForm {
 }
 
 impl StreamForm {
+    /// The type byte.
+    pub(super) const fn tag(self) -> u8 {
+        match self {
+            StreamForm::Listpacks => 15,
+            StreamForm::Listpacks2 => 19,
+            StreamForm::Listpacks3 => 21,
+        }
+    }
+
     /// The oldest form that loses nothing.
     pub(super) fn of(stream: &Stream) -> StreamForm {
         let groups = &stream.groups;
@@ -48,7 +57,8 @@ impl StreamForm {
         }
         let untouched =
             stream.entries_added == stream.entries.len() as u64 && stream.max_deleted == StreamId::default();
-        if untouched && groups.iter().all(|group| group.entries_read == guess_entries_read(stream, group.last_id)) {
+        let guess = |group: &Group| guess_entries_read(Span::of(stream), group.last_id);
+        if untouched && groups.iter().all(|group| group.entries_read == guess(group)) {
             StreamForm::Listpacks
         } else {
             StreamForm::Listpacks2
@@ -56,13 +66,26 @@ impl StreamForm {
     }
 }
 
+/// How many entries a stream has, and between which ids.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) len: u64,
+    pub(super) first_id: StreamId,
+    pub(super) last_id: StreamId,
+}
+
+impl Span {
+    fn of(stream: &Stream) -> Span {
+        Span { len: stream.entries.len() as u64, first_id: stream.first_id(), last_id: stream.last_id }
+    }
+}
+
 /// What Redis takes for the entries that a group has read up to `id`, in a stream from which none was ever deleted.
-fn guess_entries_read(stream: &Stream, id: StreamId) -> i64 {
-    let first_id = stream.first_id();
-    match stream.entries.len() {
+fn guess_entries_read(Span { len, first_id, last_id }: Span, id: StreamId) -> i64 {
+    match len {
         0 => 0,
-        len if id == stream.last_id => len as i64,
-        _ if id > stream.last_id || id > first_id => -1,
+        len if id == last_id => len as i64,
+        _ if id > last_id || id > first_id => -1,
         _ if id == first_id => 1,
         _ => 0,
     }
@@ -72,39 +95,50 @@ fn guess_entries_read(stream: &Stream, id: StreamId) -> i64 {
 pub(super) fn read(source: &mut Source<'_>, form: StreamForm) -> Result<Stream, RdbError> {
     let mut entries = Vec::new();
     for _ in 0..read_len(source)? {
-        let first_id = read_string(source)?;
-        let first_id = first_id.try_into().map_err(|_| RdbError::Corrupt("id of a stream's block"))?;
-        let first_id = StreamId::from_bytes(first_id);
-        unpack(source, |bytes, room| stream_block::read(first_id, bytes, &mut entries, room))?;
+        read_block(source, &mut entries)?;
     }
-    let len = read_len(source)?;
-    let mut stream = Stream {
-        last_id: read_id(source)?,
-        max_deleted: StreamId::default(),
-        entries_added: len,
-        groups: Vec::new(),
-        entries,
-    };
-    if form >= StreamForm::Listpacks2 {
-        // Follows from the entries, which is why it is not kept.
-        read_id(source)?;
-        stream.max_deleted = read_id(source)?;
-        stream.entries_added = read_len(source)?;
-    }
-    let last = stream.entries.last().map_or(StreamId::default(), |entry| entry.id);
-    if len != stream.entries.len() as u64
-        || stream.entries_added < len
-        || i64::try_from(stream.entries_added).is_err()
-        || last.max(stream.max_deleted) > stream.last_id
-    {
-        return Err(RdbError::Corrupt("counters of a stream"));
-    }
+    let last = entries.last().map_or(StreamId::default(), |entry| entry.id);
+    let (len, counters) = read_counters(source, form, (entries.len() as u64, last))?;
+    let mut stream = counters.with(entries);
+    let span = Span { len, ..Span::of(&stream) };
     for _ in 0..read_len(source)? {
-        let group = read_group(source, form, &stream)?;
+        let group = read_group(source, form, span)?;
         stream.groups.push(group);
     }
     distinct(stream.groups.iter().map(|group| group.name.as_slice()))?;
     Ok(stream)
+}
+
+/// Reads a block of entries, which come behind those that there are.
+pub(super) fn read_block(source: &mut Source<'_>, entries: &mut Vec<Entry>) -> Result<(), RdbError> {
+    let first_id = read_string(source)?;
+    let first_id = first_id.try_into().map_err(|_| RdbError::Corrupt("id of a stream's block"))?;
+    let first_id = StreamId::from_bytes(first_id);
+    unpack(source, |bytes, room| stream_block::read(first_id, bytes, entries, room))
+}
+
+/// Reads how many entries there are, and what else is known of them; there were so many, up to that id.
+pub(super) fn read_counters(
+    source: &mut Source<'_>,
+    form: StreamForm,
+    (entries, last): (u64, StreamId),
+) -> Result<(u64, Counters), RdbError> {
+    let len = read_len(source)?;
+    let mut counters = Counters { last_id: read_id(source)?, max_deleted: StreamId::default(), entries_added: len };
+    if form >= StreamForm::Listpacks2 {
+        // Follows from the entries, which is why it is not kept.
+        read_id(source)?;
+        counters.max_deleted = read_id(source)?;
+        counters.entries_added = read_len(source)?;
+    }
+    if len != entries
+        || counters.entries_added < len
+        || i64::try_from(counters.entries_added).is_err()
+        || last.max(counters.max_deleted) > counters.last_id
+    {
+        return Err(RdbError::Corrupt("counters of a stream"));
+    }
+    Ok((len, counters))
 }
 
 fn read_id(source: &mut Source<'_>) -> Result<StreamId, RdbError> {
@@ -116,13 +150,13 @@ fn read_time(source: &mut Source<'_>) -> Result<u64, RdbError> {
     u64::try_from(time).map_err(|_| RdbError::Corrupt("time in a group"))
 }
 
-fn read_group(source: &mut Source<'_>, form: StreamForm, stream: &Stream) -> Result<Group, RdbError> {
+pub(super) fn read_group(source: &mut Source<'_>, form: StreamForm, span: Span) -> Result<Group, RdbError> {
     let name = read_string(source)?;
     let last_id = read_id(source)?;
     let entries_read = if form >= StreamForm::Listpacks2 {
         read_len(source)?.cast_signed()
     } else {
-        guess_entries_read(stream, last_id)
+        guess_entries_read(span, last_id)
     };
     if entries_read < -1 {
         return Err(RdbError::Corrupt("entries that a group has read"));
@@ -190,16 +224,26 @@ pub(super) fn write(stream: &Stream, form: StreamForm, out: &mut Vec<u8>) {
         push_raw(&block[0].id.to_bytes(), out);
         push_raw(&stream_block::write(block), out);
     }
-    push_len(stream.entries.len() as u64, out);
-    push_id(stream.last_id, out);
-    if form >= StreamForm::Listpacks2 {
-        push_id(stream.first_id(), out);
-        push_id(stream.max_deleted, out);
-        push_len(stream.entries_added, out);
-    }
+    push_counters((stream.entries.len() as u64, stream.first_id()), &stream.counters(), form, out);
     push_len(stream.groups.len() as u64, out);
     for group in &stream.groups {
         write_group(group, form, out);
+    }
+}
+
+/// Appends how many entries there are, of which this is the first, and what else is known of them.
+pub(super) fn push_counters(
+    (len, first_id): (u64, StreamId),
+    counters: &Counters,
+    form: StreamForm,
+    out: &mut Vec<u8>,
+) {
+    push_len(len, out);
+    push_id(counters.last_id, out);
+    if form >= StreamForm::Listpacks2 {
+        push_id(first_id, out);
+        push_id(counters.max_deleted, out);
+        push_len(counters.entries_added, out);
     }
 }
 
@@ -208,7 +252,8 @@ fn push_id(id: StreamId, out: &mut Vec<u8>) {
     push_len(id.seq, out);
 }
 
-fn write_group(group: &Group, form: StreamForm, out: &mut Vec<u8>) {
+/// Appends a consumer group.
+pub(super) fn write_group(group: &Group, form: StreamForm, out: &mut Vec<u8>) {
     push_string(&group.name, out);
     push_id(group.last_id, out);
     if form >= StreamForm::Listpacks2 {

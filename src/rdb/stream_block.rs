@@ -23,8 +23,8 @@ const DELETED: i64 = 1;
 const SAME_FIELDS: i64 = 2;
 
 /// The limits of a block, as Redis sets them unless told otherwise. The bytes of the entry that passes are within.
-const ENTRIES_MAX: usize = 100;
-const BYTES_MAX: usize = 4096;
+pub(super) const ENTRIES_MAX: usize = 100;
+pub(super) const BYTES_MAX: usize = 4096;
 
 /// Appends a block's entries to those before it.
 pub(super) fn read(key: StreamId, bytes: &[u8], entries: &mut Vec<Entry>, room: &mut Room) -> Result<(), RdbError> {

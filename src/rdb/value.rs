@@ -26,7 +26,7 @@ use super::{Dialect, RdbError, Value, hash, intset, listpack, stream, ziplist};
 use crate::util::num;
 
 /// The first version of Valkey's own.
-const VERSION_VALKEY: u16 = 80;
+pub(super) const VERSION_VALKEY: u16 = 80;
 
 const QUICKLIST_PLAIN: u64 = 1;
 const QUICKLIST_PACKED: u64 = 2;
@@ -72,9 +72,7 @@ impl Form {
             FormKind::Set => 2,
             FormKind::Hash => 4,
             FormKind::Zset => 5,
-            FormKind::Stream(StreamForm::Listpacks) => 15,
-            FormKind::Stream(StreamForm::Listpacks2) => 19,
-            FormKind::Stream(StreamForm::Listpacks3) => 21,
+            FormKind::Stream(form) => form.tag(),
             FormKind::HashExpiring(Dialect::Valkey) => 22,
             FormKind::HashExpiring(Dialect::Redis) => 24,
         }
@@ -175,12 +173,12 @@ fn read_zset(
     Ok(all)
 }
 
-fn read_score_binary(source: &mut Source<'_>) -> Result<f64, RdbError> {
+pub(super) fn read_score_binary(source: &mut Source<'_>) -> Result<f64, RdbError> {
     let score = f64::from_bits(source.u64_le()?);
     if score.is_nan() { Err(RdbError::Corrupt("score")) } else { Ok(score) }
 }
 
-fn read_score_text(source: &mut Source<'_>) -> Result<f64, RdbError> {
+pub(super) fn read_score_text(source: &mut Source<'_>) -> Result<f64, RdbError> {
     match source.u8()? {
         SCORE_NAN => Err(RdbError::Corrupt("score")),
         SCORE_INFINITE => Ok(f64::INFINITY),

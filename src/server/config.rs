@@ -2,6 +2,7 @@
 //!
 //! Most settings are read where they are used. What must be told elsewhere is told by [`put_in_force`].
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tracing::level_filters::LevelFilter;
@@ -14,10 +15,13 @@ use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, fl
 use crate::log::Fsync;
 use crate::meter;
 use crate::shard::engine::Sizes;
+use crate::tls::agreement as tls;
 use crate::util::sys;
 
-/// Descriptors beside those of clients: log, store, listeners, runtimes.
-pub const RESERVED_FILES: u64 = 1024;
+/// Descriptors beside those of clients: log, store, listeners, runtimes, and of TLS handshakes.
+pub fn reserved_files(settings: &Settings) -> u64 {
+    1024 + if settings.tls.port == 0 { 0 } else { settings.tls.max_handshakes as u64 }
+}
 
 impl From<AppendFsync> for Fsync {
     fn from(directive: AppendFsync) -> Self {
@@ -44,16 +48,30 @@ impl From<LogLevel> for LevelFilter {
 /// What can fail, before anything is changed.
 fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
     if changed.contains(&"maxclients") {
-        let wanted = settings.maxclients as u64 + RESERVED_FILES;
+        let reserved = reserved_files(settings);
+        let wanted = settings.maxclients as u64 + reserved;
         let limit = sys::raise_file_limit(wanted);
         if limit < wanted {
-            let most = limit.saturating_sub(RESERVED_FILES);
+            let most = limit.saturating_sub(reserved);
             let why =
                 format!("The operating system is not able to handle the specified number of clients, try with {most}");
             return Err(("maxclients", why.into()));
         }
     }
     Ok(())
+}
+
+/// What TLS is to be spoken with from now on, if the directives of it have changed.
+fn agreement(settings: &Settings, changed: &[&'static str]) -> Result<Option<Arc<rustls::ServerConfig>>, Refusal> {
+    if settings.tls.port == 0 || !changed.iter().any(|name| tls::DIRECTIVES.contains(name)) {
+        return Ok(None);
+    }
+    // The directive that was changed is the one to be named, and not the one that no longer fits it.
+    let refused = |(at, why): tls::Refusal| {
+        let named = if changed.contains(&at) { at } else { changed[0] };
+        (named, format!("Unable to update TLS configuration. {why}").into())
+    };
+    tls::make(&settings.tls).map(Some).map_err(refused)
 }
 
 /// Tells the rest of the server what has changed.
@@ -121,7 +139,14 @@ fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Err(Error::Syntax);
     }
     let pairs: Vec<_> = (2..args.len()).step_by(2).map(|at| (&args[at], &args[at + 1])).collect();
-    let changed = ctx.server.config.set_with(&pairs, check)?;
+    let changed = ctx.server.config.set_with(&pairs, |settings, changed| {
+        check(settings, changed)?;
+        // The last that can fail.
+        if let Some(agreement) = agreement(settings, changed)? {
+            ctx.server.tls.agree(agreement);
+        }
+        Ok(())
+    })?;
     put_in_force(ctx.server, &changed);
     out.ok();
     Ok(())
@@ -177,7 +202,7 @@ pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2
         Command::new("rewrite", rewrite, 2, ADMIN | flags::THREAD, Group::Server)
             .help("2.8.0", "Writes the directives as they are to the configuration file.")
             .syntax("", "O(1)"),
-        Command::new("set", set, -4, ADMIN, Group::Server)
+        Command::new("set", set, -4, ADMIN | flags::THREAD, Group::Server)
             .help("2.0.0", "Changes directives.")
             .syntax("parameter value [parameter value ...]", "O(N) where N is the number of directives given"),
     ])];

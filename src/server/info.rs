@@ -238,13 +238,16 @@ impl<'a> Facts<'a> {
             let with_fields = shards.timed_fields.of(id).0.min(all);
             Some((name.to_vec(), Keys { all, timed: timed.min(all), ttl_ms, with_fields }))
         });
+        // One after the other: no lock is held while another is taken.
+        let budget = *server.budget.lock();
+        let rates = server.rates.lock().per_second();
         Facts {
             now_ms,
             settings: server.config.settings(),
-            budget: *server.budget.lock(),
+            budget,
             clients: server.every_client(),
             totals: since_reset(server),
-            rates: server.rates.lock().per_second(),
+            rates,
             memory: memory::Memory::read(server, now_ms),
             cpu: sys::cpu_time(),
             scripts: server.scripts.counts(),

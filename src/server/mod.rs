@@ -24,13 +24,14 @@ pub mod info;
 pub mod introspect;
 pub mod keyspace;
 pub mod memory;
+pub mod migrate;
 pub mod monitor;
 pub mod pubsub;
+pub mod replicate;
 pub mod scan;
 pub mod script;
 pub mod transaction;
 
 pub use crate::handler::container::{help, unknown_subcommand, wrong_subcommand};
 
-/// The version of Redis that Tarn follows, as INFO and HELLO name it. Clients decide by it what to send.
-pub const REDIS_VERSION: &str = "8.2.3";
+pub use crate::util::REDIS_VERSION;

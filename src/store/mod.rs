@@ -5,6 +5,8 @@
 //! | [`superblock`] | format version, hash key, number of shards: read before anything else |
 //! | [`lock`] | one server a data directory |
 //! | [`options`] | what fjall is told, and why |
+//! | [`still`] | all partitions at one moment, to be read for long |
+//! | [`staged`] | a data directory that takes another one's place |
 //! | [`partition`] | one shard's records: reads, ranges, ingestion |
 //! | `space` | what is dead in a partition, and how its space comes back |
 //! | `filter` | the compaction filter that reclaims dead versions and namespaces |
@@ -25,6 +27,8 @@
 pub mod lock;
 pub mod options;
 pub mod partition;
+pub mod staged;
+pub mod still;
 pub mod superblock;
 
 mod error;
@@ -39,6 +43,7 @@ pub use lock::DirLock;
 pub use options::{Compression, StoreOptions, default_shards};
 pub use partition::{Partition, Range, Record};
 pub use space::{Bulk, Tables};
+pub use still::Still;
 pub use superblock::Superblock;
 
 /// A byte string as the store takes and gives it: cheap to clone, short ones without an allocation.
@@ -98,8 +103,32 @@ impl DataDir {
     pub fn open(path: &Path, shards: Option<u16>) -> Result<DataDir> {
         make_dir(path)?;
         let lock = DirLock::acquire(path)?;
+        staged::settle(path)?;
         let superblock = Superblock::open(path, shards, default_shards())?;
         Ok(DataDir { path: path.to_owned(), superblock, lock })
+    }
+
+    /// The same of a directory that has to be there.
+    ///
+    /// # Errors
+    /// As of [`DataDir::open`].
+    pub fn claim_there(path: &Path) -> Result<(DirLock, Option<Superblock>)> {
+        match path.metadata() {
+            Ok(_) => DataDir::claim(path),
+            Err(error) => Err(StoreError::io("open", path)(error)),
+        }
+    }
+
+    /// Takes the directory `path`, which is made if it is not there, as it is: and what its superblock says, if it has one.
+    ///
+    /// # Errors
+    /// As of [`DataDir::open`].
+    pub fn claim(path: &Path) -> Result<(DirLock, Option<Superblock>)> {
+        make_dir(path)?;
+        let lock = DirLock::acquire(path)?;
+        staged::settle(path)?;
+        let superblock = Superblock::load(path)?;
+        Ok((lock, superblock))
     }
 
     /// What its superblock says.
@@ -205,6 +234,29 @@ impl Store {
             partition.set_open();
         }
         Ok(())
+    }
+
+    /// All partitions as they are now.
+    ///
+    /// # Errors
+    /// The store is closed.
+    pub fn stills(&self) -> Result<Vec<Still>> {
+        // First of all no version is forgotten any more: the snapshot is of one that stays.
+        self.partitions.iter().for_each(|partition| *partition.stills.lock() += 1);
+        let snapshot = self.db.read().as_ref().map(Database::snapshot);
+        let mut stills = Vec::with_capacity(self.partitions.len());
+        for (at, partition) in self.partitions.iter().enumerate() {
+            let still = snapshot.clone().ok_or(StoreError::Closed).and_then(|snapshot| Still::new(partition, snapshot));
+            match still {
+                Ok(still) => stills.push(still),
+                Err(error) => {
+                    // Those that are made give theirs back themselves.
+                    self.partitions[at..].iter().for_each(|partition| *partition.stills.lock() -= 1);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(stills)
     }
 
     /// Bytes in the block cache.

@@ -150,6 +150,8 @@ pub struct Partition {
     slow_reads: AtomicU32,
     /// Id of the data directory.
     owner: u64,
+    /// How many read it as it was at some moment: older versions are not forgotten meanwhile. Held while they are.
+    pub(super) stills: parking_lot::Mutex<usize>,
     /// One ingestion at a time: a flush and a big result may want to at once.
     ingesting: parking_lot::Mutex<()>,
 }
@@ -164,6 +166,7 @@ impl Partition {
             in_vain: AtomicU64::new(u64::MAX),
             slow_reads: AtomicU32::new(0),
             owner,
+            stills: Default::default(),
             ingesting: Default::default(),
         }
     }
@@ -342,9 +345,13 @@ impl Partition {
             return;
         }
         // As long as the old view knows the files, this frees none of them under fjall's lock.
-        if let Err(error) = forget_replaced(keyspace) {
+        let stills = self.stills.lock();
+        if *stills == 0
+            && let Err(error) = forget_replaced(keyspace)
+        {
             tracing::error!(%error, "replaced files stay until the store is opened again");
         }
+        drop(stills);
         self.disk_bytes.store(new.bulk.bytes, Ordering::Relaxed);
         let mut now = self.slot.view.write();
         // Of two at once the newer stays.
@@ -405,6 +412,13 @@ pub struct Range {
     inner: Option<fjall::Iter>,
     /// Holds fjall's lock file, so that the files being read are not cleaned up by a reopening.
     _open: Keyspace,
+}
+
+impl Range {
+    /// What fjall goes through of a partition.
+    pub(super) fn of(inner: Option<fjall::Iter>, keyspace: &Keyspace) -> Range {
+        Range { inner, _open: keyspace.clone() }
+    }
 }
 
 fn record(guard: fjall::Guard) -> Result<(UserKey, UserValue)> {

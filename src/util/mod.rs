@@ -36,3 +36,6 @@ pub mod sys;
 pub mod ticks;
 pub mod time;
 pub mod words;
+
+/// The version of Redis that Tarn follows, as INFO, HELLO and files name it. Clients decide by it what to send.
+pub const REDIS_VERSION: &str = "8.2.3";

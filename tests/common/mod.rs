@@ -7,6 +7,7 @@
 //! | [`script`] | the files of `tests/scripts/`: commands and the replies expected of them |
 //! | [`notation`] | replies as scripts write them: printing, parsing, matching |
 //! | [`rng`] | a small seeded generator |
+//! | [`tls`] | certificates, and a client that speaks TLS |
 //! | [`wait`] | waiting for an event |
 
 #![allow(dead_code, reason = "every test binary uses another part")]
@@ -17,4 +18,5 @@ pub(crate) mod resp;
 pub(crate) mod rng;
 pub(crate) mod script;
 pub(crate) mod server;
+pub(crate) mod tls;
 pub(crate) mod wait;

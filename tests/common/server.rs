@@ -301,6 +301,17 @@ pub(crate) fn has_python(what: &str) -> bool {
     has
 }
 
+/// Whether a program is in PATH; says so if not.
+pub(crate) fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has = std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    if !has {
+        lacks(name);
+        notice(&format!("skipped: no {name} on this machine"));
+    }
+    has
+}
+
 /// A port nobody listens on, below those the kernel gives to outgoing connections: one of these could take it while a server
 /// that is to come back on it is down.
 pub(crate) fn free_port() -> u16 {

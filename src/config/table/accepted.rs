@@ -1,10 +1,11 @@
 //! Directives of Redis that mean nothing here, or nothing yet: checked as Redis 8.2 checks them, kept, read back.
-//! Where ignoring one would mislead (TLS, replication, cluster, ACL files) any other value than "off" is refused.
+//! Where ignoring one would mislead (replication, cluster, ACL files) any other value than "off" is refused.
 
 use super::super::special::{
     acl_file, append_dirname, append_filename, clamped_hz, cluster_enabled, db_filename, hostname, no_replication,
-    oom_mode, oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_off, tls_port,
+    oom_mode, oom_scores, percentiles, save_points, shutdown_flags, text, title_template, tls_of_links_off,
 };
+use super::super::tls::{no_dh_params, no_key_password};
 use super::super::value::Kind::{Bool, Enum, Int, Mem, Text, Uint, Umem, Words};
 use super::{Section, accepted};
 
@@ -147,27 +148,19 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "TLS",
         rows: &[
-            accepted("tls-port", Text(tls_port), "0", "TLS does not exist yet; any port but 0 is refused."),
-            accepted("tls-replication", Text(tls_off), "no", "TLS does not exist yet; `yes` is refused."),
-            accepted("tls-cluster", Text(tls_off), "no", "TLS does not exist yet; `yes` is refused."),
-            accepted("tls-auth-clients", Enum(&["no", "yes", "optional"]), "yes", "TLS does not exist yet."),
-            accepted("tls-cert-file", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-key-file", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-key-file-pass", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-client-cert-file", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-client-key-file", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-client-key-file-pass", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-dh-params-file", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-ca-cert-file", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-ca-cert-dir", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-protocols", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-ciphers", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-ciphersuites", Text(text), "", "TLS does not exist yet."),
-            accepted("tls-prefer-server-ciphers", Bool, "no", "TLS does not exist yet."),
-            accepted("tls-session-caching", Bool, "yes", "TLS does not exist yet."),
-            accepted("tls-session-cache-size", Int(0, I32), "20480", "TLS does not exist yet."),
-            accepted("tls-session-cache-timeout", Int(0, I32), "300", "TLS does not exist yet."),
-            accepted("max-new-tls-connections-per-cycle", Uint(1, 1000), "1", "TLS does not exist yet."),
+            accepted("tls-replication", Text(tls_of_links_off), "no",
+                "Replication does not exist yet; `yes` is refused."),
+            accepted("tls-cluster", Text(tls_of_links_off), "no", "Cluster mode does not exist yet; `yes` is refused."),
+            accepted("tls-key-file-pass", Text(no_key_password), "",
+                "Keys with a password are not supported; any but an empty one is refused."),
+            accepted("tls-client-cert-file", Text(text), "", "No connections are made."),
+            accepted("tls-client-key-file", Text(text), "", "No connections are made."),
+            accepted("tls-client-key-file-pass", Text(no_key_password), "",
+                "Keys with a password are not supported; any but an empty one is refused."),
+            accepted("tls-dh-params-file", Text(no_dh_params), "",
+                "Keys are exchanged by elliptic curves; any but an empty name is refused."),
+            accepted("max-new-tls-connections-per-cycle", Uint(1, 1000), "1",
+                "Connections are accepted as they come; `tls-max-handshakes` bounds those under way."),
         ],
     },
     Section {

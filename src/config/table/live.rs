@@ -1,6 +1,7 @@
 //! Directives that Tarn acts upon.
 
 use super::super::special::{bind, data_dir, output_limits, power_of_two, refuse_all_but_no, text};
+use super::super::tls::{cipher_suites, ciphers, protocols};
 use super::super::value::Kind::{
     Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,
 };
@@ -44,6 +45,35 @@ pub(super) const SECTIONS: &[Section] = &[
                 "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60",
                 "Per class of clients: hard limit, soft limit and the seconds it may be passed, after which the \
                 connection is closed."),
+        ],
+    },
+    Section {
+        title: "TLS",
+        rows: &[
+            live("tls-port", Int(0, 65535), "0",
+                "TCP port where TLS is spoken, at the addresses of `bind`; 0 is none. With `port 0` nothing else is.").at_start(),
+            live("tls-cert-file", Text(text), "",
+                "The server's certificate, PEM, with those between it and the authority. Named again it is read \
+                again.").of_file(),
+            live("tls-key-file", Text(text), "",
+                "Its private key, PEM, without a password: RSA, ECDSA on P-256 or P-384, or Ed25519 for TLS 1.3 alone.").of_file(),
+            live("tls-ca-cert-file", Text(text), "",
+                "Certificates of the authorities that clients' certificates must come from, PEM.").of_file(),
+            live("tls-ca-cert-dir", Text(text), "", "A directory of such files, all of which are read.").of_file(),
+            live("tls-auth-clients", Enum(&["no", "yes", "optional"]), "yes",
+                "Whether clients must show a certificate; `optional` takes none, but no bad one."),
+            live("tls-protocols", Words(protocols), "", "`TLSv1.2`, `TLSv1.3`; empty is both."),
+            live("tls-ciphers", Text(ciphers), "",
+                "Ciphers of TLS 1.2, best first, by OpenSSL's names; empty or `DEFAULT` is all."),
+            live("tls-ciphersuites", Text(cipher_suites), "", "Ciphers of TLS 1.3, best first; empty is all."),
+            live("tls-prefer-server-ciphers", Bool, "no", "The server's order of ciphers counts, not the client's."),
+            live("tls-session-caching", Bool, "yes", "Sessions can be taken up again, which spares most of a handshake."),
+            live("tls-session-cache-size", Int(0, I32), "20480",
+                "Sessions that are kept; 0 is the default's number. More than 65,536 are not."),
+            live("tls-session-cache-timeout", Int(0, I32), "300", "Seconds that a session is kept; 0 is 300."),
+            live("tls-handshake-timeout", Uint(1, 3600), "10", "Seconds after which a handshake is given up."),
+            live("tls-max-handshakes", Uint(1, 65536), "256",
+                "Handshakes under way at the same time; one more ends the oldest.").at_start(),
         ],
     },
     Section {

@@ -27,6 +27,8 @@ pub struct Directive {
     pub change: Change,
     /// What it does in Tarn.
     pub effect: Effect,
+    /// It names files, whose content is what counts: given again they are read again.
+    pub of_file: bool,
     /// One sentence on what it does in Tarn.
     pub doc: &'static str,
 }
@@ -61,11 +63,11 @@ pub struct Section {
 }
 
 const fn live(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Directive {
-    Directive { name, alias: None, kind, default, change: Change::Any, effect: Effect::Live, doc }
+    Directive { name, alias: None, kind, default, change: Change::Any, effect: Effect::Live, of_file: false, doc }
 }
 
 const fn accepted(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Directive {
-    Directive { name, alias: None, kind, default, change: Change::Any, effect: Effect::Accepted, doc }
+    Directive { name, alias: None, kind, default, change: Change::Any, effect: Effect::Accepted, of_file: false, doc }
 }
 
 impl Directive {
@@ -79,6 +81,10 @@ impl Directive {
 
     const fn protected(self) -> Self {
         Self { change: Change::Protected, ..self }
+    }
+
+    const fn of_file(self) -> Self {
+        Self { of_file: true, ..self }
     }
 
     /// The value it has when nobody says otherwise.

@@ -26,7 +26,10 @@ pub(super) const SERVER: &[Entry] = &[
     text("process_id", |_| std::process::id().to_string().into()),
     text("process_supervised", |f| supervised(f.settings.supervised).into()),
     text("run_id", |f| f.server.run_id.as_str().into()),
-    text("tcp_port", |f| f.server.port.load(Ordering::Relaxed).to_string().into()),
+    text("tcp_port", |f| match f.server.port.load(Ordering::Relaxed) {
+        0 => f.settings.tls.port.to_string().into(),
+        port => port.to_string().into(),
+    }),
     gauge("server_time_usec", "The server's clock, microseconds since 1970.", |_| crate::util::time::now_us().into()),
     gauge("uptime_in_seconds", "Seconds since the server was started.", |f| uptime_s(f).into()),
     gauge("uptime_in_days", "Days since the server was started.", |f| (uptime_s(f) / 86_400).into()),
@@ -73,7 +76,8 @@ fn listeners(facts: &Facts<'_>) -> Vec<String> {
     let addresses: String = facts.settings.bind.iter().map(address).collect();
     let tcp = (port != 0).then(|| format!("name=tcp{addresses},port={port}"));
     let unix = facts.settings.unixsocket.as_ref().map(|path| format!("name=unix,bind={}", path.display()));
-    tcp.into_iter().chain(unix).collect()
+    let tls = (facts.settings.tls.port != 0).then(|| format!("name=tls{addresses},port={}", facts.settings.tls.port));
+    tcp.into_iter().chain(unix).chain(tls).collect()
 }
 
 pub(super) const CLIENTS: &[Entry] = &[

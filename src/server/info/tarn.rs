@@ -14,6 +14,18 @@ pub(super) const TARN: &[Entry] = &[
     counter("tarn_commands_left_to_others", "Commands left to whoever had one of their shards.", |f| {
         f.server.total(|thread| thread.left.load(Ordering::Relaxed)).into()
     }),
+    gauge("tarn_tls_clients", "Open connections that speak TLS.", |f| load(&f.server.tls.clients)),
+    counter("tarn_tls_handshakes", "TLS handshakes that came to a connection.", |f| load(&f.server.tls.shaken)),
+    counter("tarn_tls_handshakes_resumed", "Of these, those that took an earlier session up.", |f| {
+        load(&f.server.tls.resumed)
+    }),
+    gauge("tarn_tls_handshakes_under_way", "TLS handshakes under way.", |f| load(&f.server.tls.shaking)),
+    counter("tarn_tls_handshakes_failed", "TLS handshakes that failed.", |f| load(&f.server.tls.failed)),
+    counter(
+        "tarn_tls_handshakes_given_up",
+        "TLS handshakes that took too long, or were the oldest of too many.",
+        |f| load(&f.server.tls.given_up),
+    ),
     gauge("tarn_memory_budget", "The memory budget in force, bytes.", |f| f.budget.total_bytes.into()),
     gauge("tarn_client_buffer_bytes", "Bytes of all connections' buffers.", |f| f.server.buffers.bytes().into()),
     gauge("tarn_client_buffer_budget", "What they may take.", |f| f.server.buffers.limit().into()),

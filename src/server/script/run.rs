@@ -1,6 +1,6 @@
 //! The run of a script or a function: a machine, the commands that it calls, and what it may take.
 //!
-//! | it is out of steps | then |
+//! | it is out of steps (a command that it calls stands for some) | then |
 //! |---|---|
 //! | on a network thread | it is run again from its beginning elsewhere, as any command that takes long |
 //! | on a thread for commands in slices | it goes on, without its shards: its keys are held ([`crate::shard::txn::rest`]) |
@@ -29,6 +29,8 @@ use crate::util::num::format_double;
 
 /// Steps that a script is given at a time: some tens of microseconds.
 const SLICE: u64 = 4 << 10;
+/// Steps that a command which it calls stands for: a script that does little else runs for long, too.
+const CALL: u64 = 64;
 /// Steps of a script that cost as much as a command's step.
 pub(super) const STEPS_A_STEP: u64 = 4;
 /// Steps of a script that keeps its shards: about a second.
@@ -84,6 +86,8 @@ pub(super) struct Run<'a> {
     declared: Args<'a>,
     /// It runs for long by now.
     running: Option<Arc<Running>>,
+    /// Steps of its slice that it has not used up.
+    left: u64,
     /// Steps since it keeps its shards, and since its last command.
     held: u64,
     silent: u64,
@@ -129,6 +133,7 @@ pub(super) fn run(
         resp: 2,
         declared: keys,
         running: None,
+        left: SLICE,
         held: 0,
         silent: 0,
         untold: 0,
@@ -214,7 +219,7 @@ impl Run<'_> {
     }
 
     fn finish(&mut self, ctx: &mut Ctx, out: &mut Reply) -> Result {
-        let mut outcome = self.slice(SLICE);
+        let mut outcome = self.slice();
         loop {
             self.charge(ctx)?;
             outcome = match outcome {
@@ -231,17 +236,19 @@ impl Run<'_> {
                 Outcome::Call(function) => {
                     self.silent = 0;
                     host::call(self, ctx, function)?;
-                    self.slice(SLICE)
+                    (self.held, self.left) = (self.held + CALL, self.left.saturating_sub(CALL));
+                    if self.left == 0 { self.go_on(ctx)? } else { self.slice() }
                 }
                 Outcome::OutOfFuel => self.go_on(ctx)?,
             };
         }
     }
 
-    fn slice(&mut self, fuel: u64) -> Outcome {
+    fn slice(&mut self) -> Outcome {
         let before = self.machine.used();
-        let outcome = self.machine.run(fuel);
+        let outcome = self.machine.run(self.left);
         let used = self.machine.used() - before;
+        self.left = self.left.saturating_sub(used);
         (self.held, self.silent, self.untold) = (self.held + used, self.silent + used, self.untold + used);
         outcome
     }
@@ -279,11 +286,13 @@ impl Run<'_> {
             }
         };
         running.has_written.store(ctx.txn.has_writes(), Ordering::Relaxed);
-        if running.killed.load(Ordering::Relaxed) && !ctx.txn.has_writes() {
+        // If it has written since it was killed, that is taken back.
+        if running.killed.load(Ordering::Relaxed) {
             return Err(self.error("ERR Script killed by user with SCRIPT KILL."));
         }
         let ns = ctx.ns();
-        ctx.txn.rest(ns, || Ok(self.slice(SLICE)))
+        self.left = SLICE;
+        ctx.txn.rest(ns, || Ok(self.slice()))
     }
 
     /// An error of the script as a whole, told as where it stands.

@@ -13,6 +13,7 @@
 
 pub mod fields;
 pub mod flush;
+pub mod moment;
 pub mod recount;
 pub mod sight;
 pub mod steps;

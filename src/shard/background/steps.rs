@@ -291,7 +291,7 @@ impl Engine {
         }
     }
 
-    fn ingest(&self, partition: &Partition, flight: &mut Flight) -> Result<(), FlushError> {
+    pub(super) fn ingest(&self, partition: &Partition, flight: &mut Flight) -> Result<(), FlushError> {
         self.io.step("flush.gathered")?;
         if flight.is_empty() {
             return Ok(());

@@ -450,7 +450,11 @@ fn expire_slice(txn: &mut Txn<'_, '_>, now_ms: u64) -> bool {
 }
 
 /// Goes on with the sweep of a hash, or with the next ones. False once no hash is due.
-fn sweep_hashes(txn: &mut Txn<'_, '_>, sweep: &mut Option<FieldSweep>, now_ms: u64) -> Result<bool> {
+pub(in crate::shard) fn sweep_hashes(
+    txn: &mut Txn<'_, '_>,
+    sweep: &mut Option<FieldSweep>,
+    now_ms: u64,
+) -> Result<bool> {
     let mut seen = 0;
     for _ in 0..FIELDS_HASHES {
         let Some(next) = sweep.take().or_else(|| FieldSweep::next(&mut txn.lease[0], now_ms)) else { return Ok(false) };

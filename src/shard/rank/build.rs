@@ -7,8 +7,8 @@ use crate::codec::element::Group;
 use crate::store::{Partition, Range, Result};
 
 /// Gives `out` the records of an index over the elements of `group` that fjall has now, keys ascending. Counters of an
-/// earlier index are overwritten or removed. Reads all the elements; memory: a block's start in 128 elements.
-pub fn build(partition: &Partition, prefix: &[u8], group: Group, generation: u64, out: &mut Out<'_>) -> Result {
+/// earlier index are overwritten or removed. Reads all the elements; memory: a block's start in 128 elements. How many there are.
+pub fn build(partition: &Partition, prefix: &[u8], group: Group, generation: u64, out: &mut Out<'_>) -> Result<u64> {
     build_with::<(&[u8], i8)>(SHAPE, Body { partition, prefix, group }, generation, &[], out)
 }
 
@@ -19,7 +19,7 @@ pub(super) fn build_with<C: Change>(
     generation: u64,
     changes: &[C],
     out: &mut Out<'_>,
-) -> Result {
+) -> Result<u64> {
     let mut writer = Writer::open(body, out)?;
     let elements = Merged::new(body.elements(b"", None)?, changes)?;
     let mut runs = write_blocks(shape.block, elements, &mut writer)?;
@@ -37,7 +37,8 @@ pub(super) fn build_with<C: Change>(
     // A root that cannot be read is about to be replaced: any revision does.
     let revision = body.root().ok().flatten().map_or(0, |root| root.revision).wrapping_add(1);
     writer.put(&body.root_key(), &Root { generation, revision, levels, total }.encode())?;
-    writer.finish()
+    writer.finish()?;
+    Ok(total)
 }
 
 /// Writes level 0 as the elements come by.

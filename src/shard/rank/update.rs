@@ -62,10 +62,10 @@ pub(super) fn update_with(
     };
     match planned {
         Ok(Some(plan)) => plan.write(body, out),
-        Ok(None) => build_with(shape, body, generation, changes, out)?,
+        Ok(None) => _ = build_with(shape, body, generation, changes, out)?,
         Err(StoreError::Codec(error)) => {
             tracing::error!(%error, prefix = ?body.prefix, "index of counters is damaged, counting anew");
-            build_with(shape, body, generation, changes, out)?;
+            _ = build_with(shape, body, generation, changes, out)?;
         }
         Err(error) => return Err(error),
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::codec::field::{Field, FieldTimes, push_timed};
 use crate::codec::{self, DiskKey, ExpiryKind, Extra, element};
 use crate::shard::background::fields::FieldSweep;
-use crate::shard::background::timer::Timer;
+use crate::shard::background::timer::{Timer, sweep_hashes};
 use crate::shard::engine::Engine;
 use crate::shard::keyspace::walk::tests::engine;
 use crate::shard::memory::object::Kind;
@@ -284,6 +284,26 @@ fn times_added_while_a_sweep_is_under_way_are_not_lost() {
     bench.set(b"ten", &[(b"y", 2000)]);
     assert!(bench.transact(|txn| txn.sweep_fields(&mut sweep).unwrap().ended));
     assert_eq!(bench.keys(), 1);
+}
+
+/// A command may begin to go through a hash between two slices of its sweep.
+#[test]
+fn a_sweep_under_way_leaves_a_hash_alone_that_is_held_since() {
+    let mut bench = Bench { now_ms: 2000, ..Bench::new() };
+    bench.set(b"ten", TEN);
+    let mut sweep = None;
+    let goes_on = |sweep: &mut Option<FieldSweep>| bench.transact(|txn| sweep_hashes(txn, sweep, 2000).unwrap());
+    assert!(goes_on(&mut sweep) && sweep.is_some());
+    let left = bench.names(b"ten");
+    assert_eq!(left, "bcefghij");
+    bench.engine().shards.at(0).core().busy.hold(b"ten", false);
+    while goes_on(&mut sweep) {}
+    assert_eq!(bench.names(b"ten"), left);
+    assert!(bench.engine().shards.at(0).core().busy.let_go(b"ten").is_empty());
+    while goes_on(&mut sweep) {}
+    assert!(sweep.is_none(), "nothing is left half done");
+    bench.turn(8000);
+    assert_eq!(bench.names(b"ten"), "beh");
 }
 
 #[test]

@@ -51,6 +51,8 @@ impl Staged {
     }
 }
 
+const TWICE: &str = "an element comes twice";
+
 /// What a result is besides its elements.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
@@ -139,9 +141,9 @@ impl Build {
         if self.version == 0 {
             self.begin();
         }
-        let mut elements = std::mem::take(&mut self.elements);
+        self.check_distinct()?;
+        let elements = std::mem::take(&mut self.elements);
         meter::release(std::mem::take(&mut self.bytes));
-        elements.sort_unstable();
         let mut prefix = Vec::new();
         codec::key::element_prefix(self.key.0, &self.key.1, self.version, &mut prefix);
         let records = elements.iter().map(|(element, value)| ([&prefix[..], element].concat(), Some(value.as_slice())));
@@ -165,6 +167,18 @@ impl Build {
         });
         let staged = Staged { key: self.key.clone(), version: self.version };
         all.push((staged, Arc::downgrade(&self.alive)));
+    }
+
+    /// Looks, where all of it is in memory, whether an element was added twice. What goes to fjall is looked at on its way.
+    ///
+    /// # Errors
+    /// `Storage`: one was.
+    pub fn check_distinct(&mut self) -> Result {
+        self.elements.sort_unstable();
+        match self.elements.windows(2).any(|two| two[0].0 == two[1].0) {
+            true => Err(storage(&self.key.1, TWICE)),
+            false => Ok(()),
+        }
     }
 
     /// Makes the key hold what was built. A collection without elements removes it, unless it is a stream. `None` for that.
@@ -208,7 +222,9 @@ impl Build {
         let mut records = Vec::new();
         let mut note = |key: &[u8], value: Option<&[u8]>| records.push((key.to_vec(), value.map(<[u8]>::to_vec)));
         let counted = rank::build(&self.partition, &prefix, group, self.version, &mut note);
-        counted.map_err(|e| storage(&self.key.1, e))?;
+        if counted.map_err(|e| storage(&self.key.1, e))? != shape.size {
+            return Err(storage(&self.key.1, TWICE));
+        }
         self.ingest(records.into_iter())
     }
 }

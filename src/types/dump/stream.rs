@@ -7,8 +7,9 @@ use bytes::Bytes;
 use super::gather::Room;
 use crate::codec::element::{stream_consumer, stream_group, stream_pel, with_text};
 use crate::codec::{Extra, StreamId};
-use crate::handler::{Ctx, Found, OwnedArgs, Result};
-use crate::rdb::{self, Entry, Pending};
+use crate::handler::{Ctx, Error, Found, OwnedArgs, Result};
+use crate::rdb::file::Part;
+use crate::rdb::{self, Counters, Entry, Pending};
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
 use crate::types::stream::group::{Ledger, Stored, stored};
@@ -68,31 +69,62 @@ fn gather_group(ctx: &Ctx, group: &Ledger, room: &mut Room) -> Result<rdb::Group
     Ok(rdb::Group { name: group.name().to_vec(), last_id: last, entries_read, pending, consumers })
 }
 
-/// Makes a key hold a stream.
-pub(super) fn scatter(ctx: &mut Ctx, key: &[u8], stream: rdb::Stream, expire_ms: u64) -> Result<Option<Found>> {
-    let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
-    let (first, len) = (stream.first_id(), stream.entries.len() as u64);
-    let names = match &stream.entries[..] {
-        [entry, _, ..] => encode_names(args_of(entry).as_args()),
-        _ => Vec::new(),
-    };
-    if !names.is_empty() {
-        build.put(&entry_key(MIN), &names)?;
+/// A stream on its way to a key.
+pub struct StreamBuilder {
+    build: Build,
+    /// The names of its entries' fields, once there are two entries.
+    names: Vec<u8>,
+    /// The first entry, as long as it is the only one.
+    held: Option<Entry>,
+    first: StreamId,
+    len: u64,
+    counters: Counters,
+    value: Vec<u8>,
+}
+
+impl StreamBuilder {
+    pub(super) fn new(build: Build) -> Self {
+        let (counters, value) = Default::default();
+        StreamBuilder { build, names: Vec::new(), held: None, first: MIN, len: 0, counters, value }
     }
-    let pending: usize = stream.groups.iter().map(|group| group.pending.len() + group.consumers.len()).sum();
-    ctx.txn.rest_for(ctx.ns(), stream.entries.len() + pending, || {
-        let mut value = Vec::new();
-        for entry in stream.entries {
-            let fields = args_of(&entry);
-            value.clear();
-            encode_entry(fields.as_args(), names_match(&names, fields.as_args()), &mut value);
-            build.put(&entry_key(entry.id), &value)?;
+
+    pub(super) fn put(&mut self, part: Part) -> Result {
+        match part {
+            Part::Entry(entry) if self.len == 0 => {
+                (self.first, self.len) = (entry.id, 1);
+                self.held = Some(entry);
+                Ok(())
+            }
+            Part::Entry(entry) => {
+                self.len += 1;
+                if let Some(first) = self.held.take() {
+                    self.names = encode_names(args_of(&first).as_args());
+                    self.build.put(&entry_key(MIN), &self.names)?;
+                    self.entry(&first)?;
+                }
+                self.entry(&entry)
+            }
+            Part::Counters(counters) => {
+                self.counters = counters;
+                self.held.take().map_or(Ok(()), |only| self.entry(&only))
+            }
+            Part::Group(group) => scatter_group(&mut self.build, &group),
+            _ => Err(Error::WrongType),
         }
-        stream.groups.into_iter().try_for_each(|group| scatter_group(&mut build, &group))
-    })?;
-    let (last, max_deleted, entries_added) = (stream.last_id, stream.max_deleted, stream.entries_added);
-    let extra = Extra::Stream { first, last, max_deleted, entries_added };
-    build.finish(&mut ctx.txn, Shape { extra, expire_ms, ..Shape::new(Kind::Stream, len) })
+    }
+
+    fn entry(&mut self, entry: &Entry) -> Result {
+        let fields = args_of(entry);
+        self.value.clear();
+        encode_entry(fields.as_args(), names_match(&self.names, fields.as_args()), &mut self.value);
+        self.build.put(&entry_key(entry.id), &self.value)
+    }
+
+    pub(super) fn finish(self, ctx: &mut Ctx, expire_ms: u64) -> Result<Option<Found>> {
+        let Counters { last_id: last, max_deleted, entries_added } = self.counters;
+        let extra = Extra::Stream { first: self.first, last, max_deleted, entries_added };
+        self.build.finish(&mut ctx.txn, Shape { extra, expire_ms, ..Shape::new(Kind::Stream, self.len) })
+    }
 }
 
 fn args_of(entry: &Entry) -> OwnedArgs {

@@ -37,10 +37,26 @@ impl Builder {
         Ok(())
     }
 
+    /// Looks whether a member was added twice.
+    ///
+    /// # Errors
+    /// `Storage`: one was.
+    pub fn check_distinct(&mut self) -> Result {
+        self.build.check_distinct()
+    }
+
     /// Makes the key hold what was added, without a time; nothing added removes it. The number of members.
     pub fn finish(self, ctx: &mut Ctx) -> Result<u64> {
+        self.finish_until(ctx, 0).map(|(size, _)| size)
+    }
+
+    /// The same until `expire_ms`, absolute, 0 for ever; also where it is.
+    pub fn finish_until(self, ctx: &mut Ctx, expire_ms: u64) -> Result<(u64, Option<Found>)> {
         let form = form_of(ctx, self.size, self.longest);
-        self.finish_as(ctx, form, 0)
+        let shape = Shape { encoding: self.encoding, form, expire_ms, ..Shape::new(Kind::Zset, self.size) };
+        let found = self.build.finish(&mut ctx.txn, shape)?;
+        debug_assert_eq!(found.is_none(), self.size == 0);
+        Ok((self.size, found))
     }
 
     /// The same with this form and time.

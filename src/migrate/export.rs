@@ -1,0 +1,102 @@
+//! `tarn export FILE --for SERVER`: a data directory that no server has open becomes dump.rdb.
+//!
+//! The file is made beside its place, and moved there when all of it is on disk. The directory is opened as a server would, so
+//! that what only the log holds is brought to the store; then its partitions are read as they are at that moment.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::{Failure, local, progress::Progress};
+use crate::config::{Config, Source};
+use crate::rdb::file::writer::For;
+use crate::shard::Engine;
+use crate::shard::background::moment::Moment;
+use crate::store::DataDir;
+use crate::types::dump::file::{Everything, Exported};
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct Export {
+    /// The file that is made.
+    pub file: PathBuf,
+    /// Whose it will be.
+    pub target: For,
+    /// The data directory.
+    pub dir: PathBuf,
+    /// Directives, each the words of a line: `maxmemory`.
+    pub directives: Vec<Vec<Vec<u8>>>,
+}
+
+/// Exports, and reports.
+pub fn run(export: &Export) -> ExitCode {
+    match go(export) {
+        Ok(report) => {
+            // A reader who has closed the pipe has read enough.
+            let _ = write!(std::io::stdout(), "{report}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("{failure}\nNothing was exported.");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn go(export: &Export) -> Result<String, Failure> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (lock, superblock) = DataDir::claim_there(&export.dir)?;
+    if superblock.is_none() {
+        return Err(Failure(format!("{} holds no data of tarn", export.dir.display())));
+    }
+    drop(lock);
+    let mut directives = export.directives.clone();
+    directives.push(vec![b"dir".to_vec(), export.dir.as_os_str().as_bytes().to_vec()]);
+    let server = local::open(Config::load(Source::Defaults, &directives)?)?;
+    let written = write(export, &server.engine);
+    server.engine.close(true)?;
+    written
+}
+
+fn write(export: &Export, engine: &Arc<Engine>) -> Result<String, Failure> {
+    let mut progress = Progress::new(0);
+    let Moment { partitions, names, now_ms } = engine.moment()?;
+    let everything = Everything { partitions, names, now_ms };
+    let mut temp = export.file.clone().into_os_string();
+    temp.push(".new");
+    let temp = PathBuf::from(temp);
+    let io = |error: std::io::Error| Failure(format!("cannot write {}: {error}", temp.display()));
+    let file = BufWriter::with_capacity(1 << 20, File::create(&temp).map_err(io)?);
+    let written = everything.write(file, export.target, |keys| {
+        if keys.is_multiple_of(256) {
+            progress.tell(0, keys);
+        }
+        true
+    });
+    let (file, exported) = match written {
+        Ok(written) => written,
+        Err(error) => {
+            // What is in its way stays, under a name that nobody takes for a whole file's.
+            let _ = std::fs::remove_file(&temp);
+            return Err(error.into());
+        }
+    };
+    let file = file.into_inner().map_err(|error| io(error.into_error()))?;
+    file.sync_all().map_err(io)?;
+    std::fs::rename(&temp, &export.file).map_err(io)?;
+    Ok(report(export, &exported, progress.elapsed().as_secs_f64()))
+}
+
+fn report(export: &Export, exported: &Exported, seconds: f64) -> String {
+    let Exported { keys, functions, lost } = exported;
+    let mut report = format!(
+        "{keys} keys, {functions} libraries of functions written to {} in {seconds:.1} s\n",
+        export.file.display()
+    );
+    for (what, (count, whose)) in lost {
+        report += &format!("left out: {count} {what} (of '{whose}' first)\n");
+    }
+    report
+}

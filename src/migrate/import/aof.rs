@@ -1,0 +1,181 @@
+//! AOF into an engine: commands, one after the other, as a client would have sent them.
+//!
+//! The clock stands still at the time of the base, or at the beginning of time where there is none: no key goes because of its
+//! time while later commands may be about it, as in Redis, which lets nothing expire while it loads. What has passed goes once a
+//! server runs. XCLAIM, which tells when entries were delivered, is run at that time.
+
+use std::fs::File;
+use std::io::Read;
+
+use super::{Failure, Place, Session, files};
+use crate::handler::OwnedArgs;
+use crate::rdb::file::{FileError, Input};
+use crate::util::num::parse_i64;
+
+/// Bytes of a transaction.
+const MOST_QUEUED: usize = 1 << 30;
+/// The longest argument.
+const MOST_ARG: usize = 512 << 20;
+/// Arguments of a command.
+const MOST_ARGS: i64 = 1 << 20;
+/// The longest line: a number, or a comment.
+const MOST_LINE: usize = 1 << 10;
+
+impl Session {
+    /// Reads a file of commands.
+    pub(super) fn read_aof(&mut self, part: &files::Part) -> Result<(), Failure> {
+        let failure = |error: &dyn std::fmt::Display| Failure(format!("{}: {error}", part.path.display()));
+        let file = File::open(&part.path).map_err(|error| failure(&error))?;
+        if !part.goes_on {
+            self.clock_ms = FIRST_MS;
+        }
+        self.read_commands(part, Input::new(file))
+    }
+
+    /// The commands that follow came after this time, in seconds.
+    pub(super) fn set_clock(&mut self, ctime_s: &[u8]) {
+        if let Some(seconds) = parse_i64(ctime_s).and_then(|seconds| u64::try_from(seconds).ok()) {
+            self.clock_ms = seconds.saturating_mul(1000).max(FIRST_MS);
+        }
+    }
+
+    /// Runs the commands from here to the end.
+    pub(super) fn read_commands<R: Read>(&mut self, part: &files::Part, mut input: Input<R>) -> Result<(), Failure> {
+        input.hold_at_most(usize::MAX);
+        self.local.select(b"0");
+        let mut kept = input.offset();
+        loop {
+            let offset = input.offset();
+            let place = |offset| Place { path: &part.path, offset, db: b"", key: None };
+            if self.local.queued_bytes().is_none() {
+                kept = offset;
+            }
+            let command = match read_command(&mut input) {
+                Ok(Some(command)) => command,
+                Ok(None) if self.local.queued_bytes().is_none() => return Ok(()),
+                Ok(None) | Err(Wrong::File(FileError::Cut)) if part.may_be_cut => {
+                    self.local.forget_queue();
+                    let (path, left) = (part.path.display(), input.offset() - kept);
+                    self.tally.note(format!(
+                        "{path}: cut within a command or transaction at offset {kept}, {left} bytes left out"
+                    ));
+                    return Ok(());
+                }
+                Ok(None) => return Err(place(kept).failure("the file ends within a transaction")),
+                Err(wrong) => return Err(place(offset).failure(wrong)),
+            };
+            if let Some(command) = command {
+                self.run(&command).map_err(|why| place(offset).failure(why))?;
+            }
+            input.release();
+            self.tally.commands += 1;
+            if self.tally.commands.is_multiple_of(256) {
+                self.progress.tell(self.done_bytes + input.offset(), self.tally.keys + self.tally.commands);
+            }
+        }
+    }
+
+    fn run(&mut self, args: &OwnedArgs) -> Result<(), String> {
+        let now_ms = self.clock_ms.max(time_of_claim(args));
+        let reply = self.local.command(args, now_ms).map_err(|error| error.text().into_owned())?;
+        if self.local.queued_bytes().is_some_and(|bytes| bytes > MOST_QUEUED) {
+            return Err(format!("a transaction of more than {MOST_QUEUED} bytes"));
+        }
+        if reply.as_slice().starts_with(b"-") {
+            let why = String::from_utf8_lossy(&reply.as_slice()[1..]).trim().to_owned();
+            let name = args.as_args()[0].escape_ascii().to_string();
+            // What follows would go where it does not belong.
+            if name.eq_ignore_ascii_case("select") {
+                return Err(format!("{why}; --databases has more of them"));
+            }
+            // As with Redis, which does not look at what its commands reply while it loads.
+            self.tally.note(format!("{name}: {why}"));
+        }
+        Ok(())
+    }
+}
+
+/// The time at which an XCLAIM says that entries were delivered, which is not to be ahead of its own; 0 for other commands.
+fn time_of_claim(args: &OwnedArgs) -> u64 {
+    let args = args.as_args();
+    let is_claim = args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"xclaim"));
+    let mut time = is_claim.then(|| args.behind(5, &[b"time"]));
+    let time = time.as_mut().and_then(|words| words.next()).and_then(parse_i64);
+    time.and_then(|time| u64::try_from(time).ok()).unwrap_or_default()
+}
+
+/// The time before which nothing has happened.
+pub(super) const FIRST_MS: u64 = 1;
+
+/// Why no command can be read.
+enum Wrong {
+    File(FileError),
+    Format(&'static str),
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Wrong::File(error) => error.fmt(f),
+            Wrong::Format(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<FileError> for Wrong {
+    fn from(error: FileError) -> Self {
+        Wrong::File(error)
+    }
+}
+
+/// The next command; none for a comment, and nothing at all at the end.
+fn read_command<R: Read>(input: &mut Input<R>) -> Result<Option<Option<OwnedArgs>>, Wrong> {
+    if input.is_at_end()? {
+        return Ok(None);
+    }
+    let line = read_line(input)?;
+    let count = match line.split_first() {
+        Some((b'#', _)) => return Ok(Some(None)),
+        Some((b'*', count)) => parse_i64(count).filter(|count| (1..=MOST_ARGS).contains(count)),
+        _ => None,
+    };
+    let count = count.ok_or(Wrong::Format("this is no command"))?;
+    let mut args = OwnedArgs::default();
+    let mut left = MOST_QUEUED;
+    for _ in 0..count {
+        let line = read_line(input)?;
+        let len = match line.split_first() {
+            Some((b'$', len)) => parse_i64(len).and_then(|len| usize::try_from(len).ok()),
+            _ => None,
+        };
+        let len = len.filter(|len| *len <= MOST_ARG).ok_or(Wrong::Format("this is no argument of a command"))?;
+        left = left.checked_sub(len).ok_or(Wrong::Format("a command of more than 1 GB"))?;
+        input.release();
+        args.push(input.bytes(len)?);
+        if input.bytes(2)? != b"\r\n" {
+            return Err(Wrong::Format("an argument is longer than it says"));
+        }
+    }
+    Ok(Some(Some(args)))
+}
+
+/// A line without its end.
+fn read_line<R: Read>(input: &mut Input<R>) -> Result<Vec<u8>, Wrong> {
+    let mut seen = 0;
+    loop {
+        let ahead = input.ahead(seen + 1)?;
+        let Some(more) = ahead.get(seen..).filter(|more| !more.is_empty()) else {
+            input.take(usize::MAX);
+            return Err(FileError::Cut.into());
+        };
+        if let Some(end) = memchr::memchr(b'\n', &more[..more.len().min(MOST_LINE)]) {
+            let line = ahead[..seen + end].strip_suffix(b"\r").unwrap_or(&ahead[..seen + end]).to_vec();
+            input.take(seen + end + 1);
+            return Ok(line);
+        }
+        seen += more.len();
+        if seen > MOST_LINE {
+            return Err(Wrong::Format("a line has no end"));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! `tarn import FILE…`: what files of Redis and Valkey hold becomes a data directory.
+//!
+//! | file | owns |
+//! |---|---|
+//! | this one | the data directory that is made, and the report |
+//! | [`rdb`] | dump.rdb |
+//! | [`aof`] | AOF: folders, manifests, single files |
+//! | [`files`] | which of these a path names |
+//!
+//! **All or nothing.** The data directory is made in a folder of its own within that which it is for, and takes the place of
+//! what was there in one step when all of it is on disk ([`crate::store::staged`]). Interrupted or failed anywhere, nothing has
+//! changed; the next import removes what was left. The directory is locked meanwhile.
+//!
+//! **Fast, in bounded memory.** One thread goes through the file and finds where values end; what it passes on in batches, one
+//! shard's each, is decoded and put by as many others as there are cores: a batch is one transaction. Writers wait for the
+//! flush as clients do. Values that are big come piece by piece, and go to the store so (rule 10).
+
+mod aof;
+mod files;
+mod rdb;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::Failure;
+use super::local::{self, Local};
+use super::progress::Progress;
+use crate::config::{Config, Source};
+use crate::handler::Server;
+use crate::shard::engine::Engine;
+use crate::store::{DataDir, staged};
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct Import {
+    /// In the order in which they are read.
+    pub files: Vec<PathBuf>,
+    /// Where what they hold is to be.
+    pub dir: PathBuf,
+    /// What is there is to go.
+    pub replace: bool,
+    /// Keys with values of modules are left out.
+    pub skip_modules: bool,
+    /// Directives, each the words of a line: `shards`, `databases`, `maxmemory`.
+    pub directives: Vec<Vec<Vec<u8>>>,
+}
+
+/// Where something stands that was found in a file.
+struct Place<'a> {
+    path: &'a Path,
+    offset: u64,
+    db: &'a [u8],
+    key: Option<&'a [u8]>,
+}
+
+impl Place<'_> {
+    fn failure(&self, what: impl fmt::Display) -> Failure {
+        let path = self.path.display();
+        let db = String::from_utf8_lossy(self.db);
+        match self.key {
+            Some(key) => Failure(format!(
+                "{path}: key '{}' of database {db}, at offset {}: {what}",
+                key[..key.len().min(MOST_SHOWN)].escape_ascii(),
+                self.offset
+            )),
+            None => Failure(format!("{path}: at offset {}: {what}", self.offset)),
+        }
+    }
+}
+
+/// Bytes of a key that are shown.
+const MOST_SHOWN: usize = 200;
+
+/// What was read, and what was left out.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Keys of RDB files that were put.
+    keys: u64,
+    /// Their time had passed.
+    expired: u64,
+    /// Commands of AOF files.
+    commands: u64,
+    functions: u64,
+    /// What was left out, or is to be known, and how often.
+    notes: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    /// Lines of the report besides those of the numbers.
+    const MOST_NOTES: usize = 100;
+
+    fn note(&mut self, what: String) {
+        if self.notes.len() < Self::MOST_NOTES || self.notes.contains_key(&what) {
+            *self.notes.entry(what).or_default() += 1;
+        } else {
+            *self.notes.entry("more".to_owned()).or_default() += 1;
+        }
+    }
+}
+
+/// An import under way.
+struct Session {
+    server: Arc<Server>,
+    local: Local,
+    skip_modules: bool,
+    tally: Tally,
+    progress: Progress,
+    /// Bytes of files that have been read to their ends.
+    done_bytes: u64,
+    /// The time of the commands that are run.
+    clock_ms: u64,
+}
+
+/// Imports, and reports.
+pub fn run(import: &Import) -> ExitCode {
+    match go(import) {
+        Ok(report) => {
+            // A reader who has closed the pipe has read enough.
+            let _ = write!(std::io::stdout(), "{report}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("{failure}\nNothing was imported: {} is as it was.", import.dir.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Imports; the report.
+pub(super) fn go(import: &Import) -> Result<String, Failure> {
+    let files = files::all(&import.files)?;
+    let (_lock, superblock) = DataDir::claim(&import.dir)?;
+    if superblock.is_some() && !import.replace {
+        return Err(Failure(format!(
+            "{} holds data: --replace has it replaced by what is imported, or choose another --dir",
+            import.dir.display()
+        )));
+    }
+    let staging = staged::begin(&import.dir)?;
+    match fill(import, &staging, &files) {
+        Ok(mut report) => {
+            staged::commit(&import.dir)?;
+            if let Err(error) = staged::settle(&import.dir) {
+                report +=
+                    &format!("{error}: it is imported, and moved to its place by whoever opens the directory next\n");
+            }
+            Ok(report)
+        }
+        Err(failure) => {
+            // What is in its way stays; the next import removes it.
+            let _ = staged::abandon(&import.dir);
+            Err(failure)
+        }
+    }
+}
+
+fn fill(import: &Import, staging: &Path, files: &[files::Part]) -> Result<String, Failure> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut directives = import.directives.clone();
+    directives.push(vec![b"dir".to_vec(), staging.as_os_str().as_bytes().to_vec()]);
+    let server = local::open(Config::load(Source::Defaults, &directives)?)?;
+    let total = files.iter().map(|part| part.bytes).sum();
+    let mut session = Session {
+        local: Local::new(&server),
+        server,
+        skip_modules: import.skip_modules,
+        tally: Tally::default(),
+        progress: Progress::new(total),
+        done_bytes: 0,
+        clock_ms: aof::FIRST_MS,
+    };
+    let read = files.iter().try_for_each(|part| session.read(part));
+    let engine = session.server.engine.clone();
+    if let Err(failure) = read {
+        // What it has written is of no use any more.
+        let _ = engine.close(false);
+        return Err(failure);
+    }
+    session.progress.say("everything is read, the rest is brought to disk");
+    let counted = count(&engine);
+    engine.close(true)?;
+    let failed = engine.flush_fails();
+    if failed {
+        return Err(Failure("not everything could be brought to disk".to_owned()));
+    }
+    Ok(session.report(counted, &import.dir))
+}
+
+/// Keys of all databases.
+fn count(engine: &Engine) -> u64 {
+    let lease = engine.lease(&engine.all_shards());
+    lease.iter().map(|core| core.names.map().iter().map(|(_, ns)| core.count(ns)).sum::<u64>()).sum()
+}
+
+impl Session {
+    fn read(&mut self, part: &files::Part) -> Result<(), Failure> {
+        match part.kind {
+            files::Kind::Rdb => self.read_rdb(part)?,
+            files::Kind::Aof => self.read_aof(part)?,
+        }
+        self.done_bytes += part.bytes;
+        Ok(())
+    }
+
+    fn report(&self, counted: u64, dir: &Path) -> String {
+        let Tally { keys, expired, commands, functions, notes } = &self.tally;
+        let seconds = self.progress.elapsed().as_secs_f64().max(0.001);
+        let mut report = format!("{keys} keys");
+        let mut also = |count: &u64, what: &str| {
+            if *count > 0 {
+                report += &format!(", {count} {what}");
+            }
+        };
+        also(expired, "whose time has passed and that were left out");
+        also(functions, "libraries of functions");
+        also(commands, "commands");
+        report += &format!(" read in {seconds:.1} s; {} holds {counted} keys\n", dir.display());
+        for (what, count) in notes {
+            report += &format!("{count} × {what}\n");
+        }
+        report
+    }
+}

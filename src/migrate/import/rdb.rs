@@ -1,0 +1,407 @@
+//! dump.rdb into an engine: one thread finds where keys end, others put them.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crossbeam_channel::{Receiver, Sender};
+use parking_lot::Mutex;
+
+use super::{Failure, Place, Session, files};
+use crate::error::{Error, Result as Ran};
+use crate::handler::{OwnedArgs, Server};
+use crate::migrate::local::Local;
+use crate::rdb::file::{Bounds, FileError, Input, Item, Key, Part, Reader, decode, kind_of, may_expire_by_field};
+use crate::rdb::{Field, Value};
+use crate::shard::router::ShardId;
+use crate::types::dump::builder::Builder;
+use crate::types::dump::scatter::scatter;
+use crate::util::time::now_ms;
+
+/// A batch of one shard is put when it has so many keys or bytes.
+const BATCH_KEYS: usize = 128;
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Memory that a value which is read as a whole may take.
+const ROOM: usize = 256 << 20;
+
+/// A key whose value lies in a batch.
+struct Entry {
+    key: Range<usize>,
+    value: Range<usize>,
+    tag: u8,
+    expire_ms: u64,
+    idle_s: Option<u64>,
+    offset: u64,
+}
+
+/// Keys of one shard.
+#[derive(Default)]
+struct Batch {
+    shard: ShardId,
+    db: Arc<[u8]>,
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+/// What all threads share.
+struct Shared<'a> {
+    server: &'a Arc<Server>,
+    path: &'a Path,
+    version: u16,
+    now_ms: u64,
+    /// Keys, and fields, whose time has passed stay: commands that follow may be about them.
+    keeps_expired: bool,
+    put: AtomicU64,
+    expired: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Shared<'_> {
+    fn fail(&self, failure: Failure) {
+        self.failure.lock().get_or_insert(failure);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Takes what has ended out of a value. False if nothing is left of it.
+    fn trim(&self, value: &mut Value) -> bool {
+        match value {
+            Value::Hash(fields) if !self.keeps_expired => {
+                fields.retain(|field| self.lives(field.expire_ms));
+                !fields.is_empty()
+            }
+            _ => true,
+        }
+    }
+
+    fn lives(&self, expire_ms: u64) -> bool {
+        self.keeps_expired || expire_ms == 0 || expire_ms > self.now_ms
+    }
+
+    /// Puts batches as long as some come.
+    fn work(&self, batches: &Receiver<Batch>) {
+        let mut local = Local::new(self.server);
+        for batch in batches {
+            if !self.failed.load(Ordering::Acquire)
+                && let Err(failure) = self.put_batch(&mut local, &batch)
+            {
+                self.fail(failure);
+            }
+        }
+    }
+
+    fn put_batch(&self, local: &mut Local, batch: &Batch) -> Result<(), Failure> {
+        let failure = |entry: &Entry, what: &dyn std::fmt::Display| {
+            let key = Some(&batch.bytes[entry.key.clone()]);
+            Place { path: self.path, offset: entry.offset, db: &batch.db, key }.failure(what)
+        };
+        let mut values = Vec::with_capacity(batch.entries.len());
+        for entry in &batch.entries {
+            let value = decode(entry.tag, self.version, &batch.bytes[entry.value.clone()], ROOM);
+            let mut value = value.map_err(|error| failure(entry, &error))?;
+            if self.trim(&mut value) {
+                values.push((entry, value));
+            } else {
+                self.expired.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        local.select(&batch.db);
+        let mut at = 0;
+        let count = values.len() as u64;
+        let put = local.transact(&[batch.shard], self.now_ms, |ctx| {
+            for (n, (entry, value)) in values.drain(..).enumerate() {
+                at = n;
+                let found = scatter(ctx, &batch.bytes[entry.key.clone()], value, entry.expire_ms)?;
+                if let Some((found, idle_s)) = found.zip(entry.idle_s) {
+                    ctx.txn.set_idle(found, idle_s);
+                }
+            }
+            Ok(())
+        });
+        put.map_err(|error| failure(&batch.entries[at.min(batch.entries.len() - 1)], &error.text()))?;
+        self.put.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Puts a value that comes piece by piece. False if nothing is left of it.
+    fn put_parts<R: std::io::Read>(
+        &self,
+        local: &mut Local,
+        reader: &mut Reader<R>,
+        key: &Key,
+        shard: ShardId,
+    ) -> Result<bool, FileOrError> {
+        let Some(kind) = kind_of(key.tag, self.version) else {
+            return Err(FileOrError::File(crate::rdb::RdbError::UnknownType(key.tag).into()));
+        };
+        let (mut file_error, mut left) = (None, false);
+        let put = local.transact(&[shard], self.now_ms, |ctx| {
+            let mut builder = Builder::new(ctx, &key.key, kind, may_expire_by_field(key.tag), None)?;
+            let mut refused = None;
+            let read = reader.parts(key.tag, &mut |part| {
+                if matches!(&part, Part::Field(Field { expire_ms, .. }) if !self.lives(*expire_ms)) {
+                    return true;
+                }
+                left = true;
+                refused = builder.put(part).err();
+                refused.is_none()
+            });
+            if let Some(error) = refused {
+                return Err(error);
+            }
+            if let Err(error) = read {
+                file_error = Some(error);
+                return Err(Error::Ended);
+            }
+            builder.check_distinct()?;
+            let found = builder.finish(ctx, key.expire_ms)?;
+            if let Some((found, idle_s)) = found.zip(key.idle_s) {
+                ctx.txn.set_idle(found, idle_s);
+            }
+            Ok(())
+        });
+        match (put, file_error) {
+            (_, Some(error)) => Err(FileOrError::File(error)),
+            (put, None) => put.map(|()| left).map_err(FileOrError::Error),
+        }
+    }
+}
+
+/// Why a big value could not be put.
+enum FileOrError {
+    File(FileError),
+    Error(Error),
+}
+
+impl std::fmt::Display for FileOrError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FileOrError::File(error) => error.fmt(f),
+            FileOrError::Error(error) => f.write_str(&error.text()),
+        }
+    }
+}
+
+/// What is gathered for each shard, and where it goes.
+struct Batches {
+    open: Vec<Batch>,
+    db: Arc<[u8]>,
+    to: Sender<Batch>,
+}
+
+impl Batches {
+    fn add(&mut self, shard: ShardId, key: &Key, value: &[u8], offset: u64) {
+        let batch = &mut self.open[usize::from(shard)];
+        let from = batch.bytes.len();
+        batch.bytes.extend_from_slice(&key.key);
+        let middle = batch.bytes.len();
+        batch.bytes.extend_from_slice(value);
+        let (key, value) = ((from..middle, key), middle..batch.bytes.len());
+        let (key, Key { expire_ms, idle_s, tag, .. }) = key;
+        batch.entries.push(Entry { key, value, tag: *tag, expire_ms: *expire_ms, idle_s: *idle_s, offset });
+        if batch.entries.len() >= BATCH_KEYS || batch.bytes.len() >= BATCH_BYTES {
+            self.send(shard);
+        }
+    }
+
+    fn send(&mut self, shard: ShardId) {
+        let open = &mut self.open[usize::from(shard)];
+        let (entries, bytes) = (open.entries.len(), open.bytes.len());
+        let empty = Batch {
+            shard,
+            db: self.db.clone(),
+            bytes: Vec::with_capacity(bytes),
+            entries: Vec::with_capacity(entries),
+        };
+        let batch = std::mem::replace(open, empty);
+        // Those who take them outlive this one.
+        let _ = self.to.send(batch);
+    }
+
+    /// Sends what there is; what follows is of this database.
+    fn turn_to(&mut self, db: &[u8]) {
+        self.db = db.into();
+        for shard in 0..self.open.len() {
+            if !self.open[shard].entries.is_empty() {
+                self.send(shard as ShardId);
+            }
+            self.open[shard] = Batch { shard: shard as ShardId, db: self.db.clone(), ..Batch::default() };
+        }
+    }
+}
+
+impl Session {
+    /// Reads a file that begins as dump.rdb does, and the commands that may follow.
+    pub(super) fn read_rdb(&mut self, part: &files::Part) -> Result<(), Failure> {
+        let place = |offset| Place { path: &part.path, offset, db: b"", key: None };
+        let file = File::open(&part.path).map_err(|error| place(0).failure(error))?;
+        let reader = Reader::new(Input::new(file), Bounds::default()).map_err(|error| place(0).failure(error))?;
+        let (mut input, is_base) = self.load(part, reader)?;
+        let at_end = input.is_at_end().map_err(|error| place(input.offset()).failure(error))?;
+        if at_end {
+            return Ok(());
+        }
+        if is_base {
+            return self.read_commands(part, input);
+        }
+        let what = format!("{}: bytes behind the end of the file were left alone", part.path.display());
+        self.tally.note(what);
+        Ok(())
+    }
+
+    /// Reads all keys; also whether commands may follow.
+    fn load(&mut self, part: &files::Part, mut reader: Reader<File>) -> Result<(Input<File>, bool), Failure> {
+        // What says that keys of the past are to stay comes before the first key.
+        let (mut is_base, mut first) = (part.goes_on, None);
+        while first.is_none() {
+            let offset = reader.offset();
+            let item = reader.next_item().map_err(|error| {
+                Place { path: &part.path, offset: reader.offset().max(offset), db: b"0", key: None }.failure(error)
+            })?;
+            match item {
+                Item::Aux(name, value) => {
+                    is_base |= matches!(&name[..], b"aof-base" | b"aof-preamble") && value == b"1";
+                    if name == b"ctime" {
+                        self.set_clock(&value);
+                    }
+                }
+                item => first = Some(item),
+            }
+        }
+        is_base |= !part.may_be_cut;
+        let shared = Shared {
+            server: &self.server.clone(),
+            path: &part.path,
+            version: reader.version(),
+            now_ms: now_ms(),
+            keeps_expired: is_base,
+            put: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        };
+        let workers = crate::shard::engine::cores();
+        let (to, from) = crossbeam_channel::bounded(2 * workers);
+        let read = std::thread::scope(|scope| {
+            for _ in 0..workers {
+                let (from, shared) = (from.clone(), &shared);
+                scope.spawn(move || shared.work(&from));
+            }
+            let mut batches = Batches { open: Vec::new(), db: (*b"0").into(), to };
+            batches.open.resize_with(shared.server.engine.shards.count(), Batch::default);
+            batches.turn_to(b"0");
+            let read = self.items(&mut reader, &shared, &mut batches, first);
+            batches.turn_to(b"0");
+            read
+        });
+        self.tally.keys += shared.put.load(Ordering::Relaxed);
+        self.tally.expired += shared.expired.load(Ordering::Relaxed);
+        match shared.failure.lock().take() {
+            Some(failure) => Err(failure),
+            None => read.map(|()| (reader.into_input(), is_base)),
+        }
+    }
+
+    fn items(
+        &mut self,
+        reader: &mut Reader<File>,
+        shared: &Shared<'_>,
+        batches: &mut Batches,
+        mut first: Option<Item>,
+    ) -> Result<(), Failure> {
+        let mut count = 0u64;
+        loop {
+            let offset = reader.offset();
+            let db = batches.db.clone();
+            let place = |offset, key| Place { path: shared.path, offset, db: &db, key };
+            let item = match first.take() {
+                Some(item) => item,
+                None => reader.next_item().map_err(|error| place(reader.offset(), None).failure(error))?,
+            };
+            match item {
+                Item::End => return Ok(()),
+                Item::Aux(..) | Item::Sizes(_) => {}
+                Item::Database(n) => {
+                    let name = n.to_string();
+                    if !self.local.select(name.as_bytes()) {
+                        let hint =
+                            format!("database {n} is not among `databases`: --databases {}", n.saturating_add(1));
+                        return Err(place(offset, None).failure(hint));
+                    }
+                    batches.turn_to(name.as_bytes());
+                }
+                Item::Function(code) => self.load_function(&code).map_err(|why| place(offset, None).failure(why))?,
+                Item::ModuleAux(module) => self.tally.note(format!("data of module {module} beside keys, left out")),
+                Item::ModuleValue(_, module) if self.skip_modules => {
+                    self.tally.note(format!("key with a value of module {module}, left out"));
+                }
+                Item::ModuleValue(key, module) => {
+                    let what = format!("its value is one of module {module}: --skip-modules leaves such keys out");
+                    return Err(place(offset, Some(&key)).failure(what));
+                }
+                Item::Key(key) => self.key(reader, shared, batches, &key, offset)?,
+            }
+            if shared.failed.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            count += 1;
+            if count.is_multiple_of(256) {
+                let keys = self.tally.keys + shared.put.load(Ordering::Relaxed);
+                self.progress.tell(self.done_bytes + reader.offset(), keys);
+            }
+        }
+    }
+
+    fn key(
+        &mut self,
+        reader: &mut Reader<File>,
+        shared: &Shared<'_>,
+        batches: &mut Batches,
+        key: &Key,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        let db = batches.db.clone();
+        let place = |offset| Place { path: shared.path, offset, db: &db, key: Some(&key.key) };
+        let shard = shared.server.engine.router.shard_of(&key.key);
+        let lives = shared.lives(key.expire_ms);
+        match reader.whole(key.tag) {
+            Ok(Some(value)) if lives => {
+                batches.add(shard, key, value, offset);
+                return Ok(());
+            }
+            Ok(Some(_)) => {
+                shared.expired.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            Ok(None) => {}
+            Err(error) => return Err(place(reader.offset()).failure(error)),
+        }
+        if !lives {
+            shared.expired.fetch_add(1, Ordering::Relaxed);
+            return reader.parts(key.tag, &mut |_| true).map_err(|error| place(reader.offset()).failure(error));
+        }
+        match shared.put_parts(&mut self.local, reader, key, shard) {
+            Ok(true) => _ = shared.put.fetch_add(1, Ordering::Relaxed),
+            Ok(false) => _ = shared.expired.fetch_add(1, Ordering::Relaxed),
+            Err(error) => return Err(place(reader.offset()).failure(error)),
+        }
+        Ok(())
+    }
+
+    /// Loads a library of functions; one that cannot be loaded is told of, and left out.
+    fn load_function(&mut self, code: &[u8]) -> Ran<(), String> {
+        let args: OwnedArgs = [&b"FUNCTION"[..], b"LOAD", b"REPLACE", code].into_iter().collect();
+        let reply = self.local.command(&args, now_ms()).map_err(|error| error.text().into_owned())?;
+        if reply.as_slice().starts_with(b"-") {
+            let name = code.split(|&byte| byte == b'\n').next().unwrap_or_default().escape_ascii().to_string();
+            let why = String::from_utf8_lossy(&reply.as_slice()[1..]).trim().to_owned();
+            self.tally.note(format!("library of functions '{name}', left out: {why}"));
+        } else {
+            self.tally.functions += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,597 @@
+//! `tarn import`, `tarn export`, and what SYNC sends, with files that the real servers have written and are to read.
+//!
+//! Each server is filled with keys of all types, and writes its dump.rdb and its AOF; what Tarn has imported, and what a server
+//! has that has loaded what Tarn exports, is compared key by key with what the first server has: value (what DUMP says, decoded; consumer groups and times of fields among it) and time. A
+//! machine without those servers says so and passes. `TARN_MIGRATE_KEYS` has more than a few keys.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::resp::{Client, Value as Reply, encode};
+use common::rng::Rng;
+use common::server::{Kind, Server, notice};
+use tarn::rdb::{Value, decode};
+
+const REAL: [Kind; 3] = [Kind::Redis70, Kind::Redis82, Kind::Valkey];
+
+fn keys() -> u64 {
+    std::env::var("TARN_MIGRATE_KEYS").map_or(300, |keys| keys.parse().unwrap())
+}
+
+/// Commands on their way to a server, many at once.
+struct Pipe {
+    client: Client,
+    out: Vec<u8>,
+    sent: usize,
+}
+
+impl Pipe {
+    fn new(server: &Server) -> Pipe {
+        Pipe { client: server.client(), out: Vec::new(), sent: 0 }
+    }
+
+    fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) {
+        self.out.extend(encode(args));
+        self.sent += 1;
+        if self.sent == 500 {
+            self.replies();
+        }
+    }
+
+    fn replies(&mut self) -> Vec<Reply> {
+        self.client.send_raw(&std::mem::take(&mut self.out)).unwrap();
+        let replies: Vec<_> = (0..std::mem::take(&mut self.sent))
+            .map(|_| self.client.read().unwrap_or_else(|e| panic!("{e:?}")))
+            .collect();
+        assert!(replies.iter().all(|reply| !reply.is_error()), "{replies:?}");
+        replies
+    }
+
+    fn call(&mut self, command: &str) {
+        self.send(&command.split(' ').collect::<Vec<_>>());
+    }
+}
+
+/// Fills a server: of each twenty keys ten are strings, the others of the other types.
+fn fill(pipe: &mut Pipe, kind: Kind, keys: u64) {
+    let mut rng = Rng(7);
+    for n in 0..keys {
+        let key = format!("key:{n}");
+        let some = |rng: &mut Rng, most: u64, of: &dyn Fn(u64) -> Vec<String>| -> Vec<String> {
+            (0..1 + rng.below(most)).flat_map(of).collect()
+        };
+        let add = |pipe: &mut Pipe, name: &str, args: Vec<String>| {
+            pipe.send(&[vec![name.to_owned(), key.clone()], args].concat());
+        };
+        match n % 20 {
+            0..3 => add(pipe, "SET", vec![n.to_string()]),
+            3..10 => add(pipe, "SET", vec!["ab".repeat(rng.below(200) as usize)]),
+            10 => add(pipe, "RPUSH", some(&mut rng, 30, &|n| vec![n.to_string(), format!("e{n}")])),
+            11 => add(pipe, "SADD", some(&mut rng, 20, &|n| vec![(n * 1000).to_string()])),
+            12 => add(pipe, "SADD", some(&mut rng, 200, &|n| vec![format!("m{n}")])),
+            13 => add(pipe, "ZADD", some(&mut rng, 200, &|n| vec![format!("{n}.5"), format!("m{n}")])),
+            14 | 15 => add(pipe, "HSET", some(&mut rng, 20, &|n| vec![format!("f{n}"), n.to_string()])),
+            16 => {
+                add(pipe, "HSET", some(&mut rng, 200, &|n| vec![format!("f{n}"), n.to_string()]));
+                if kind != Kind::Redis70 {
+                    pipe.call(&format!("HPEXPIREAT {key} {} FIELDS 1 f0", 2_000_000_000_000 + n));
+                }
+            }
+            17 => fill_stream(pipe, &key, &mut rng),
+            18 => add(pipe, "SETBIT", vec![rng.below(1000).to_string(), "1".to_owned()]),
+            _ => add(pipe, "PFADD", some(&mut rng, 200, &|n| vec![format!("h{n}")])),
+        }
+        if n % 7 == 0 {
+            pipe.call(&format!("PEXPIREAT {key} {}", 1_900_000_000_000 + n));
+        }
+    }
+    fill_big(pipe);
+    pipe.call("SELECT 3");
+    pipe.call("SET other db");
+    pipe.call("SELECT 0");
+    let code = "#!lua name=lib\nredis.register_function('f', function() return 1 end)";
+    pipe.send(&["FUNCTION", "LOAD", code]);
+    pipe.replies();
+}
+
+fn fill_stream(pipe: &mut Pipe, key: &str, rng: &mut Rng) {
+    for n in 1..2 + rng.below(10) {
+        pipe.call(&format!("XADD {key} {n}-1 a {n} b x"));
+    }
+    pipe.call(&format!("XGROUP CREATE {key} g 0"));
+    pipe.call(&format!("XREADGROUP GROUP g c1 COUNT 3 STREAMS {key} >"));
+    pipe.call(&format!("XREADGROUP GROUP g c2 COUNT 1 STREAMS {key} >"));
+    pipe.call(&format!("XDEL {key} 1-1"));
+    pipe.call(&format!("XGROUP CREATE {key} g2 $"));
+    pipe.call(&format!("XGROUP CREATECONSUMER {key} g2 idle"));
+}
+
+/// Values that come piece by piece.
+fn fill_big(pipe: &mut Pipe) {
+    let mut rng = Rng(3);
+    let noise: Vec<u8> = (0..700_000).map(|_| rng.next() as u8).collect();
+    pipe.send(&[&b"SET"[..], b"big:noise", &noise]);
+    pipe.send(&["SET".to_owned(), "big:repeats".to_owned(), "abcdefg".repeat(300_000)]);
+    let many = |name: &str, key: &str, of: &dyn Fn(u64) -> Vec<String>| -> Vec<String> {
+        [vec![name.to_owned(), key.to_owned()], (0..25_000).flat_map(of).collect()].concat()
+    };
+    pipe.send(&many("RPUSH", "big:list", &|n| vec![format!("element-{n}")]));
+    pipe.send(&many("SADD", "big:set", &|n| vec![format!("member-{n}")]));
+    pipe.send(&many("ZADD", "big:zset", &|n| vec![n.to_string(), format!("member-{n}")]));
+    pipe.send(&many("HSET", "big:hash", &|n| vec![format!("field-{n}"), n.to_string()]));
+    for n in 1..5_000 {
+        pipe.send(&[
+            "XADD",
+            "big:stream",
+            &format!("{n}-1"),
+            "name",
+            &format!("value of entry {n} {}", "x".repeat(40)),
+        ]);
+    }
+    pipe.call("XGROUP CREATE big:stream g 0");
+    pipe.call("XREADGROUP GROUP g c COUNT 2000 STREAMS big:stream >");
+}
+
+/// Everything that a server has in a database, in an order that only content decides.
+fn content(server: &Server, db: u32) -> Vec<(Vec<u8>, i64, Value)> {
+    let mut pipe = Pipe::new(server);
+    pipe.call(&format!("SELECT {db}"));
+    pipe.replies();
+    let (mut cursor, mut all) = (b"0".to_vec(), Vec::new());
+    loop {
+        let reply = pipe.client.try_call(&[&b"SCAN"[..], &cursor, b"COUNT", b"200"]).unwrap();
+        cursor = reply.items()[0].bytes().unwrap().to_vec();
+        let names: Vec<_> = reply.items()[1].items().iter().map(|key| key.bytes().unwrap().to_vec()).collect();
+        let mut ask = |command: &str| {
+            names.iter().for_each(|key| pipe.send(&[command.as_bytes(), key]));
+            pipe.replies()
+        };
+        let times = if names.is_empty() { Vec::new() } else { ask("PEXPIRETIME") };
+        let dumps = if names.is_empty() { Vec::new() } else { ask("DUMP") };
+        for ((key, time), dump) in names.iter().zip(times).zip(dumps) {
+            let value = decode(dump.bytes().unwrap(), 0).unwrap();
+            all.push((key.clone(), time.int().unwrap(), normal(value)));
+        }
+        if cursor == b"0" {
+            break;
+        }
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.dedup_by(|a, b| a.0 == b.0);
+    all
+}
+
+/// A value with its elements in order.
+fn normal(mut value: Value) -> Value {
+    match &mut value {
+        Value::Set(members) => members.sort(),
+        Value::Zset(members) => members.sort_by(|a, b| a.0.cmp(&b.0)),
+        Value::Hash(fields) => fields.sort_by(|a, b| a.name.cmp(&b.name)),
+        Value::Stream(stream) => {
+            stream.groups.sort_by(|a, b| a.name.cmp(&b.name));
+            for group in &mut stream.groups {
+                let names: Vec<_> = group.consumers.iter().map(|consumer| consumer.name.clone()).collect();
+                group.consumers.sort_by(|a, b| a.name.cmp(&b.name));
+                let place = |name: &[u8]| group.consumers.iter().position(|consumer| consumer.name == name).unwrap();
+                group.pending.iter_mut().for_each(|entry| entry.consumer = place(&names[entry.consumer]));
+            }
+        }
+        Value::String(_) | Value::List(_) => {}
+    }
+    value
+}
+
+fn assert_same(one: &[(Vec<u8>, i64, Value)], other: &[(Vec<u8>, i64, Value)], what: &str) {
+    for (one, other) in one.iter().zip(other) {
+        let short = |value| format!("{value:?}").chars().take(300).collect::<String>();
+        assert!(one == other, "{what}: {} differs: {} and {}", one.0.escape_ascii(), short(one), short(other));
+    }
+    assert_eq!(one.len(), other.len(), "{what}");
+}
+
+fn import(files: &[&Path], dir: &Path, options: &[&str]) -> Output {
+    let mut command = Command::new(Kind::Tarn.binary().unwrap());
+    command.arg("import").args(files).arg("--dir").arg(dir).args(options).output().unwrap()
+}
+
+fn assert_imported(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// A Tarn that is not started yet, and its data directory.
+fn tarn() -> (Server, PathBuf) {
+    let server = Server::prepare(Kind::Tarn, &[]).unwrap();
+    let dir = server.dir().join("data");
+    (server, dir)
+}
+
+fn start(server: &mut Server) {
+    server.spawn();
+    server.wait_ready();
+}
+
+fn folder(server: &Server) -> PathBuf {
+    let reply = server.client().call("CONFIG GET dir");
+    PathBuf::from(String::from_utf8(reply.items()[1].bytes().unwrap().to_vec()).unwrap())
+}
+
+fn real(kind: Kind, args: &[&str]) -> Option<Server> {
+    let server = Server::start(kind, args);
+    if server.is_none() {
+        notice(&format!("skipped: no {} on this machine to import from", kind.title()));
+    }
+    server
+}
+
+#[test]
+fn what_real_servers_save_is_imported() {
+    for kind in REAL {
+        let Some(server) = real(kind, &["--save", "", "--list-compress-depth", "1"]) else { continue };
+        let mut pipe = Pipe::new(&server);
+        fill(&mut pipe, kind, keys());
+        pipe.call("SAVE");
+        pipe.replies();
+        let (mut tarn, dir) = tarn();
+        let report = assert_imported(&import(&[&folder(&server).join("dump.rdb")], &dir, &[]));
+        assert!(report.contains("1 libraries of functions"), "{report}");
+        start(&mut tarn);
+        for db in [0, 3] {
+            assert_same(&content(&server, db), &content(&tarn, db), kind.title());
+        }
+        let mut client = tarn.client();
+        assert_eq!(client.call("FCALL f 0").int(), Some(1));
+        assert_eq!(client.call("DBSIZE").int(), Some(content(&tarn, 0).len() as i64));
+        // What only the log holds is exported, too.
+        tarn.kill9();
+        let Some((again, told)) = exported(&dir, kind) else { continue };
+        assert!(!told.contains("left out"), "{told}");
+        for db in [0, 3] {
+            assert_same(&content(&server, db), &content(&again, db), kind.title());
+        }
+        assert_eq!(again.client().call("FCALL f 0").int(), Some(1));
+    }
+}
+
+/// A real server that has loaded what Tarn exports for it, and what Tarn says of that.
+fn exported(dir: &Path, kind: Kind) -> Option<(Server, String)> {
+    let mut server = Server::prepare(kind, &["--save", ""])?;
+    let data = server.dir().join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    let target = match kind {
+        Kind::Redis70 => "redis-7.0",
+        Kind::Redis82 => "redis-8.2",
+        _ => "valkey-9",
+    };
+    let mut command = Command::new(Kind::Tarn.binary().unwrap());
+    command.arg("export").arg(data.join("dump.rdb")).args(["--for", target, "--dir"]).arg(dir);
+    let told = assert_imported(&command.output().unwrap());
+    start(&mut server);
+    Some((server, told))
+}
+
+#[test]
+fn what_a_server_cannot_have_is_told() {
+    let (mut tarn, dir) = tarn();
+    start(&mut tarn);
+    let mut pipe = Pipe::new(&tarn);
+    for command in [
+        "HSET hash a 1 b 2 c 3",
+        "HPEXPIREAT hash 1900000000000 FIELDS 2 a b",
+        "XADD stream 1-1 a b",
+        "XGROUP CREATE stream g 0",
+        "XGROUP CREATECONSUMER stream g c",
+        "SETRANGE zeros 200000 x",
+        "SET gone x PX 1",
+    ] {
+        pipe.call(command);
+    }
+    pipe.replies();
+    let before = content(&tarn, 0);
+    tarn.stop();
+    for kind in REAL {
+        let Some((server, told)) = exported(&dir, kind) else { continue };
+        let same = content(&server, 0) == before;
+        assert_eq!(same, kind != Kind::Redis70, "{}", kind.title());
+        if kind == Kind::Redis70 {
+            assert!(told.contains("2 times of hash fields (of 'hash' first)"), "{told}");
+            assert!(told.contains("1 times at which consumers were last active (of 'stream' first)"), "{told}");
+            assert_eq!(server.client().call("HLEN hash").int(), Some(3));
+        }
+    }
+}
+
+#[test]
+fn what_real_servers_append_is_imported() {
+    // Bases of both kinds.
+    for (kind, preamble) in REAL.into_iter().zip(["no", "yes", "no"]) {
+        {
+            let args = ["--appendonly", "yes", "--save", "", "--aof-use-rdb-preamble", preamble];
+            let Some(server) = real(kind, &args) else { continue };
+            let mut pipe = Pipe::new(&server);
+            fill(&mut pipe, kind, 100);
+            pipe.call("BGREWRITEAOF");
+            pipe.replies();
+            while server.client().info("persistence", "aof_rewrite_in_progress") != 0
+                || server.client().info("persistence", "aof_rewrite_scheduled") != 0
+            {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            for command in ["SET late 1", "MULTI", "INCR late", "SELECT 3", "SET x y", "EXEC", "EXPIRE x 100000"] {
+                pipe.call(command);
+            }
+            pipe.replies();
+            let (mut tarn, dir) = tarn();
+            let appended = folder(&server).join("appendonlydir");
+            assert_imported(&import(&[&appended], &dir, &[]));
+            start(&mut tarn);
+            for db in [0, 3] {
+                let [from, to] = [&server, &tarn].map(|server| forget_times(content(server, db)));
+                assert_same(&from, &to, kind.title());
+            }
+        }
+    }
+}
+
+/// An AOF does not say when consumers were last seen.
+fn forget_times(mut all: Vec<(Vec<u8>, i64, Value)>) -> Vec<(Vec<u8>, i64, Value)> {
+    for (_, _, value) in &mut all {
+        if let Value::Stream(stream) = value {
+            for consumer in stream.groups.iter_mut().flat_map(|group| &mut group.consumers) {
+                (consumer.seen_ms, consumer.active_ms) = (0, 0);
+            }
+        }
+    }
+    all
+}
+
+/// A small file, as Redis 7.0 writes it, made by hand.
+fn small_file() -> Vec<u8> {
+    let mut file = b"REDIS0010\xfe\x00".to_vec();
+    for n in 0..50 {
+        file.extend_from_slice(format!("\x00\x05key{n:02}\x05value").as_bytes());
+    }
+    // No checksum.
+    file.push(0xff);
+    file.extend_from_slice(&[0; 8]);
+    file
+}
+
+#[test]
+fn a_damaged_file_leaves_everything_as_it_was() {
+    let (mut tarn, dir) = tarn();
+    let path = tarn.dir().join("file.rdb");
+    let write = |bytes: &[u8]| std::fs::write(&path, bytes).unwrap();
+    let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    write(&small_file());
+    assert_imported(&import(&[&path], &dir, &[]));
+    let again = import(&[&path], &dir, &[]);
+    assert!(!again.status.success() && text(&again).contains("--replace"), "{}", text(&again));
+
+    let whole = small_file();
+    write(&whole[..200]);
+    let cut = import(&[&path], &dir, &["--replace"]);
+    let told = text(&cut);
+    assert!(!cut.status.success() && told.contains("offset 200") && told.contains("cut short"), "{told}");
+    assert!(told.contains("Nothing was imported"), "{told}");
+    let mut module = whole.clone();
+    module.truncate(whole.len() - 9);
+    module.extend_from_slice(b"\x07\x03mod\x81\x01\x23\x45\x67\x89\xab\xcd\xef\x00\xff\0\0\0\0\0\0\0\0");
+    write(&module);
+    let told = text(&import(&[&path], &dir, &["--replace"]));
+    assert!(told.contains("key 'mod'") && told.contains("module ASNFZ4mrz"), "{told}");
+    let report = assert_imported(&import(&[&path], &dir, &["--replace", "--skip-modules"]));
+    assert!(report.contains("1 × key with a value of module ASNFZ4mrz, left out"), "{report}");
+    start(&mut tarn);
+    assert_eq!(tarn.client().call("DBSIZE").int(), Some(50));
+    let told = text(&import(&[&path], &dir, &["--replace"]));
+    assert!(told.contains("is in use by another server"), "{told}");
+}
+
+#[test]
+fn the_cut_end_of_an_aof_is_told() {
+    let (mut tarn, dir) = tarn();
+    let path = tarn.dir().join("file.aof");
+    let command = |text: &str| encode(&text.split(' ').collect::<Vec<_>>());
+    let mut file = b"#TS:1700000000\r\n".to_vec();
+    for text in ["SELECT 0", "SET a 1 PXAT 1000000000000", "INCR a", "SET b 2", "NOSUCH", "MULTI", "SET c 3"] {
+        if text != "NOSUCH" {
+            file.extend(command(text));
+        }
+    }
+    std::fs::write(&path, &file).unwrap();
+    let report = assert_imported(&import(&[&path], &dir, &[]));
+    let at = file.len() - [command("MULTI"), command("SET c 3")].concat().len();
+    assert!(report.contains(&format!("at offset {at}")), "{report}");
+    start(&mut tarn);
+    let mut client = tarn.client();
+    let (a, b, c) = (client.call("EXISTS a"), client.call("GET b"), client.call("EXISTS c"));
+    assert_eq!((a.int(), b.bytes(), c.int()), (Some(0), Some(&b"2"[..]), Some(0)), "what has passed is gone");
+    drop(tarn);
+
+    let (tarn, dir) = self::tarn();
+    let path = tarn.dir().join("bad.aof");
+    std::fs::write(&path, [file, command("EXEC"), command("NOSUCH")].concat()).unwrap();
+    let output = import(&[&path], &dir, &[]);
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("unknown command 'NOSUCH'"));
+}
+
+/// Fetches everything, as tools do: with a mark at its end, or with its length in front.
+fn fetch(server: &Server, marks_end: bool) -> Vec<u8> {
+    use std::io::{Read as _, Write as _};
+    let mut socket = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let begin = if marks_end { "REPLCONF capa eof\r\nPSYNC ? -1\r\n" } else { "SYNC\r\n" };
+    socket.write_all(begin.as_bytes()).unwrap();
+    // The server closes behind it.
+    let mut all = Vec::new();
+    socket.read_to_end(&mut all).unwrap();
+    let mut rest = &all[..];
+    let mut line = || {
+        let end = rest.iter().position(|byte| *byte == b'\n').unwrap();
+        let (line, behind) = rest.split_at(end + 1);
+        rest = behind;
+        String::from_utf8_lossy(line).trim().to_owned()
+    };
+    if marks_end {
+        assert_eq!(line(), "+OK");
+        assert!(line().starts_with("+FULLRESYNC "));
+    }
+    let mut head = line();
+    while head.is_empty() {
+        head = line();
+    }
+    match head.strip_prefix("$EOF:") {
+        Some(mark) => rest.strip_suffix(mark.as_bytes()).unwrap().to_vec(),
+        None => {
+            assert_eq!(head, format!("${}", rest.len()));
+            rest.to_vec()
+        }
+    }
+}
+
+/// The strings in a file.
+fn strings(bytes: &[u8]) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+    use tarn::rdb::file::{Bounds, Input, Item, Reader, decode};
+    let mut reader = Reader::new(Input::new(bytes), Bounds::default()).unwrap();
+    let mut all = std::collections::BTreeMap::new();
+    loop {
+        match reader.next_item().unwrap() {
+            Item::End => return all,
+            Item::Key(key) => {
+                let version = reader.version();
+                if let Some(bytes) = reader.whole(key.tag).unwrap()
+                    && let Value::String(text) = decode(key.tag, version, bytes, 1 << 20).unwrap()
+                {
+                    all.insert(key.key, text);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What is fetched is of one moment, over all shards, while others write: no half of a command is in it, and what one client
+/// has written in order is there up to some point.
+#[test]
+fn what_is_fetched_is_of_one_moment() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let server = Server::tarn(&[]);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = || {
+            let (mut client, mut n) = (server.client(), 0u64);
+            while !ended.load(Ordering::Relaxed) {
+                n += 1;
+                let (pair, value) = (n % 50, n.to_string());
+                let [a, b] = ["a", "b"].map(|half| format!("pair:{pair}:{half}"));
+                assert!(!client.try_call(&["MSET", &a, &value, &b, &value]).unwrap().is_error());
+                assert!(!client.try_call(&["SET", &format!("serial:{n}"), &value]).unwrap().is_error());
+            }
+        };
+        scope.spawn(writer);
+        for round in 0..4 {
+            let all = strings(&fetch(&server, round % 2 == 0));
+            let mut serials = 0;
+            for (key, value) in &all {
+                let key = String::from_utf8_lossy(key);
+                if let Some(pair) = key.strip_suffix(":a") {
+                    assert_eq!(Some(value), all.get(format!("{pair}:b").as_bytes()), "{key} in round {round}");
+                }
+                serials += u64::from(key.starts_with("serial:"));
+            }
+            let last =
+                all.keys().filter_map(|key| String::from_utf8_lossy(key).strip_prefix("serial:")?.parse().ok()).max();
+            assert_eq!(last.unwrap_or(0), serials, "round {round}");
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    let mut client = server.client();
+    client.call("MULTI");
+    assert!(client.call("SYNC").is_error());
+    assert!(server.client().call("REPLCONF nosuch 1").is_error());
+    assert!(server.client().call("REPLCONF listening-port").is_error());
+}
+
+/// The tool that most people fetch a file with, and a real server that reads it.
+#[test]
+fn redis_cli_fetches_a_file() {
+    let Some(mut real) = Server::prepare(Kind::Redis82, &["--save", ""]) else { return };
+    let server = Server::tarn(&[]);
+    let mut pipe = Pipe::new(&server);
+    fill(&mut pipe, Kind::Redis82, 100);
+    let data = real.dir().join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    let (port, file) = (server.port().to_string(), data.join("dump.rdb"));
+    let output = Command::new("redis-cli").args(["-p", &port, "--rdb"]).arg(&file).output();
+    let Ok(output) = output else { return notice("skipped: no redis-cli on this machine") };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    start(&mut real);
+    for db in [0, 3] {
+        assert_same(&content(&server, db), &content(&real, db), "redis-cli --rdb");
+    }
+}
+
+/// Keys go to a real server and come back, by MIGRATE of either side; what goes wrong is told in Redis's words.
+#[test]
+fn keys_migrate_both_ways() {
+    let server = Server::tarn(&[]);
+    for kind in [Kind::Redis70, Kind::Redis82] {
+        let Some(other) = real(kind, &["--requirepass", "sesame"]) else { continue };
+        let mut pipe = Pipe::new(&server);
+        pipe.call("FLUSHALL");
+        pipe.call("FUNCTION FLUSH");
+        fill(&mut pipe, Kind::Redis70, 60);
+        let before: Vec<_> = content(&server, 0).into_iter().filter(|(key, ..)| !key.starts_with(b"big:r")).collect();
+        let (mut ours, mut theirs) = (server.client(), other.client());
+        theirs.call("AUTH sesame");
+        let names =
+            before.iter().map(|(key, ..)| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>().join(" ");
+        let to = |port: u16, rest: &str| format!("MIGRATE 127.0.0.1 {port} {rest}");
+        let text = |reply: Reply| String::from_utf8_lossy(reply.bytes().unwrap_or_default()).into_owned();
+        let refused = ours.call(&to(other.port(), "key:0 0 20000"));
+        assert!(
+            refused.is_error() && refused.text().contains("Target instance replied with error: NOAUTH"),
+            "{}",
+            refused.text()
+        );
+        assert_eq!(text(ours.call(&to(other.port(), "nosuch 0 20000 AUTH sesame"))), "NOKEY");
+        let all = ours.try_call(
+            &[
+                &to(other.port(), "").split_whitespace().collect::<Vec<_>>()[..],
+                &["", "0", "60000", "AUTH2", "default", "sesame", "KEYS"],
+                &names.split(' ').collect::<Vec<_>>()[..],
+            ]
+            .concat(),
+        );
+        assert_eq!(text(all.unwrap()), "OK", "{}", server.output());
+        assert!(before.iter().all(|(key, ..)| ours.try_call(&[&b"EXISTS"[..], key]).unwrap().int() == Some(0)));
+        for (key, ..) in &before {
+            let key = String::from_utf8_lossy(key).into_owned();
+            assert_eq!(text(theirs.call(&to(server.port(), &format!("{key} 0 60000")))), "OK", "{key}");
+        }
+        let after: Vec<_> = content(&server, 0).into_iter().filter(|(key, ..)| !key.starts_with(b"big:r")).collect();
+        assert_same(&before, &after, kind.title());
+        assert_eq!(text(ours.call(&to(other.port(), "key:0 0 20000 COPY AUTH sesame"))), "OK");
+        let busy = ours.call(&to(other.port(), "key:0 0 20000 AUTH sesame"));
+        assert!(busy.is_error() && busy.text().contains("BUSYKEY"), "{}", busy.text());
+        assert_eq!(text(ours.call(&to(other.port(), "key:0 0 20000 REPLACE AUTH sesame"))), "OK");
+        assert_eq!(ours.call("EXISTS key:0").int(), Some(0));
+    }
+    let mut client = server.client();
+    client.call("SET a 1");
+    let gone = client.call("MIGRATE 127.0.0.1 1 a 0 1000");
+    assert!(
+        gone.is_error() && gone.text().contains("IOERR error or timeout writing to target instance"),
+        "{}",
+        gone.text()
+    );
+    client.call("MULTI");
+    client.call("MIGRATE 127.0.0.1 1 a 0 1000");
+    assert!(client.call("EXEC").items()[0].is_error());
+    assert_eq!(client.call("GET a").bytes(), Some(&b"1"[..]));
+}
