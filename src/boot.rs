@@ -2,7 +2,7 @@
 //!
 //! | step | fails with |
 //! |---|---|
-//! | log, file limit | exit code 1 |
+//! | the way into the background, log, file limit | exit code 1 |
 //! | the engine opens the data directory, which it then owns | exit code 1 |
 //! | listeners, the pid file, network threads: clients are answered `-LOADING` | exit code 1 |
 //! | replay, on a thread of its own | exit code 1 |
@@ -16,7 +16,9 @@
 //! A panic, in whatever thread, is logged with its backtrace and ends the process: what is acknowledged is in the log.
 
 pub mod check;
+mod warnings;
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,10 +32,11 @@ use tokio::sync::oneshot;
 use crate::config::budget::{Budget, Machine};
 use crate::config::settings::Supervised;
 use crate::config::{Config, Settings};
-use crate::handler::Server;
 use crate::handler::server::Shutdown;
+use crate::handler::{Server, Table};
 use crate::log::{Io, RealIo};
-use crate::net::listen::{self, Workers};
+use crate::net::listen::Workers;
+use crate::net::listeners::Listeners;
 use crate::server::config::reserved_files;
 use crate::shard::Engine;
 use crate::shard::engine::gate;
@@ -48,9 +51,19 @@ const LEAST_WAIT: Duration = Duration::from_secs(1);
 /// Why the server does not run, in the operator's words.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Runs a server until it is told to end.
-pub fn serve(config: Config) -> ExitCode {
+/// Where Redis leaves its process id in the background, if it is not told another place.
+const DAEMONS_PID_FILE: &str = "/var/run/redis.pid";
+
+/// Runs a server with these commands until it is told to end. The process has no other thread yet.
+pub fn serve(config: Config, table: Table) -> ExitCode {
     let settings = config.settings();
+    crate::command::install(table);
+    if in_background(&settings)
+        && let Err(error) = sys::to_daemon()
+    {
+        eprintln!("cannot run in the background: {error}");
+        return ExitCode::FAILURE;
+    }
     if let Err(error) = logging::start(settings.logfile.as_deref(), settings.loglevel.into()) {
         eprintln!("cannot open the log file: {error}");
         return ExitCode::FAILURE;
@@ -64,6 +77,11 @@ pub fn serve(config: Config) -> ExitCode {
         tracing::error!("{error}");
     }
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether the process leaves the terminal that started it. Who supervises it does so by the process that it started.
+fn in_background(settings: &Settings) -> bool {
+    settings.daemonize && notify_socket(settings).is_none()
 }
 
 /// Runs a server, whose log is on this disk, until it is told to end. Logging is the caller's.
@@ -84,7 +102,9 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
         dir = %settings.dir.display(),
         "tarn starts"
     );
+    warnings::all(&settings).iter().for_each(|text| tracing::warn!("{text}"));
     let engine = Engine::open(io, budget.engine_options(&settings))?;
+    engine.disk.limit(settings.maxdisk, settings.disk_reserve);
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
     _ = server.engine.make_library.set(crate::server::script::library::stored);
     server.buffers.set_limit(budget.clients_bytes);
@@ -119,11 +139,16 @@ impl PidFile<'_> {
         format!("{}\n", std::process::id())
     }
 
-    /// Only for who has data directory and port, as a second server might be told of the same file.
-    fn write(path: &Path) -> Result<PidFile<'_>, Failure> {
-        std::fs::write(path, PidFile::text())
-            .map_err(|error| format!("cannot write the pid file {}: {error}", path.display()))?;
-        Ok(PidFile(path))
+    /// Only for who has data directory and port, as a second server might be told of the same file. As in Redis a server that
+    /// cannot write it runs without.
+    fn write(path: &Path) -> Option<PidFile<'_>> {
+        match std::fs::write(path, PidFile::text()) {
+            Ok(()) => Some(PidFile(path)),
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "cannot write the pid file");
+                None
+            }
+        }
     }
 }
 
@@ -138,22 +163,20 @@ impl Drop for PidFile<'_> {
 /// Listens, loads, serves, and ends.
 async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let listeners = listen::bind(server)?;
+    let listeners = Listeners::start(server, Workers::start(server, threads), tokio::runtime::Handle::current())?;
     if listeners.is_empty() {
         return Err(
             "nothing to listen on: port and tls-port are 0, or bind is empty, and there is no unixsocket".into()
         );
     }
-    let _pid_file = settings.pidfile.as_deref().map(PidFile::write).transpose()?;
-    let workers = Workers::start(server, threads);
-    let mut tasks: Vec<_> = listeners
-        .into_iter()
-        .map(|listener| tokio::spawn(listen::accept(server.clone(), listener, workers.clone())))
-        .collect();
-    tasks.push(tokio::spawn(sample(server.clone())));
+    let pid_file = settings.pidfile.as_deref();
+    let _pid_file =
+        pid_file.or(in_background(settings).then_some(Path::new(DAEMONS_PID_FILE))).and_then(PidFile::write);
+    let sampling = tokio::spawn(sample(server.clone()));
     server.startup_bytes.store(alloc::used_bytes() as u64, Ordering::Relaxed);
     let ended = load_and_wait(server, settings, &mut signals, replay(server)).await;
-    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    listeners.close();
+    sampling.abort();
     if let Some(path) = &settings.unixsocket {
         let _ = std::fs::remove_file(path);
     }
@@ -245,10 +268,15 @@ fn announce(server: &Server, settings: &Settings) {
     tell_manager(settings, b"READY=1\nSTATUS=Ready to accept connections\n");
 }
 
+/// Where the service manager hears of the server, if it is to be told.
+fn notify_socket(settings: &Settings) -> Option<OsString> {
+    let told = matches!(settings.supervised, Supervised::Systemd | Supervised::Auto);
+    std::env::var_os("NOTIFY_SOCKET").filter(|_| told)
+}
+
 /// Tells the service manager, if it is to be told.
 fn tell_manager(settings: &Settings, state: &[u8]) {
-    if matches!(settings.supervised, Supervised::Systemd | Supervised::Auto)
-        && let Some(path) = std::env::var_os("NOTIFY_SOCKET")
+    if let Some(path) = notify_socket(settings)
         && let Err(error) = notify(Path::new(&path), state)
     {
         tracing::warn!(%error, "cannot notify the service manager");

@@ -1,6 +1,6 @@
 //! The command line of `tarn`.
 //!
-//! `tarn [CONFIG | -] [--directive value …]` runs the server; any directive of [`crate::config`] may be given, in
+//! `tarn [CONFIG] [--directive value …] [-]` runs the server; any directive of [`crate::config`] may be given, in
 //! redis-server's manner:
 //!
 //! | given | means |
@@ -10,19 +10,28 @@
 //! | `--name --x` | the first word after a bare name is always its value |
 //! | `--save --x …`, `--save` at the end | the line `save ""` |
 //!
-//! `tarn check [--repair] DIR` looks at a data directory instead, `tarn import FILE…` makes one, `tarn export FILE` writes what one holds for Redis or Valkey. Clap knows these and `--help`; the directives
-//! are one list to it, as they come from the table of [`crate::config`], not from here. `-v` or `--version` alone are
-//! answered in redis-server's form.
+//! What has a place of Redis's defaults, and is outdone by file and command line:
+//!
+//! | from | holds |
+//! |---|---|
+//! | the name that the program is called by, if it is that of another server | `bind * -::*`, `dir .` |
+//! | `TARN_DEFAULTS` in the environment | directives as on the command line, in one text |
+//!
+//! `tarn check [--repair] DIR` and other words look at a data directory, or tell something, instead. Clap knows these and `--help`;
+//! the directives are one list to it, as they come from the table of [`crate::config`], not from here. `-v` or `--version`
+//! alone are answered in redis-server's form.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::config::{Config, LoadError, Source, template};
+use crate::command;
+use crate::config::{Config, Line, LoadError, Source, template};
+use crate::handler::Table;
 use crate::migrate::export::Export;
 use crate::migrate::import::Import;
 use crate::rdb::file::writer::For;
@@ -32,10 +41,9 @@ const VERSION: &str =
     concat!("Tarn server v=", env!("CARGO_PKG_VERSION"), " sha=00000000:0 malloc=libc bits=64 build=0");
 
 /// What the binary is asked to do.
-#[derive(Debug)]
 pub enum Invocation {
-    /// Run the server.
-    Serve(Config),
+    /// Run the server with these commands.
+    Serve(Config, Box<Table>),
     /// Look at a data directory that no server has open.
     Check {
         /// The data directory.
@@ -56,6 +64,8 @@ pub enum Stop {
     Usage(clap::Error),
     /// The version was asked for.
     Version,
+    /// What was asked for is this text.
+    Text(Vec<u8>),
     /// A directive, or the file that holds it, is refused.
     Config(LoadError),
 }
@@ -71,6 +81,10 @@ impl Stop {
             }
             Stop::Version => {
                 let _ = writeln!(std::io::stdout(), "{VERSION}");
+                ExitCode::SUCCESS
+            }
+            Stop::Text(text) => {
+                let _ = std::io::stdout().write_all(text);
                 ExitCode::SUCCESS
             }
             Stop::Config(error) => {
@@ -93,14 +107,15 @@ impl From<LoadError> for Stop {
     name = "tarn",
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    override_usage = "tarn [CONFIG | -] [--DIRECTIVE VALUE...]...\n       tarn check [--repair] DIR\n       tarn import FILE... [--dir DIR]\n       tarn export FILE [--for SERVER] [--dir DIR]\n       tarn -v"
+    override_usage = "tarn [CONFIG] [--DIRECTIVE VALUE...]... [-]\n       tarn COMMAND ...\n       tarn -v",
+    after_help = EXAMPLES
 )]
 struct Cli {
     #[command(subcommand)]
     task: Option<Task>,
 
-    /// A file in redis.conf's form, or - for standard input; then directives, as --port 7000 --appendfsync always.
-    /// Every directive of the file may be given; the command line wins.
+    /// A file in redis.conf's form, then directives, as --port 7000 --appendfsync always, then - for more of the file on
+    /// standard input. Every directive of the file may be given; the command line wins.
     #[arg(value_name = "CONFIG | --DIRECTIVE VALUE")]
     #[arg(num_args = 0.., trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
@@ -156,6 +171,33 @@ enum Task {
         #[arg(long)]
         maxmemory: Option<String>,
     },
+    /// Print what makes a shell complete this program's command line.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, for man(1).
+    Manual,
+}
+
+/// The end of the help.
+const EXAMPLES: &str = "\
+Examples:
+  tarn                                        serve 127.0.0.1:6379, with data in ./data
+  tarn /etc/tarn/tarn.conf                    serve as the file says
+  tarn --port 7000 --dir /srv/a --maxmemory 4gb --appendfsync always
+  redis-cli -p 7000 PING                      any client of Redis talks to it
+  tarn check /srv/a                           is the data sound? (while no server has it open)
+  tarn import dump.rdb --dir /srv/b           data of a Redis or Valkey
+
+Data is kept in 'dir' at all times: there is nothing to save and nothing to load. SIGTERM ends the server in good order.
+";
+
+/// The help for who wants all of it.
+fn whole_help() -> clap::Command {
+    let list = template::help_list();
+    let after = format!("{EXAMPLES}\nDirectives that have an effect (tarn -h leaves them out):\n\n{list}");
+    Cli::command().after_long_help(after)
 }
 
 /// The servers for which a file can be.
@@ -177,12 +219,12 @@ fn line(name: &str, value: String) -> Vec<Vec<u8>> {
 /// # Errors
 /// See [`Stop`].
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Stop> {
-    let list = format!("Directives that have an effect (tarn -h leaves them out):\n\n{}", template::help_list());
     let args: Vec<OsString> = args.into_iter().collect();
     if matches!(&args[..], [_, only] if only == "-v" || only == "--version") {
         return Err(Stop::Version);
     }
-    let matches = Cli::command().after_long_help(list).try_get_matches_from(args).map_err(Stop::Usage)?;
+    let presets = presets(args.first(), std::env::var_os("TARN_DEFAULTS"));
+    let matches = whole_help().try_get_matches_from(args).map_err(Stop::Usage)?;
     let cli = Cli::from_arg_matches(&matches).map_err(Stop::Usage)?;
     match cli.task {
         Some(Task::Check { repair, dir }) => Ok(Invocation::Check { dir, repair }),
@@ -196,31 +238,65 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
             let directives = maxmemory.map(|memory| line("maxmemory", memory)).into_iter().collect();
             Ok(Invocation::Export(Export { file, target, dir, directives }))
         }
+        Some(Task::Completions { shell }) => Err(Stop::Text(completions(shell))),
+        Some(Task::Manual) => manual().map(|text| Err(Stop::Text(text))).unwrap_or_else(|why| Err(Stop::Usage(why))),
         None => {
             let (source, overrides) = read_args(cli.args.into_iter().map(OsString::into_vec).collect())?;
-            Ok(Invocation::Serve(Config::load(source, &overrides)?))
+            let config = Config::load_over(&presets, source, &overrides)?;
+            let table = command::renamed(config.renames())?;
+            Ok(Invocation::Serve(config, Box::new(table)))
         }
     }
 }
 
-type Lines = Vec<Vec<Vec<u8>>>;
+fn completions(shell: clap_complete::Shell) -> Vec<u8> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "tarn", &mut text);
+    text
+}
+
+fn manual() -> Result<Vec<u8>, clap::Error> {
+    let mut text = Vec::new();
+    clap_mangen::Man::new(whole_help()).render(&mut text)?;
+    Ok(text)
+}
+
+/// Lines that take the place of defaults: see this module's head.
+fn presets(program: Option<&OsString>, environment: Option<OsString>) -> Vec<Line> {
+    const OTHERS: [&str; 2] = ["redis-server", "valkey-server"];
+    let name = program.and_then(|program| Path::new(program).file_name());
+    let called_so = name.is_some_and(|name| OTHERS.iter().any(|other| name == *other));
+    let of_redis = called_so.then(|| lines(&[b"--bind * -::*".into(), b"--dir .".into()]));
+    let text = environment.map(OsString::into_vec).unwrap_or_default();
+    let words = crate::util::words::split(&text).unwrap_or_else(|| vec![text]);
+    of_redis.into_iter().flatten().chain(lines(&words)).collect()
+}
 
 /// Where the file's directives come from, and the lines that the rest of the command line stands for.
-fn read_args(mut args: Vec<Vec<u8>>) -> Result<(Source, Lines), LoadError> {
-    let source = match args.first() {
-        Some(first) if first == b"-" => Source::Stdin(read_stdin()?),
-        Some(first) if !first.starts_with(b"-") => Source::File(PathBuf::from(OsString::from_vec(first.clone()))),
-        _ => Source::Defaults,
-    };
-    if source != Source::Defaults {
+fn read_args(mut args: Vec<Vec<u8>>) -> Result<(Source, Vec<Line>), LoadError> {
+    let is_file = args.first().is_some_and(|first| !first.starts_with(b"-"));
+    let file = is_file.then(|| PathBuf::from(OsString::from_vec(args.remove(0))));
+    // Redis takes it as the first of all or as the last.
+    let before = args.len();
+    if file.is_none() && args.first().is_some_and(|first| first == b"-") {
         args.remove(0);
     }
+    if args.last().is_some_and(|last| last == b"-") {
+        args.pop();
+    }
+    let stdin = if args.len() < before { Some(read_stdin()?) } else { None };
+    let source = match (file, stdin) {
+        (None, None) => Source::Defaults,
+        (Some(file), None) => Source::File(file),
+        (None, Some(text)) => Source::Stdin(text),
+        (Some(file), Some(text)) => Source::FileAndStdin(file, text),
+    };
     Ok((source, lines(&args)))
 }
 
 /// Groups `args` into lines as the table in this module's head says.
-fn lines(args: &[Vec<u8>]) -> Lines {
-    let mut lines: Lines = Vec::new();
+fn lines(args: &[Vec<u8>]) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
     // A bare name takes what follows as its value, whatever that looks like.
     let mut wants_value = false;
     for (at, arg) in args.iter().enumerate() {
@@ -267,8 +343,8 @@ mod tests {
 
     fn serve(args: &[&str]) -> Config {
         match run(args) {
-            Ok(Invocation::Serve(config)) => config,
-            other => panic!("{args:?}: {other:?}"),
+            Ok(Invocation::Serve(config, _)) => config,
+            _ => panic!("{args:?}"),
         }
     }
 
@@ -279,14 +355,14 @@ mod tests {
     fn refused(args: &[&str]) -> String {
         match run(args) {
             Err(Stop::Config(error)) => error.to_string(),
-            other => panic!("{args:?}: {other:?}"),
+            _ => panic!("{args:?}"),
         }
     }
 
     fn usage(args: &[&str]) -> clap::Error {
         match run(args) {
             Err(Stop::Usage(usage)) => usage,
-            other => panic!("{args:?}: {other:?}"),
+            _ => panic!("{args:?}"),
         }
     }
 
@@ -331,7 +407,7 @@ mod tests {
             (&["--port"], "port", "wrong number of arguments"),
             (&["--port", "1", "bogus"], "port \"1\" \"bogus\"", "wrong number of arguments"),
             (&["--foo", "bar"], "foo \"bar\"", "Bad directive or wrong number of arguments"),
-            (&["-port", "3"], "-port \"3\"", "Bad directive or wrong number of arguments"),
+            (&["-port", "3"], "-port \"3\"", "Bad directive or wrong number of arguments; is 'port' meant?"),
             (&["--port", "1", "--help"], "help", "Bad directive or wrong number of arguments"),
         ] {
             let text = refused(args);
@@ -340,10 +416,63 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_renamed_is_told_of_its_line() {
+        let Ok(Invocation::Serve(_, table)) = run(&["--rename-command", "get", "GEtX", "--rename-command", "SET", ""])
+        else {
+            panic!("refused");
+        };
+        assert_eq!(table.find(b"getx").unwrap().1.name, "get");
+        assert!(table.find(b"get").is_none() && table.find(b"set").is_none());
+        assert!(!table.rows().iter().any(|row| row.name == "set"));
+        for (line, why) in [
+            (["no-such", "x"], "No such command in rename-command"),
+            (["get", "set"], "Target command name already exists"),
+            (["config|get", "x"], "No such command in rename-command"),
+        ] {
+            let text = refused(&["--rename-command", line[0], line[1]]);
+            assert!(text.ends_with(why), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_name_and_the_environment_have_defaults_of_their_own() {
+        let get = |program: &str, environment: &str, text: &str| {
+            let presets = presets(Some(&program.into()), Some(environment.into()));
+            let config = Config::load_over(&presets, Source::Stdin(text.into()), &[]).unwrap();
+            [shown(&config, "bind"), shown(&config, "dir"), shown(&config, "save")]
+        };
+        let here = std::env::current_dir().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(get("/usr/bin/tarn", "", "")[..2], ["127.0.0.1 -::1".to_owned(), format!("{here}/data")]);
+        for name in ["redis-server", "/usr/local/bin/valkey-server"] {
+            assert_eq!(get(name, "", "")[..2], ["* -::*".to_owned(), here.clone()]);
+            assert_eq!(get(name, "", "bind ::1")[0], "::1");
+        }
+        let given = "--dir /data --bind 10.0.0.1 --save 1 1";
+        assert_eq!(get("tarn", given, ""), ["10.0.0.1", "/data", "1 1"]);
+        assert_eq!(get("redis-server", given, "bind ::1\nsave 2 2"), ["::1", "/data", "2 2"]);
+        let refused = Config::load_over(&presets(None, Some("--prot 1".into())), Source::Defaults, &[]).unwrap_err();
+        assert!(refused.to_string().contains("from TARN_DEFAULTS\n>>> 'prot \"1\"'"), "{refused}");
+    }
+
+    #[test]
+    fn what_a_package_needs_is_made_from_the_command_line() {
+        let text = |args: &[&str]| match run(args) {
+            Err(Stop::Text(text)) => String::from_utf8(text).unwrap(),
+            _ => panic!("{args:?}"),
+        };
+        for shell in ["bash", "zsh", "fish"] {
+            let text = text(&["completions", shell]);
+            assert!(text.contains("check") && text.contains("repair"), "{text}");
+        }
+        let manual = text(&["manual"]);
+        assert!(manual.starts_with(".ie") && manual.contains("appendfsync") && manual.contains("tarn check /srv/a"));
+    }
+
+    #[test]
     fn check_takes_a_directory() {
         match run(&["check", "--repair", "x"]) {
             Ok(Invocation::Check { dir, repair }) => assert_eq!((dir, repair), (PathBuf::from("x"), true)),
-            other => panic!("{other:?}"),
+            _ => panic!("something else"),
         }
         assert!(matches!(run(&["check", "x"]), Ok(Invocation::Check { repair: false, .. })));
         assert!(usage(&["check"]).use_stderr());
@@ -358,10 +487,7 @@ mod tests {
         let form = format!("Tarn server v={} sha=", env!("CARGO_PKG_VERSION"));
         assert!(VERSION.starts_with(&form) && VERSION.split(' ').count() == 7, "{VERSION}");
         let help = usage(&["--help"]).to_string();
-        assert!(
-            help.contains("--appendfsync [default: everysec]") && help.contains("tarn check [--repair] DIR"),
-            "{help}"
-        );
+        assert!(help.contains("--appendfsync [default: everysec]") && help.contains("tarn check /srv/a"), "{help}");
         assert!(!usage(&["-h"]).to_string().contains("--appendfsync ["));
     }
 }

@@ -65,6 +65,8 @@ pub enum Error {
 pub const NOT_POSITIVE: Error = Error::err("ERR value is out of range, must be positive");
 /// The log is being replayed.
 pub const LOADING: Error = Error::err("LOADING Redis is loading the dataset in memory");
+/// There is no room for what a command may add.
+pub const OOM: Error = Error::err("OOM command not allowed when used memory > 'maxmemory'.");
 /// The number of keys that a call announces is not one.
 pub const NUMKEYS: Error = Error::err("ERR numkeys should be greater than 0");
 /// An option COUNT that must be one or more is not.

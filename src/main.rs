@@ -9,7 +9,7 @@ static ALLOCATOR: tarn::util::alloc::Counted = tarn::util::alloc::Counted;
 
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
-        Ok(Invocation::Serve(config)) => tarn::boot::serve(config),
+        Ok(Invocation::Serve(config, table)) => tarn::boot::serve(config, *table),
         Ok(Invocation::Check { dir, repair }) => tarn::boot::check::run(&dir, repair),
         Ok(Invocation::Import(import)) => tarn::migrate::import::run(&import),
         Ok(Invocation::Export(export)) => tarn::migrate::export::run(&export),

@@ -42,7 +42,7 @@ impl Stand {
         // One network thread: what one connection is told, another one's replies have been decided on.
         line.extend(["--io-threads", "1", "--shards", "4", "--maxmemory", "256mb", "--enable-debug-command", "yes"]);
         line.extend(args);
-        let Ok(Invocation::Serve(config)) = cli::parse(line.iter().map(std::ffi::OsString::from)) else {
+        let Ok(Invocation::Serve(config, _)) = cli::parse(line.iter().map(std::ffi::OsString::from)) else {
             panic!("the command line is refused: {line:?}")
         };
         let io = Arc::new(sim.clone());

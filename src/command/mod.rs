@@ -7,8 +7,9 @@
 
 pub mod run;
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
+use crate::config::{LoadError, Rename};
 use crate::handler::{Command, Table};
 
 /// Every family's rows.
@@ -76,8 +77,27 @@ const FAMILIES: &[&[Command]] = &[
     crate::server::introspect::COMMANDS,
 ];
 
-/// The table of this binary.
+static TABLE: OnceLock<Table> = OnceLock::new();
+
+/// The table of this binary, in which some commands may have other names.
 pub fn table() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(FAMILIES));
-    &TABLE
+    TABLE.get_or_init(|| Table::new(FAMILIES))
+}
+
+/// The table with these names.
+///
+/// # Errors
+/// The first rename that cannot be done.
+pub fn renamed(renames: &[Rename]) -> Result<Table, LoadError> {
+    let mut table = Table::new(FAMILIES);
+    for rename in renames {
+        table.rename(&rename.from, &rename.to).map_err(|why| rename.refused(why))?;
+    }
+    Ok(table)
+}
+
+/// Has [`table`] be this one. To be called before that is.
+pub fn install(table: Table) {
+    let already = TABLE.set(table).is_err();
+    debug_assert!(!already, "the table is in use");
 }

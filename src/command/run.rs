@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use posted::{First, Request, post};
 
 use super::table;
-use crate::error::{Error, LOADING, quotation};
+use crate::error::{Error, LOADING, OOM, quotation};
 use crate::handler::buffers::Away;
 use crate::handler::ctx::{Mark, Served};
 use crate::handler::effects::Wait;
@@ -267,6 +267,9 @@ fn pass_gate(server: &Server, gate: u32, session: &Session, command: &Command, n
         && let Some(why) = server.engine.refusal()
     {
         return Err(Error::Misconf(why.to_string().into()));
+    }
+    if gate & gate::FULL != 0 && session.may_add(command) {
+        return Err(OOM);
     }
     if gate & gate::PAUSED != 0 {
         let pause = *server.pause.borrow();

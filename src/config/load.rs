@@ -1,24 +1,27 @@
 //! Reads directives at start: a file in redis.conf's form, the files it includes, standard input, the command line.
 //!
 //! A line is empty, a comment (`#` first), or a directive and its words (see [`crate::util::words`]). Later lines win; the command
-//! line comes last. `include` takes a path, relative to the working directory, whose last part may be a glob; matches
-//! are read in the order of their names, and none is no error. Names are taken in any case.
+//! line comes last. `include` takes a path, relative to the working directory, whose parts may be globs; matches
+//! are read in the order of their names, and none is no error. Names are taken in any case. Nothing is expanded: as in Redis
+//! `$NAME` is no variable.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::store::Values;
 use super::table;
 use super::value::Reason;
 use crate::util::glob::matches;
-use crate::util::path::folder_of;
 use crate::util::words::{is_space, quote, split};
 
 /// Files that include each other in a circle end here.
 const MAX_INCLUDE_DEPTH: usize = 16;
+
+/// The words of a line, the directive's name first.
+pub type Line = Vec<Vec<u8>>;
 
 /// Where the directives come from, before those of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub enum Source {
     File(PathBuf),
     /// From the text that was read from standard input.
     Stdin(Vec<u8>),
+    /// From a file, then from the text that was read from standard input.
+    FileAndStdin(PathBuf, Vec<u8>),
 }
 
 /// Why the directives cannot be read. Its text is what the operator sees on standard error.
@@ -52,6 +57,24 @@ pub enum LoadError {
     },
 }
 
+/// A `rename-command`. Whether there is such a command is judged by who knows commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rename {
+    /// The command's name.
+    pub from: Vec<u8>,
+    /// The name it is called by instead; empty for none.
+    pub to: Vec<u8>,
+    place: Place,
+    text: String,
+}
+
+impl Rename {
+    /// The error if it cannot be done.
+    pub fn refused(&self, why: &'static str) -> LoadError {
+        LoadError::Line { place: self.place.clone(), text: self.text.clone(), why: why.into() }
+    }
+}
+
 /// Where a line stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -61,6 +84,8 @@ pub enum Place {
     Stdin(usize),
     /// On the command line.
     CommandLine,
+    /// In `TARN_DEFAULTS`.
+    Environment,
 }
 
 impl fmt::Display for LoadError {
@@ -77,6 +102,7 @@ impl fmt::Display for LoadError {
                     }
                     Place::Stdin(line) => writeln!(f, "Reading the configuration from standard input, at line {line}")?,
                     Place::CommandLine => writeln!(f, "Reading the configuration from the command line")?,
+                    Place::Environment => writeln!(f, "Reading the configuration from TARN_DEFAULTS")?,
                 }
                 write!(f, ">>> '{text}'\n{why}")
             }
@@ -92,30 +118,35 @@ pub fn io_text(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// Reads `source`, then `overrides`, each the words of a line. Answers the values and the file's absolute path.
-pub(super) fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<(Values, Option<PathBuf>), LoadError> {
+/// What [`load`] has read.
+pub(super) struct Loaded {
+    pub(super) values: Values,
+    /// In their order.
+    pub(super) renames: Vec<Rename>,
+    /// The file's absolute path.
+    pub(super) file: Option<PathBuf>,
+}
+
+/// Reads `presets`, which take the place of defaults, `source`, then `overrides`; both are lines, each as its words.
+pub(super) fn load(presets: &[Line], source: Source, overrides: &[Line]) -> Result<Loaded, LoadError> {
     let mut loader = Loader::new();
-    let mut file = None;
-    match source {
-        Source::Defaults => {}
-        Source::Stdin(text) => loader.text(&text, None, 0)?,
-        Source::File(path) => {
-            let path = std::path::absolute(&path).unwrap_or(path);
-            loader.file(&path, 0)?;
-            file = Some(path);
-        }
+    loader.lines(presets, &Place::Environment)?;
+    loader.seen.fill(false);
+    let (file, stdin) = match source {
+        Source::Defaults => (None, None),
+        Source::File(path) => (Some(path), None),
+        Source::Stdin(text) => (None, Some(text)),
+        Source::FileAndStdin(path, text) => (Some(path), Some(text)),
+    };
+    let file = file.map(|path| std::path::absolute(&path).unwrap_or(path));
+    if let Some(path) = &file {
+        loader.file(path, 0)?;
     }
-    for words in overrides {
-        loader.words(words).map_err(|why| {
-            let mut text = words.first().cloned().unwrap_or_default();
-            for word in words.iter().skip(1) {
-                text.push(b' ');
-                text.extend(quote(word));
-            }
-            LoadError::Line { place: Place::CommandLine, text: String::from_utf8_lossy(&text).into_owned(), why }
-        })?;
+    if let Some(text) = stdin {
+        loader.text(&text, None, 0)?;
     }
-    Ok((loader.values, file))
+    loader.lines(overrides, &Place::CommandLine)?;
+    Ok(Loaded { values: loader.values, renames: loader.renames, file })
 }
 
 /// The values that `text`, as the contents of `file`, would give at start.
@@ -127,13 +158,14 @@ pub(super) fn values_of(text: &[u8], file: &Path) -> Result<Values, LoadError> {
 
 struct Loader {
     values: Values,
+    renames: Vec<Rename>,
     /// Directives that stood in what was read so far, by index.
     seen: Vec<bool>,
 }
 
 impl Loader {
     fn new() -> Self {
-        Loader { values: Values::defaults(), seen: vec![false; table::all().count()] }
+        Loader { values: Values::defaults(), renames: Vec::new(), seen: vec![false; table::all().count()] }
     }
 
     fn file(&mut self, path: &Path, depth: usize) -> Result<(), LoadError> {
@@ -150,31 +182,58 @@ impl Loader {
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
             }
-            let refused = |why: Reason| LoadError::Line {
-                place: match file {
-                    Some(file) => Place::File(file.to_owned(), number + 1),
-                    None => Place::Stdin(number + 1),
-                },
-                text: String::from_utf8_lossy(line).into_owned(),
-                why,
+            let place = match file {
+                Some(file) => Place::File(file.to_owned(), number + 1),
+                None => Place::Stdin(number + 1),
             };
-            let words = split(line).ok_or_else(|| refused("Unbalanced quotes in configuration line".into()))?;
-            match words.as_slice() {
-                [name, path] if name.eq_ignore_ascii_case(b"include") => {
-                    if depth == MAX_INCLUDE_DEPTH {
-                        return Err(refused("too many files include each other".into()));
-                    }
-                    for path in included(Path::new(OsStr::from_bytes(path))) {
-                        self.file(&path, depth + 1)?;
-                    }
-                }
-                words => self.words(words).map_err(refused)?,
-            }
+            let refused = |why: &'static str| LoadError::Line {
+                place: place.clone(),
+                text: String::from_utf8_lossy(line).into_owned(),
+                why: why.into(),
+            };
+            let words = split(line).ok_or_else(|| refused("Unbalanced quotes in configuration line"))?;
+            self.line(&words, &place, line, depth)?;
         }
         Ok(())
     }
 
-    /// Reads a line other than `include`.
+    /// Reads lines that were given by their words.
+    fn lines(&mut self, lines: &[Line], place: &Place) -> Result<(), LoadError> {
+        for words in lines {
+            let mut text = words.first().cloned().unwrap_or_default();
+            for word in words.iter().skip(1) {
+                text.push(b' ');
+                text.extend(quote(word));
+            }
+            self.line(words, place, &text, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a line: its words, and it as it is shown. This many files are open that include each other.
+    fn line(&mut self, words: &[Vec<u8>], place: &Place, text: &[u8], depth: usize) -> Result<(), LoadError> {
+        let text = || String::from_utf8_lossy(text).into_owned();
+        match words {
+            [name, path] if name.eq_ignore_ascii_case(b"include") => {
+                if depth == MAX_INCLUDE_DEPTH {
+                    let why = "too many files include each other".into();
+                    return Err(LoadError::Line { place: place.clone(), text: text(), why });
+                }
+                for path in included(Path::new(OsStr::from_bytes(path))) {
+                    self.file(&path, depth + 1)?;
+                }
+                Ok(())
+            }
+            [name, from, to] if name.eq_ignore_ascii_case(b"rename-command") => {
+                let (from, to) = (from.clone(), to.clone());
+                self.renames.push(Rename { from, to, place: place.clone(), text: text() });
+                Ok(())
+            }
+            _ => self.words(words).map_err(|why| LoadError::Line { place: place.clone(), text: text(), why }),
+        }
+    }
+
+    /// Reads the line of a directive with a value.
     fn words(&mut self, words: &[Vec<u8>]) -> Result<(), Reason> {
         let Some((name, args)) = words.split_first() else { return Ok(()) };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
@@ -186,17 +245,28 @@ impl Loader {
             | "lua-replicate-commands" => Ok(()),
             // To ignore these would leave open what they are meant to close.
             "user" => Err("ACL users are not supported yet".into()),
-            "rename-command" => Err("commands cannot be renamed".into()),
             "loadmodule" => Err("modules are not supported".into()),
             name => {
-                let Some((index, row)) = table::find(name) else {
-                    return Err("Bad directive or wrong number of arguments".into());
-                };
+                let Some((index, row)) = table::find(name) else { return Err(unknown(name)) };
                 self.values.set(index, row, args, self.seen[index])?;
                 self.seen[index] = true;
                 Ok(())
             }
         }
+    }
+}
+
+/// Names that a line may have beside those of the table.
+const LINES: [&str; 2] = ["include", "rename-command"];
+
+/// Why a line is refused whose name nobody knows: as Redis puts it, and the name that may have been meant.
+fn unknown(name: &str) -> Reason {
+    const BAD: &str = "Bad directive or wrong number of arguments";
+    let names = table::all().flat_map(|row| [Some(row.name), row.alias]).flatten().chain(LINES);
+    let nearest = names.map(|known| (strsim::osa_distance(name, known), known)).min();
+    match nearest {
+        Some((distance @ 1.., known)) if distance <= name.len() / 3 => format!("{BAD}; is '{known}' meant?").into(),
+        _ => BAD.into(),
     }
 }
 
@@ -218,12 +288,26 @@ fn trim(mut line: &[u8]) -> &[u8] {
 
 /// The files that an `include` names.
 fn included(path: &Path) -> Vec<PathBuf> {
-    let pattern = path.file_name().unwrap_or_default().as_bytes();
-    if !pattern.iter().any(|c| b"*?[".contains(c)) {
-        return vec![path.to_owned()];
+    let mut found = vec![PathBuf::new()];
+    let mut any = false;
+    for part in path.components() {
+        let pattern = part.as_os_str().as_bytes();
+        if !matches!(part, Component::Normal(_)) || !pattern.iter().any(|c| b"*?[".contains(c)) {
+            found.iter_mut().for_each(|path| path.push(part));
+            continue;
+        }
+        any = true;
+        found = found.iter().flat_map(|folder| matching(folder, pattern)).collect();
     }
-    let folder = folder_of(path);
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    // Of what a glob found a part without one may be missing.
+    found.retain(|path| !any || path.exists());
+    found
+}
+
+/// What in `folder` the glob matches, in the order of names.
+fn matching(folder: &Path, pattern: &[u8]) -> Vec<PathBuf> {
+    let place = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
     // As in a shell, a glob does not name hidden files unless it begins with a dot.
     names.retain(|name| {
@@ -292,6 +376,10 @@ mod tests {
             ("include", 1, "include", "Bad directive or wrong number of arguments"),
             ("tls-cluster yes", 1, "tls-cluster yes", "replication and cluster mode are not supported yet"),
             ("user a on", 1, "user a on", "ACL users are not supported yet"),
+            ("maxmemroy 1gb", 1, "maxmemroy 1gb", "Bad directive or wrong number of arguments; is 'maxmemory' meant?"),
+            ("bnid *", 1, "bnid *", "Bad directive or wrong number of arguments; is 'bind' meant?"),
+            ("rename-command a", 1, "rename-command a", "Bad directive or wrong number of arguments"),
+            ("port ${PORT}", 1, "port ${PORT}", "argument couldn't be parsed into an integer"),
         ] {
             let place = format!("Reading the configuration from standard input, at line {line}\n");
             assert_eq!(stdin(text).unwrap_err().to_string(), format!("{head}{place}>>> '{shown}'\n{why}"));
@@ -300,6 +388,21 @@ mod tests {
         let place = "Reading the configuration from the command line\n";
         let why = "argument couldn't be parsed into an integer";
         assert_eq!(error.to_string(), format!("{head}{place}>>> 'timeout \"x\"'\n{why}"));
+    }
+
+    #[test]
+    fn a_file_comes_before_standard_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.conf");
+        std::fs::write(&file, "timeout 1\nhz 20\nrename-command get x").unwrap();
+        let source = Source::FileAndStdin(file.clone(), b"timeout 2\nrename-command x \"\"".into());
+        let config = Config::load(source, &[words("rename-command set y")]).unwrap();
+        assert_eq!((shown(&config, "timeout"), shown(&config, "hz")), ("2".into(), "20".into()));
+        assert_eq!(config.file(), Some(file.as_path()));
+        let renames: Vec<_> = config.renames().iter().map(|rename| [&rename.from[..], &rename.to]).collect();
+        assert_eq!(renames, [[&b"get"[..], b"x"], [b"x", b""], [b"set", b"y"]]);
+        let text = config.renames()[1].refused("why").to_string();
+        assert!(text.ends_with("from standard input, at line 2\n>>> 'rename-command x \"\"'\nwhy"), "{text}");
     }
 
     #[test]
@@ -329,6 +432,14 @@ mod tests {
         let path = at("none.conf");
         let text = format!("Fatal error, can't open config file '{}': No such file or directory", path.display());
         assert_eq!(error, text);
+
+        for name in ["x1", "x2"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::fs::write(at("x2").join("d.conf"), "timeout 7").unwrap();
+        std::fs::write(at("b.conf"), format!("include {}\n", at("x?").join("d.conf").display())).unwrap();
+        let config = Config::load(Source::File(at("b.conf")), &[]).unwrap();
+        assert_eq!(shown(&config, "timeout"), "7");
 
         std::fs::write(at("c.conf"), format!("include {}\n", at("c.conf").display())).unwrap();
         let error = Config::load(Source::File(at("c.conf")), &[]).unwrap_err().to_string();

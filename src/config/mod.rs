@@ -11,7 +11,7 @@
 //! | [`tls`] | what is said about TLS |
 //! | [`budget`] | what is automatic: shards, threads, the division of memory |
 //! | `rewrite` | `CONFIG REWRITE` |
-//! | [`template`] | the text of `tarn.conf` and the table in COMPAT.md |
+//! | [`template`] | the text of `tarn.conf`, the tables in docs/configuration.md and COMPAT.md |
 //!
 //! Life of a value: words → [`value::Kind::parse`] → [`value::Value`] in the store → [`settings::Settings`].
 //!
@@ -32,6 +32,6 @@ pub mod template;
 pub mod tls;
 pub mod value;
 
-pub use load::{LoadError, Source};
+pub use load::{Line, LoadError, Rename, Source};
 pub use settings::Settings;
 pub use store::{Config, Refusal};

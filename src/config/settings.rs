@@ -50,6 +50,8 @@ pub struct Settings {
     /// Keyspace events that are published.
     pub notify_keyspace_events: Classes,
 
+    /// Whether to run in the background.
+    pub daemonize: bool,
     /// TLS.
     pub tls: Tls,
 
@@ -74,6 +76,8 @@ pub struct Settings {
 
     /// The whole budget, in bytes; 0 for automatic.
     pub maxmemory: u64,
+    /// The policy by which Redis would evict; told at the start that nothing is.
+    pub maxmemory_policy: &'static str,
     /// Buffers of all clients, in bytes; below 0 a percentage of the budget, 0 for automatic.
     pub maxmemory_clients: i64,
     /// The dirty part, in bytes; 0 for automatic.
@@ -85,6 +89,10 @@ pub struct Settings {
 
     /// Directory of log and store, absolute.
     pub dir: PathBuf,
+    /// Most bytes of log and store; 0 for any number.
+    pub maxdisk: u64,
+    /// Bytes that stay free on the file system.
+    pub disk_reserve: u64,
     /// Shards, a power of two; 0 for automatic.
     pub shards: usize,
     /// When the log is synced.
@@ -297,6 +305,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             client_output_buffer_limit: output_limits(self.text("client-output-buffer-limit")),
             tracking_table_max_keys: self.num("tracking-table-max-keys"),
             notify_keyspace_events: Classes::from_bits(self.num("notify-keyspace-events")),
+            daemonize: self.yes("daemonize"),
             tls: self.tls(),
             supervised: self.supervised(),
             pidfile: self.path("pidfile"),
@@ -308,11 +317,14 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             shutdown_timeout: Duration::from_secs(self.num("shutdown-timeout")),
             enable_debug_command: self.access("enable-debug-command"),
             maxmemory: self.num("maxmemory"),
+            maxmemory_policy: self.name("maxmemory-policy"),
             maxmemory_clients: self.num("maxmemory-clients"),
             dirty_budget: self.num("dirty-budget"),
             block_cache_size: self.num("block-cache-size"),
             metadata_cache_size: self.num("metadata-cache-size"),
             dir: self.path("dir").unwrap_or_default(),
+            maxdisk: self.num("maxdisk"),
+            disk_reserve: self.num("disk-reserve"),
             shards: self.num("shards"),
             appendfsync: self.appendfsync(),
             log_segment_size: self.num("log-segment-size"),

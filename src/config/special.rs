@@ -31,11 +31,6 @@ pub(super) fn power_of_two(arg: &[u8]) -> Checked {
     if shards & (shards - 1).max(0) == 0 { text(arg) } else { Err("argument must be 0 or a power of two".into()) }
 }
 
-/// `daemonize`.
-pub(super) fn refuse_all_but_no(arg: &[u8]) -> Checked {
-    no_or(arg, "a service manager must run this server in the background; only 'no' is supported")
-}
-
 /// `cluster-enabled`.
 pub(super) fn cluster_enabled(arg: &[u8]) -> Checked {
     no_or(arg, "cluster mode is not supported yet")

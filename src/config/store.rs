@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::load::{self, LoadError, Source};
+use super::load::{self, Line, LoadError, Loaded, Rename, Source};
 use super::rewrite;
 use super::settings::{Reader, Settings};
 use super::table::{self, Change, Directive};
@@ -51,6 +51,7 @@ pub struct Config {
     changing: Mutex<()>,
     generation: AtomicU64,
     file: Option<PathBuf>,
+    renames: Vec<Rename>,
 }
 
 struct State {
@@ -71,18 +72,19 @@ impl std::fmt::Debug for Config {
 impl Default for Config {
     /// Every directive at its default, without a file.
     fn default() -> Self {
-        Config::new(Values::defaults(), None)
+        Config::new(Loaded { values: Values::defaults(), renames: Vec::new(), file: None })
     }
 }
 
 impl Config {
-    fn new(values: Values, file: Option<PathBuf>) -> Self {
+    fn new(Loaded { values, renames, file }: Loaded) -> Self {
         let settings = Arc::new(values.settings());
         Config {
             state: RwLock::new(State { values, settings }),
             changing: Mutex::new(()),
             generation: AtomicU64::new(0),
             file,
+            renames,
         }
     }
 
@@ -90,9 +92,16 @@ impl Config {
     ///
     /// # Errors
     /// A file that cannot be read, or a line that is refused; its text is for the operator.
-    pub fn load(source: Source, overrides: &[Vec<Vec<u8>>]) -> Result<Self, LoadError> {
-        let (values, file) = load::load(source, overrides)?;
-        Ok(Config::new(values, file))
+    pub fn load(source: Source, overrides: &[Line]) -> Result<Self, LoadError> {
+        Config::load_over(&[], source, overrides)
+    }
+
+    /// The same, with lines before all that take the place of defaults.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_over(presets: &[Line], source: Source, overrides: &[Line]) -> Result<Self, LoadError> {
+        Ok(Config::new(load::load(presets, source, overrides)?))
     }
 
     /// The settings as they are now. They do not change under who holds them.
@@ -108,6 +117,11 @@ impl Config {
     /// The file that was read at start, absolute.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
+    }
+
+    /// The commands that are to have other names, in the order in which the lines were read.
+    pub fn renames(&self) -> &[Rename] {
+        &self.renames
     }
 
     /// `CONFIG GET`: name and value of every directive that one of the globs matches, in any case and each once.

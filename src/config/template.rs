@@ -1,5 +1,5 @@
-//! Texts made from the table: the commented `tarn.conf`, the table of accepted directives in COMPAT.md, the list in
-//! `tarn --help`.
+//! Texts made from the table: the commented `tarn.conf`, the tables of docs/configuration.md and of accepted directives in COMPAT.md,
+//! the list in `tarn --help`.
 
 use super::table::{self, Change, Directive, Effect, Section};
 
@@ -30,6 +30,22 @@ pub fn tarn_conf() -> String {
             }
             out.push_str(&format!("# {} {}\n", row.name, default_of(row)));
         }
+    }
+    out
+}
+
+/// Markdown tables of the directives that have an effect.
+pub fn live_table() -> String {
+    let mut out = String::new();
+    for section in sections(Effect::Live) {
+        out.push_str(&format!("### {}\n\n| directive | default | live | |\n|---|---|---|---|\n", section.title));
+        for row in section.rows {
+            let alias = row.alias.map(|alias| format!(", `{alias}`")).unwrap_or_default();
+            let live = if row.change == Change::Any { "yes" } else { "no" };
+            let default = default_of(row);
+            out.push_str(&format!("| `{}`{alias} | `{default}` | {live} | {} |\n", row.name, row.doc));
+        }
+        out.push('\n');
     }
     out
 }
@@ -120,28 +136,45 @@ mod tests {
         assert_eq!(config.get(&["*"]), Config::default().get(&["*"]));
     }
 
-    /// `TARN_COMPAT_UPDATE=1` writes the table into COMPAT.md.
-    #[test]
-    fn compat_md_has_the_table() {
-        const MARKS: [&str; 2] = ["<!-- accepted directives: begin -->\n", "<!-- accepted directives: end -->"];
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/COMPAT.md");
-        let text = std::fs::read_to_string(path).unwrap();
-        let (head, rest) = text.split_once(MARKS[0]).unwrap();
-        let (table, tail) = rest.split_once(MARKS[1]).unwrap();
+    /// That a file of the repository holds `made`, between two lines that mark it or else as a whole.
+    /// `TARN_COMPAT_UPDATE=1` writes it there.
+    fn holds(name: &str, marks: Option<[&str; 2]>, made: &str) {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let (head, held, tail) = match marks {
+            None => ("", &text[..], ""),
+            Some([begin, end]) => {
+                let from = text.find(begin).unwrap() + begin.len();
+                let to = from + text[from..].find(end).unwrap();
+                (&text[..from], &text[from..to], &text[to..])
+            }
+        };
         if std::env::var_os("TARN_COMPAT_UPDATE").is_some_and(|v| v == "1") {
-            std::fs::write(path, [head, MARKS[0], &accepted_table(), MARKS[1], tail].concat()).unwrap();
+            std::fs::write(path, [head, made, tail].concat()).unwrap();
         } else {
-            assert_eq!(table, accepted_table(), "TARN_COMPAT_UPDATE=1 brings COMPAT.md up to date");
+            assert!(held == made, "TARN_COMPAT_UPDATE=1 cargo test --lib config::template brings {name} up to date");
         }
     }
 
     #[test]
+    fn the_documents_have_the_tables() {
+        let accepted = ["<!-- accepted directives: begin -->\n", "<!-- accepted directives: end -->"];
+        holds("COMPAT.md", Some(accepted), &accepted_table());
+        let live = ["<!-- directives: begin -->\n", "<!-- directives: end -->"];
+        holds("docs/configuration.md", Some(live), &live_table());
+        holds("tarn.conf", None, &tarn_conf());
+    }
+
+    #[test]
     fn every_directive_is_in_one_text() {
-        let (accepted, help) = (accepted_table(), help_list());
+        let (accepted, help, live) = (accepted_table(), help_list(), live_table());
         for row in table::all() {
             match row.effect {
                 Effect::Accepted => assert_eq!(accepted.matches(&format!("| `{}`", row.name)).count(), 1),
-                Effect::Live => assert_eq!(help.matches(&format!("  --{} [", row.name)).count(), 1),
+                Effect::Live => {
+                    assert_eq!(help.matches(&format!("  --{} [", row.name)).count(), 1);
+                    assert_eq!(live.matches(&format!("| `{}`", row.name)).count(), 1);
+                }
             }
         }
     }

@@ -27,6 +27,8 @@ pub struct Script {
     pub chunk: Arc<Chunk>,
     /// Its first line says that it writes nothing.
     pub no_writes: bool,
+    /// Its first line says that it may add where there is no room.
+    pub allow_oom: bool,
     /// Its first line says what it does.
     pub has_flags: bool,
     /// About its memory, bytes.
@@ -245,7 +247,7 @@ mod tests {
 
     fn script(n: u8) -> Arc<Script> {
         let chunk = Chunk::compile(b"return 1", "@user_script", &Limits::default()).unwrap();
-        Arc::new(Script { sha: [n; 40], chunk, no_writes: false, has_flags: false, bytes: 10 })
+        Arc::new(Script { sha: [n; 40], chunk, no_writes: false, allow_oom: false, has_flags: false, bytes: 10 })
     }
 
     #[test]

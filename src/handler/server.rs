@@ -1,8 +1,8 @@
 //! What all connections share: engine, configuration, clients, counters.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 
@@ -10,8 +10,8 @@ use super::buffers::Buffers;
 use super::effects::Ran;
 use super::session::Client;
 use super::table::Table;
-use crate::config::Config;
 use crate::config::budget::{Budget, Machine};
+use crate::config::{Config, Settings};
 use crate::shard::Engine;
 use crate::shard::engine::gate;
 use crate::util::time::now_ms;
@@ -176,6 +176,9 @@ pub fn random_hex() -> String {
     format!("{:016x}{:016x}{:08x}", word(), word(), word() as u32)
 }
 
+/// See [`Server::listen_anew`].
+pub type ListenAnew = Box<dyn Fn(&Settings) -> std::io::Result<()> + Send + Sync>;
+
 /// What all connections share.
 pub struct Server {
     /// All commands.
@@ -214,6 +217,8 @@ pub struct Server {
     pub run_id: String,
     /// Port actually listened on.
     pub port: AtomicU32,
+    /// Listens as these settings say from now on; set by who listens.
+    pub listen_anew: OnceLock<ListenAnew>,
     /// What TLS is spoken with.
     pub tls: crate::tls::Tls,
     /// A password is required.
@@ -262,6 +267,7 @@ impl Server {
             started_ms: now_ms,
             run_id: random_hex(),
             port: 0.into(),
+            listen_anew: OnceLock::new(),
             tls: Default::default(),
             password_required: password_required.into(),
             shutdown: watch::channel(None).0,

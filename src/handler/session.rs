@@ -346,6 +346,11 @@ impl Session {
         self.does(command, flags::WRITE)
     }
 
+    /// Whether a command may need more room, or is EXEC and one may that it is to run.
+    pub fn may_add(&self, command: &Command) -> bool {
+        self.does(command, flags::DENYOOM)
+    }
+
     /// Whether a command may leave messages with network threads, or is EXEC and one may that it is to run.
     #[cold]
     pub fn may_publish(&self, command: &Command) -> bool {

@@ -18,21 +18,23 @@ pub struct Table {
     slots: usize,
     /// By the row's address.
     by_row: HashMap<usize, Slot, foldhash::fast::RandomState>,
-    by_name: HashMap<&'static [u8], Id, foldhash::fast::RandomState>,
+    by_name: HashMap<Vec<u8>, Id, foldhash::fast::RandomState>,
+    /// Some are called by other names than those of their rows.
+    renamed: bool,
 }
 
 fn address(row: &Command) -> usize {
     std::ptr::from_ref(row).addr()
 }
 
-/// No command's name is longer.
+/// No command's own name is longer.
 const LONGEST_NAME: usize = 32;
 
 impl Table {
     /// The table of these families.
     pub fn new(families: &[&'static [Command]]) -> Self {
         let rows: Vec<&'static Command> = families.iter().flat_map(|family| family.iter()).collect();
-        let by_name = rows.iter().enumerate().map(|(id, row)| (row.name.as_bytes(), id as Id)).collect();
+        let by_name = rows.iter().enumerate().map(|(id, row)| (row.name.as_bytes().to_vec(), id as Id)).collect();
         let mut slots = rows.len();
         let mut first_sub = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -43,17 +45,45 @@ impl Table {
         let subs =
             rows.iter().zip(&first_sub).flat_map(|(row, &first)| row.subcommands.iter().map(address).zip(first..));
         let by_row = own.chain(subs).collect();
-        Table { rows, first_sub, slots, by_row, by_name }
+        Table { rows, first_sub, slots, by_row, by_name, renamed: false }
+    }
+
+    /// The table in which the command `from` is called `to`, or not at all if that is empty. Its row keeps its own name.
+    ///
+    /// # Errors
+    /// In Redis's words.
+    pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<(), &'static str> {
+        let id = self.by_name.remove(&from.to_ascii_lowercase()).ok_or("No such command in rename-command")?;
+        let to = to.to_ascii_lowercase();
+        if self.by_name.contains_key(&to) {
+            return Err("Target command name already exists");
+        }
+        if !to.is_empty() {
+            self.by_name.insert(to, id);
+        }
+        self.renamed = true;
+        Ok(())
+    }
+
+    /// Whether a name that is a row's may not be the one that the row is called by.
+    #[inline]
+    pub fn is_renamed(&self) -> bool {
+        self.renamed
     }
 
     /// A command by name, in any case.
     pub fn find(&self, name: &[u8]) -> Option<(Id, &'static Command)> {
         let mut lower = [0; LONGEST_NAME];
-        let lower = lower.get_mut(..name.len())?;
-        for (to, from) in lower.iter_mut().zip(name) {
-            *to = from.to_ascii_lowercase();
-        }
-        let id = *self.by_name.get(&*lower)?;
+        let id = match lower.get_mut(..name.len()) {
+            Some(lower) => {
+                for (to, from) in lower.iter_mut().zip(name) {
+                    *to = from.to_ascii_lowercase();
+                }
+                *self.by_name.get(&*lower)?
+            }
+            None if self.renamed => *self.by_name.get(&name.to_ascii_lowercase())?,
+            None => return None,
+        };
         Some((id, self.rows[id as usize]))
     }
 
@@ -90,8 +120,10 @@ impl Table {
         Some(format!("{}|{}", self.rows[id].name, sub.name))
     }
 
-    /// All rows, by id.
-    pub fn rows(&self) -> &[&'static Command] {
-        &self.rows
+    /// All rows that can be called, in the order of their ids.
+    pub fn rows(&self) -> Vec<&'static Command> {
+        let mut ids: Vec<Id> = self.by_name.values().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().map(|id| self.rows[id as usize]).collect()
     }
 }

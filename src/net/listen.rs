@@ -1,9 +1,7 @@
-//! Listeners: TCP, with TLS or without, and Unix sockets, admission, and the hand-over of a socket to the least loaded network
-//! thread. Who speaks TLS is admitted once its handshake has come to its end.
+//! Admission: connections as they come in, and the hand-over of a socket to a network thread. What is listened on belongs to
+//! [`super::listeners`]. Who speaks TLS is admitted once its handshake has come to its end.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,10 +9,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::handshake::{self, Handshakes};
+use super::listeners::Listener;
 use super::secure::{Open, Secure};
 use super::worker::{Accepted, StdSocket, Worker};
-use crate::config::Settings;
-use crate::config::settings::BindHost;
 use crate::handler::Server;
 
 /// The network threads, as the listeners see them.
@@ -49,104 +46,6 @@ impl Workers {
             tracing::error!("a network thread is gone");
         }
     }
-}
-
-/// A bound listener.
-pub enum Listener {
-    /// TCP.
-    Tcp(tokio::net::TcpListener),
-    /// TCP where TLS is spoken.
-    Secure(tokio::net::TcpListener, Arc<parking_lot::Mutex<Handshakes>>),
-    /// Unix domain; the path is removed at the end.
-    Unix(tokio::net::UnixListener),
-}
-
-/// Binds all addresses of the configuration. An address with a leading `-` may be unavailable.
-///
-/// # Errors
-/// An address that cannot be had, or TLS that cannot be spoken as the directives ask.
-pub fn bind(server: &Server) -> std::io::Result<Vec<Listener>> {
-    let settings = server.config.settings();
-    let mut listeners = Vec::new();
-    if settings.port != 0 {
-        listeners.extend(bind_all(&settings, settings.port)?.into_iter().map(Listener::Tcp));
-        server.port.store(u32::from(settings.port), Ordering::Relaxed);
-    }
-    if settings.tls.port != 0 {
-        let agreement = crate::tls::agreement::make(&settings.tls).map_err(|(directive, why)| {
-            std::io::Error::other(format!("Failed to configure TLS ({directive}): {why}"))
-        })?;
-        server.tls.agree(agreement);
-        let handshakes = Arc::<parking_lot::Mutex<Handshakes>>::default();
-        let secure = bind_all(&settings, settings.tls.port)?.into_iter();
-        listeners.extend(secure.map(|listener| Listener::Secure(listener, handshakes.clone())));
-    }
-    if let Some(path) = &settings.unixsocket {
-        listeners.push(Listener::Unix(bind_unix(path, settings.unixsocketperm, settings.tcp_backlog)?));
-    }
-    Ok(listeners)
-}
-
-/// Binds a port at all addresses.
-fn bind_all(settings: &Settings, port: u16) -> std::io::Result<Vec<tokio::net::TcpListener>> {
-    let mut listeners = Vec::new();
-    for bind in &settings.bind {
-        let (name, optional) = match &bind.host {
-            BindHost::AnyV4 => ("0.0.0.0", bind.optional),
-            BindHost::AnyV6 => ("::", bind.optional),
-            BindHost::Named(name) => (&name[..], bind.optional),
-        };
-        match bind_tcp(name, port, settings.tcp_backlog) {
-            Ok(listener) => listeners.push(listener),
-            Err(error) if optional => tracing::debug!(%error, name, "optional address left out"),
-            Err(error) => {
-                return Err(std::io::Error::new(error.kind(), format!("could not bind {name}:{port}: {error}")));
-            }
-        }
-    }
-    Ok(listeners)
-}
-
-fn bind_tcp(name: &str, port: u16, backlog: i32) -> std::io::Result<tokio::net::TcpListener> {
-    use socket2::{Domain, Protocol, Socket, Type};
-    let ip: std::net::IpAddr = match name.parse() {
-        Ok(ip) => ip,
-        Err(_) => {
-            use std::net::ToSocketAddrs as _;
-            let found = (name, port).to_socket_addrs()?.next();
-            found.ok_or_else(|| std::io::Error::other("no such host"))?.ip()
-        }
-    };
-    let address = SocketAddr::new(ip, port);
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(backlog)?;
-    socket.set_nonblocking(true)?;
-    tokio::net::TcpListener::from_std(socket.into())
-}
-
-fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> std::io::Result<tokio::net::UnixListener> {
-    let socket = unix_socket(path, mode)?;
-    socket.listen(backlog)?;
-    socket.set_nonblocking(true)?;
-    tokio::net::UnixListener::from_std(socket.into())
-}
-
-/// A socket that has its permissions, and listens not yet: before that nobody can connect, whoever might.
-fn unix_socket(path: &Path, mode: Option<u32>) -> std::io::Result<socket2::Socket> {
-    use socket2::{Domain, SockAddr, Socket, Type};
-    // What an earlier server has left.
-    let _ = std::fs::remove_file(path);
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    if let Some(mode) = mode {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    }
-    Ok(socket)
 }
 
 /// Accepts until the task is dropped.
@@ -287,22 +186,4 @@ fn admit_unix(server: &Server, socket: tokio::net::UnixStream) -> std::io::Resul
     let path = server.config.settings().unixsocket.clone().unwrap_or_default();
     let addr = format!("{}:0", path.display());
     Ok(Some(Accepted { socket: StdSocket::Unix(socket), addr: addr.clone(), laddr: addr }))
-}
-
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixStream;
-
-    #[test]
-    fn nobody_connects_before_the_permissions_are_set() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("socket");
-        let socket = unix_socket(&path, Some(0o600)).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
-        socket.listen(1).unwrap();
-        UnixStream::connect(&path).unwrap();
-    }
 }

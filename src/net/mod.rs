@@ -2,7 +2,8 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | [`listen`] | listeners, admission (`maxclients`, protected mode), handing sockets to threads |
+//! | [`listeners`] | what is listened on, and anew after CONFIG SET |
+//! | [`listen`] | admission (`maxclients`, protected mode), handing sockets to threads |
 //! | [`worker`] | one thread: a current-thread runtime, its connections, the tick that commits and replies |
 //! | [`connection`] | one connection: input, commands, replies |
 //! | [`state`] | its buffers |
@@ -19,6 +20,7 @@ pub mod ahead;
 pub mod connection;
 mod handshake;
 pub mod listen;
+pub mod listeners;
 mod parked;
 mod pushes;
 mod reads;

@@ -166,9 +166,14 @@ impl State {
                     let count = spans.len() - first;
                     let command = (count > 0).then(|| spans[first]).and_then(|(from, to)| {
                         let name = &input[from as usize..to as usize];
+                        let table = command::table();
                         match self.last {
-                            Some((_, last)) if last.name.as_bytes().eq_ignore_ascii_case(name) => self.last,
-                            _ => command::table().find(name),
+                            Some((_, last))
+                                if last.name.as_bytes().eq_ignore_ascii_case(name) && !table.is_renamed() =>
+                            {
+                                self.last
+                            }
+                            _ => table.find(name),
                         }
                     });
                     self.last = command.or(self.last);

@@ -61,9 +61,23 @@ fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Opens listeners where others are asked for. The last that can fail, as it has an effect of its own.
+fn listen_anew(server: &Server, settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
+    const PORT: &str = "Unable to listen on this port. Check server logs.";
+    const REFUSALS: [(&str, &str); 3] =
+        [("bind", "Failed to bind to specified addresses."), ("port", PORT), ("tls-port", PORT)];
+    let Some((name, why)) = REFUSALS.iter().find(|(name, _)| changed.contains(name)) else { return Ok(()) };
+    let outcome = server.listen_anew.get().map_or(Ok(()), |listen| listen(settings));
+    outcome.map_err(|error| {
+        tracing::warn!(%error, "cannot listen as CONFIG SET asks; listening as before");
+        (*name, (*why).into())
+    })
+}
+
 /// What TLS is to be spoken with from now on, if the directives of it have changed.
 fn agreement(settings: &Settings, changed: &[&'static str]) -> Result<Option<Arc<rustls::ServerConfig>>, Refusal> {
-    if settings.tls.port == 0 || !changed.iter().any(|name| tls::DIRECTIVES.contains(name)) {
+    let concerns = |name: &&str| *name == "tls-port" || tls::DIRECTIVES.contains(name);
+    if settings.tls.port == 0 || !changed.iter().any(concerns) {
         return Ok(None);
     }
     // The directive that was changed is the one to be named, and not the one that no longer fits it.
@@ -84,6 +98,7 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
             "requirepass" => server.password_required.store(!settings.requirepass.0.is_empty(), Ordering::Relaxed),
             "notify-keyspace-events" => server.set_events(settings.notify_keyspace_events),
             "tracking-table-max-keys" => engine.trackers.set_most_keys(settings.tracking_table_max_keys),
+            "maxdisk" | "disk-reserve" => engine.disk.limit(settings.maxdisk, settings.disk_reserve),
             "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
             _ => {}
         }
@@ -141,11 +156,21 @@ fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let pairs: Vec<_> = (2..args.len()).step_by(2).map(|at| (&args[at], &args[at + 1])).collect();
     let changed = ctx.server.config.set_with(&pairs, |settings, changed| {
         check(settings, changed)?;
-        // The last that can fail.
-        if let Some(agreement) = agreement(settings, changed)? {
+        let agreement = agreement(settings, changed)?;
+        let agreed = agreement.is_some();
+        if let Some(agreement) = agreement {
             ctx.server.tls.agree(agreement);
         }
-        Ok(())
+        listen_anew(ctx.server, settings, changed).inspect_err(|_| {
+            // The settings are still those of before.
+            let before = ctx.settings();
+            if agreed
+                && before.tls.port != 0
+                && let Ok(agreement) = tls::make(&before.tls)
+            {
+                ctx.server.tls.agree(agreement);
+            }
+        })
     })?;
     put_in_force(ctx.server, &changed);
     out.ok();

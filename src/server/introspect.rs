@@ -56,7 +56,7 @@ impl Entry {
 }
 
 fn commands(table: &Table) -> impl Iterator<Item = Entry> {
-    table.rows().iter().map(|row| Entry { container: None, row })
+    table.rows().into_iter().map(|row| Entry { container: None, row })
 }
 
 fn list_all(table: &Table, out: &mut Reply) {

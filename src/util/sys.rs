@@ -39,6 +39,32 @@ pub fn shutdown_socket(fd: i32) {
     }
 }
 
+/// How large a file system is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSystem {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What this user may still fill.
+    pub free_bytes: u64,
+}
+
+/// The file system of a path; `None` if the system does not tell.
+pub fn file_system(path: &std::path::Path) -> Option<FileSystem> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: path and structure are valid for the call, and all zero is a value of the structure.
+    let stat = unsafe {
+        if libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) != 0 {
+            return None;
+        }
+        stat.assume_init()
+    };
+    let bytes = |blocks: libc::fsblkcnt_t| blocks.saturating_mul(stat.f_frsize);
+    Some(FileSystem { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
+}
+
 /// Raises the limit of open files towards `wanted`; what it is afterwards.
 pub fn raise_file_limit(wanted: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -56,6 +82,28 @@ pub fn raise_file_limit(wanted: u64) -> u64 {
         }
     }
     limit.rlim_cur
+}
+
+/// Goes on as a process of its own in the background, without a terminal and with standard streams that lead nowhere; the one that
+/// was started ends here. Only for a process with one thread.
+pub fn to_daemon() -> std::io::Result<()> {
+    use std::os::fd::AsRawFd as _;
+    let nowhere = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: plain integers. The process has one thread, so that the child finds every lock free. The parent ends without running what
+    // it has registered for its end, as that is the child's now.
+    unsafe {
+        match libc::fork() {
+            -1 => return Err(std::io::Error::last_os_error()),
+            0 => {}
+            _ => libc::_exit(0),
+        }
+        libc::setsid();
+        for stream in 0..=2 {
+            libc::dup2(nowhere.as_raw_fd(), stream);
+        }
+    }
+    Ok(())
 }
 
 /// What a thread has waited for so far.
@@ -162,5 +210,7 @@ mod tests {
         }
         assert_eq!(cpu_time_of(u32::MAX), CpuTime::default());
         assert!(os_name().starts_with("Linux "), "{}", os_name());
+        let root = file_system(std::path::Path::new("/")).is_some_and(|root| root.total_bytes > root.free_bytes);
+        assert!(root && file_system(std::path::Path::new("/no/such/path")).is_none());
     }
 }

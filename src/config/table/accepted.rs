@@ -50,11 +50,6 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Memory",
         rows: &[
-            accepted("maxmemory-policy", Enum(&[
-                "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
-                "allkeys-lfu", "allkeys-random", "noeviction"
-            ]), "noeviction",
-                "Nothing is evicted under any policy, and no access frequencies are kept."),
             accepted("maxmemory-samples", Int(1, 64), "5", "Nothing is evicted."),
             accepted("maxmemory-eviction-tenacity", Int(0, 100), "10", "Nothing is evicted."),
             accepted("lfu-log-factor", Int(0, I32), "10", "Nothing is evicted."),

@@ -1,6 +1,6 @@
 //! Directives that Tarn acts upon.
 
-use super::super::special::{bind, data_dir, output_limits, power_of_two, refuse_all_but_no, text};
+use super::super::special::{bind, data_dir, output_limits, power_of_two, text};
 use super::super::tls::{cipher_suites, ciphers, protocols};
 use super::super::value::Kind::{
     Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,
@@ -20,8 +20,8 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("bind", Words(bind), "127.0.0.1 -::1",
                 "Addresses to listen on; `*` is every IPv4, `::*` every IPv6 address, a `-` before one lets it be \
-                missing.").at_start(),
-            live("port", Int(0, 65535), "6379", "TCP port; 0 listens on none.").at_start(),
+                missing."),
+            live("port", Int(0, 65535), "6379", "TCP port; 0 listens on none."),
             live("tcp-backlog", Int(0, I32), "511",
                 "Length of the queue of connections not yet accepted.").at_start(),
             live("unixsocket", Text(text), "", "Path of a unix socket to listen on; empty for none.").at_start(),
@@ -34,7 +34,7 @@ pub(super) const SECTIONS: &[Section] = &[
             live("timeout", Int(0, I32), "0", "Seconds after which an idle connection is closed; 0 never."),
             live("tcp-keepalive", Int(0, I32), "300",
                 "Seconds between keep-alive probes on new connections; 0 sends none."),
-            live("io-threads", Int(0, 128), "0", "Threads that serve connections; 0 is one a core.").at_start(),
+            live("io-threads", Int(0, 128), "0", "Threads that serve connections; 0 is half of the cores.").at_start(),
             live("busy-poll", Duration, "0",
                 "How long a thread looks for more work before it sleeps, as 20us: lower latency for more CPU; 0 \
                 does not."),
@@ -51,7 +51,7 @@ pub(super) const SECTIONS: &[Section] = &[
         title: "TLS",
         rows: &[
             live("tls-port", Int(0, 65535), "0",
-                "TCP port where TLS is spoken, at the addresses of `bind`; 0 is none. With `port 0` nothing else is.").at_start(),
+                "TCP port where TLS is spoken, at the addresses of `bind`; 0 is none. With `port 0` nothing else is."),
             live("tls-cert-file", Text(text), "",
                 "The server's certificate, PEM, with those between it and the authority. Named again it is read \
                 again.").of_file(),
@@ -79,12 +79,12 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "General",
         rows: &[
-            live("daemonize", Text(refuse_all_but_no), "no",
-                "Only `no`: a service manager runs Tarn in the background.").at_start(),
+            live("daemonize", Bool, "no",
+                "Run in the background, with standard streams closed; not where a service manager is told of the start.").at_start(),
             live("supervised", Enum(&["upstart", "systemd", "auto", "no"]), "no",
                 "Whom to tell when the server is ready, through NOTIFY_SOCKET.").at_start(),
             live("pidfile", Text(text), "",
-                "File that holds the process id while the server runs; empty for none.").at_start(),
+                "File that holds the process id while the server runs; empty for none, or /var/run/redis.pid in the background.").at_start(),
             live("loglevel", Enum(&["debug", "verbose", "notice", "warning", "nothing"]), "notice",
                 "How much is logged."),
             live("logfile", Text(text), "", "File of the server's log; empty for standard output.").at_start(),
@@ -103,6 +103,11 @@ pub(super) const SECTIONS: &[Section] = &[
             live("maxmemory", Umem(0, MAX), "0",
                 "The one memory budget, of tables and caches together; 0 is half of the memory of machine or \
                 cgroup. Data beyond it lives on disk; nothing is evicted."),
+            live("maxmemory-policy", Enum(&[
+                "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
+                "allkeys-lfu", "allkeys-random", "noeviction"
+            ]), "noeviction",
+                "Nothing is evicted under any policy; one that would evict is warned of at the start."),
             live("maxmemory-clients", MemOrPercent, "0",
                 "Buffers of all connections together, as bytes or percentage of the budget, beyond which the largest are \
                 closed; 0 is a tenth, at least 16 MB."),
@@ -120,6 +125,12 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("dir", Text(data_dir), "data",
                 "Directory of log and store, read back as an absolute path.").protected(),
+            live("maxdisk", Mem(0, MAX), "0",
+                "Most bytes that log and store take: beyond it commands that add answer -OOM, those that remove go on. 0 for any \
+                number; compactions take more for moments."),
+            live("disk-reserve", Mem(0, MAX), "1gb",
+                "Bytes that stay free on the file system of `dir`, at most a quarter of it: beyond it commands that add answer \
+                -OOM. 0 for none."),
             live("shards", Text(power_of_two), "0",
                 "Shards that keys are divided among, a power of two, fixed when the directory is created; 0 is four \
                 a core, 16 to 256.").at_start(),

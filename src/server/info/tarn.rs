@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::fact::{Entry, counter, gauge};
+use crate::shard::engine::gate;
 
 fn load(counter: &AtomicU64) -> super::fact::Value {
     counter.load(Ordering::Relaxed).into()
@@ -75,6 +76,14 @@ pub(super) const TARN: &[Entry] = &[
     }),
     gauge("tarn_blind_keys", "Those of them whose record nobody has looked at yet.", |f| f.shards.blind.into()),
     gauge("tarn_store_bytes", "Bytes of the store on disk.", |f| f.store_sum(|p| p.disk_bytes()).into()),
+    gauge("tarn_disk_bytes", "Bytes of log and store on disk.", |f| f.server.engine.disk_bytes().into()),
+    gauge("tarn_disk_limit", "What they may take; 0 is any number.", |f| f.server.config.settings().maxdisk.into()),
+    gauge("tarn_disk_free_bytes", "Bytes that are free on the file system, where some are reserved.", |f| {
+        f.server.engine.disk.free_bytes().into()
+    }),
+    gauge("tarn_disk_full", "Whether what adds is refused for want of room on the disk.", |f| {
+        (f.server.engine.gate.load(Ordering::Relaxed) & gate::FULL != 0).into()
+    }),
     gauge("tarn_compactions_running", "Compactions that run.", |f| f.server.engine.store.active_compactions().into()),
     gauge("tarn_compactions_ok", "Whether compactions go on.", |f| f.server.engine.store_failure().is_none().into()),
     gauge("tarn_level0_runs", "Runs of records that wait to be merged.", |f| load(&f.server.engine.stats.level0_runs)),

@@ -30,6 +30,8 @@ pub(super) const FLAGS: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "n
 
 /// A function of this flag writes nothing.
 pub(super) const NO_WRITES: u8 = 1;
+/// A function of this flag may add where there is no room.
+pub(super) const ALLOW_OOM: u8 = 1 << 1;
 
 /// Bytes that all libraries together may take.
 pub(super) const MOST_BYTES: Scaled<usize> = Scaled::new(8 << 20);

@@ -36,6 +36,7 @@ const SHEBANG: &[u8] = b"#!";
 struct Flags {
     any: bool,
     no_writes: bool,
+    allow_oom: bool,
 }
 
 /// Reads `#!lua flags=a,b`.
@@ -49,7 +50,7 @@ fn flags_of(body: &[u8]) -> Result<Flags> {
     if engine != b"#!lua" {
         return Err(Error::quoting("ERR Unexpected engine in script shebang: ", engine, 128, ""));
     }
-    let mut flags = Flags { any: true, no_writes: false };
+    let mut flags = Flags { any: true, ..Flags::default() };
     for word in words {
         let Some(list) = word.strip_prefix(b"flags=") else {
             return Err(Error::quoting("ERR Unknown lua shebang option: ", word, 128, ""));
@@ -57,7 +58,8 @@ fn flags_of(body: &[u8]) -> Result<Flags> {
         for flag in list.split(|&c| c == b',').filter(|flag| !flag.is_empty()) {
             match flag {
                 b"no-writes" => flags.no_writes = true,
-                b"allow-oom" | b"allow-stale" | b"no-cluster" | b"allow-cross-slot-keys" => {}
+                b"allow-oom" => flags.allow_oom = true,
+                b"allow-stale" | b"no-cluster" | b"allow-cross-slot-keys" => {}
                 _ => return Err(Error::quoting("ERR Unexpected flag in script shebang: ", flag, 128, "")),
             }
         }
@@ -79,7 +81,8 @@ fn compile(body: &[u8], sha: Sha) -> Result<Arc<Script>> {
         .map_err(|text| Error::Quoted([b"ERR Error compiling script (new function): ", &text[..]].concat().into()))?;
     meter::step(body.len() / COMPILED_BYTES_A_STEP)?;
     let bytes = size_of::<Script>() + chunk.bytes();
-    Ok(Arc::new(Script { sha, chunk, no_writes: flags.no_writes, has_flags: flags.any, bytes }))
+    let Flags { any: has_flags, no_writes, allow_oom } = flags;
+    Ok(Arc::new(Script { sha, chunk, no_writes, allow_oom, has_flags, bytes }))
 }
 
 /// The script of this text; it is known from now on.

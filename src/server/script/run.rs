@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 
 use super::convert::{error_table, one_line, to_lua, to_reply};
 use super::host::{self, Whose};
-use super::library::{self, Kept};
-use crate::error::{Error, Result};
+use super::library::{self, ALLOW_OOM, Kept, NO_WRITES};
+use crate::error::{Error, OOM, Result};
 use crate::handler::effects::Ran;
 use crate::handler::keys::{has_others, keys_of};
 use crate::handler::scripts::{Called, Of, Running, Script};
@@ -58,6 +58,26 @@ impl<'a> Code<'a> {
             Code::Script(script) => &script.sha,
             Code::Function { function: (library, at), .. } => {
                 library.functions.get(*at).map_or(b"", |function| &function.name)
+            }
+        }
+    }
+
+    /// Whether it says that it may add where there is no room.
+    fn allows_oom(&self) -> bool {
+        match self {
+            Code::Script(script) => script.allow_oom,
+            Code::Function { function: (library, at), .. } => {
+                library.functions.get(*at).is_some_and(|function| function.flags & ALLOW_OOM != 0)
+            }
+        }
+    }
+
+    /// Whether it would have said so, or that it writes nothing, if it could do without room.
+    fn needs_room(&self) -> bool {
+        match self {
+            Code::Script(script) => script.has_flags && !script.no_writes && !script.allow_oom,
+            Code::Function { function: (library, at), .. } => {
+                library.functions.get(*at).is_some_and(|function| function.flags & (NO_WRITES | ALLOW_OOM) == 0)
             }
         }
     }
@@ -116,6 +136,9 @@ pub(super) fn run(
     read_only: bool,
     out: &mut Reply,
 ) -> Result {
+    if ctx.server.engine.gate.load(Ordering::Relaxed) & gate::FULL != 0 && code.needs_room() {
+        return Err(OOM);
+    }
     let (machine, kept) = match code {
         Code::Script(_) => (machine(), None),
         Code::Function { .. } => {
@@ -395,6 +418,14 @@ impl Run<'_> {
             && let Some(why) = ctx.server.engine.refusal()
         {
             return Err(Error::Misconf(why.to_string().into()));
+        }
+        // What has begun to write may end: half of it would be of no use.
+        if row.has(flags::DENYOOM)
+            && ctx.server.engine.gate.load(Ordering::Relaxed) & gate::FULL != 0
+            && !ctx.txn.has_writes()
+            && !self.code.allows_oom()
+        {
+            return Err(OOM);
         }
         Ok(())
     }

@@ -48,6 +48,9 @@ const RECLAIM_EVERY: Duration = if cfg!(test) { Duration::from_millis(50) } else
 /// Time between two flushes that only make room.
 const CROWDED_EVERY: Duration = Duration::from_secs(1);
 
+/// As often at most where the disk has little room.
+const SQUEEZED_EVERY: Duration = Duration::from_secs(1);
+
 /// Time between two looks at what is dirty.
 const WATCH_EVERY: Duration = Duration::from_millis(10);
 
@@ -136,7 +139,8 @@ impl Engine {
         // What is dirty by one element stays whole: little dirt can keep much from leaving.
         let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
         let crowded = tables as u64 > self.table_budget.load(Ordering::Relaxed) / 8 * 9 && dirty_for(CROWDED_EVERY);
-        poisoned || full || long || old || crowded
+        let squeezed = self.is_squeezed() && dirty_for(SQUEEZED_EVERY);
+        poisoned || full || long || old || crowded || squeezed
     }
 
     /// Watches over memory, and over who waits for it. It is not the flusher's to do: writers fill the budget while a flush runs.
@@ -145,6 +149,7 @@ impl Engine {
         let mut last_shrink = Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
             self.set_gates();
+            self.look_at_disk();
             self.follow_sizes();
             meter::tend();
             if last_shrink.elapsed() > SHRINK_EVERY {

@@ -9,6 +9,7 @@
 //! It is opened and closed in [`crate::shard::open`].
 
 pub mod checkpoint;
+pub mod disk;
 pub mod long;
 pub mod options;
 pub mod readers;
@@ -30,6 +31,7 @@ use crate::store::Store;
 
 use crate::shard::actor::{Job, Lease, ShardSet, Shards};
 use crate::shard::engine::checkpoint::Kept;
+use crate::shard::engine::disk::Disk;
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, Readers};
 use crate::shard::memory::blind::{self, Counting};
@@ -54,6 +56,8 @@ pub mod gate {
     pub const SLOWED: u32 = 8;
     /// The server is going down.
     pub const STOPPING: u32 = 16;
+    /// There is no room on the disk for what adds.
+    pub const FULL: u32 = 32;
 }
 
 /// Delay of a writer when the dirty budget is used up, µs.
@@ -174,6 +178,8 @@ pub struct Engine {
     pub write_delay_us: AtomicU64,
     /// The expiry sweep runs (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
+    /// Room on the disk.
+    pub disk: Disk,
     /// Threads stop.
     pub stopping: AtomicBool,
     /// What is noted on disk of log and store.
@@ -343,8 +349,10 @@ impl Engine {
         let stats = &self.stats;
         let since_ms = load(&stats.flush_since_ms);
         let brought = load(&stats.flushed_records).saturating_sub(load(&stats.flushed_before));
+        // On its own: a guard within the literal would be held while `is_flushing` takes the same lock.
+        let asked = *self.flush_wake.0.lock();
         Flushing {
-            asked: *self.flush_wake.0.lock(),
+            asked,
             running: self.is_flushing(),
             since_ms,
             brought: if since_ms == 0 { 0 } else { brought },

@@ -86,6 +86,7 @@ impl Engine {
             log_limit: AtomicU64::new(options.log_limit),
             write_delay_us: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
+            disk: Default::default(),
             stopping: AtomicBool::new(false),
             checkpoint: parking_lot::Mutex::new(kept),
             reclaims: crossbeam_channel::unbounded(),
