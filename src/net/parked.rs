@@ -22,11 +22,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::connection::{BEHIND, Connection};
 use crate::command::run::Finished;
-use crate::command::run::blocked::end_wait;
+use crate::command::run::blocked::{end_in_time, end_wait};
 use crate::handler::buffers::Away;
 use crate::handler::feed::Feed;
 use crate::handler::session::{Waiting, bits};
@@ -41,6 +41,8 @@ use crate::util::time::now_ms;
 const GRACE: Duration = Duration::from_millis(500);
 /// The longest wait: clocks and timers cannot count further than some time.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// One whose time is over while others before it are being served asks again: first after this time, at last after that.
+const ASK_AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 
 /// Bytes of what a connection is fed that wait for its peer.
 const FED_AHEAD: usize = 256 << 10;
@@ -223,16 +225,17 @@ impl Connection {
         let server = &self.worker.server;
         let left = Duration::from_millis(until_ms.saturating_sub(now_ms()));
         let mut time = pin!(sleep(if until_ms == 0 { LONGEST } else { left.min(LONGEST) }));
-        let (mut is_over, mut heeds_end) = (false, true);
+        let (mut ask_again, mut heeds_end) = (ASK_AGAIN[0], true);
         loop {
             let next = async {
                 tokio::select! {
                     biased;
                     finished = finished.as_mut() => Some(finished.ok()),
                     () = self.client.news.notified() => None,
-                    () = time.as_mut(), if !is_over => {
-                        is_over = true;
-                        waiter.end(End::Timeout);
+                    () = time.as_mut() => {
+                        end_in_time(server, waiter);
+                        time.as_mut().reset(Instant::now() + ask_again);
+                        ask_again = ASK_AGAIN[1].min(2 * ask_again);
                         None
                     }
                 }

@@ -123,21 +123,6 @@ impl Search<'_> {
         !before.into_iter().any(|&other| self.waiting(place, other).op.waits_for().contains(&key))
     }
 
-    /// Whether one that left with nothing may have stood behind somebody who was to be served, but had to wait for another of its
-    /// keys so long that its own time was over, too. Of such a one the search does not know that it stood in a line.
-    fn may_be_held_up(&self, client: usize, done: &Done) -> bool {
-        let by = |other: &Done| {
-            let then = other.asked <= done.answered && done.asked <= other.answered;
-            let shares = other.op.waits_for().iter().any(|key| done.op.waits_for().contains(key));
-            then && shares && other.reply.is_nil() && other.op.keys().len() > 1
-        };
-        let others = self.history.clients.iter().enumerate().filter(|(other, _)| *other != client);
-        self.history.service == Service::Soon
-            && done.reply.is_nil()
-            && !done.op.waits_for().is_empty()
-            && others.flat_map(|(_, all)| all).any(by)
-    }
-
     /// When a client's next step was done at the latest.
     fn bound(&self, place: &Place, client: usize, done: &Done) -> u64 {
         let waits = place.taken[client] % 2 == 1;
@@ -226,10 +211,6 @@ impl Search<'_> {
             let reply = run(&mut place.state, client, &done.op, &done.reply);
             place.taken[client] += 2;
             return (reply == done.reply).then_some(place);
-        }
-        if self.may_be_held_up(client, done) {
-            place.taken[client] += 2;
-            return Some(place);
         }
         if let Some(key) = self.key_at_hand(from, client, done) {
             let reply = serve(&mut place.state, &done.op, key);

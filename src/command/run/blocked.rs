@@ -81,11 +81,8 @@ fn remove(core: &mut Core, waiter: &Arc<Waiter>, key: &[u8], have_others_looked_
 }
 
 impl Request {
-    /// Has it wait, for the first time or again.
+    /// Has it wait for the first time.
     pub(super) fn wait(mut self, what: Wait, need: Lsn, lease: &mut Lease<'_>) {
-        if self.waits.is_some() {
-            return self.wait_again(need, lease);
-        }
         let server = self.server.clone();
         let Wait { keys, kind, hears_all, until_ms, whole, args } = what;
         let mut keys: Vec<_> = keys.into_iter().map(|key| (server.engine.router.shard_of(&key), key)).collect();
@@ -149,12 +146,15 @@ impl Request {
         (std::mem::take(&mut txn.lease), verdict)
     }
 
-    /// Has one wait again that was served in vain.
-    pub(super) fn wait_again(mut self, need: Lsn, lease: &mut Lease<'_>) {
+    /// Has one wait again that was served in vain; `others_wait` for that, perhaps, to be looked at.
+    pub(super) fn wait_again(mut self, need: Lsn, others_wait: bool, lease: &mut Lease<'_>) {
         let Some(waits) = &mut self.waits else { return };
         waits.need = waits.need.max(need);
         let (server, waiter) = (self.server.clone(), waits.waiter.clone());
         self.wait_as(&server, &waiter, lease);
+        if others_wait && waiter.waits() {
+            look_behind(&waiter, lease);
+        }
     }
 
     /// Why its wait is to end, if that was said while it was on its way to be served.
@@ -209,10 +209,43 @@ fn request(parked: Parked, then: impl FnOnce(Request)) {
     }
 }
 
+/// The time of one that waits is over. That is decided under the lease of all its keys: who stands behind one that is being served
+/// waits for that one first, as there may be something for it. Whether it ended is heard by its answer.
+pub fn end_in_time(server: &Arc<Server>, waiter: &Arc<Waiter>) {
+    let (for_job, waiter) = (server.clone(), waiter.clone());
+    let shards = waiter.shards().collect();
+    let job: Job = Box::new(move |mut lease| {
+        let is_held_up = |core: &Core| {
+            let ns = core.names.id(&waiter.db);
+            ns.is_some_and(|ns| waiter.keys_in(core.shard).any(|key| core.blocked.is_held_up(ns, key, &waiter)))
+        };
+        if !waiter.waits() || !lease.iter().any(|core| is_held_up(core)) {
+            waiter.end(End::Timeout);
+            answer_ended(&for_job, &waiter, &mut lease);
+        }
+        lease
+    });
+    server.engine.post(shards, job);
+}
+
+/// Has those looked at who have waited for one that waits again.
+pub(super) fn look_behind(waiter: &Arc<Waiter>, lease: &mut Lease<'_>) {
+    for core in lease.iter_mut() {
+        let Some(ns) = core.names.id(&waiter.db) else { continue };
+        for key in waiter.keys_in(core.shard) {
+            core.blocked.look_behind(ns, key, waiter);
+        }
+    }
+}
+
 /// Answers a command whose wait has been ended, and takes it out of the lines in which it stands.
 pub fn end_wait(server: &Arc<Server>, waiter: &Arc<Waiter>) {
+    answer_ended(server, waiter, &mut Lease::default());
+}
+
+fn answer_ended(server: &Arc<Server>, waiter: &Arc<Waiter>, lease: &mut Lease<'_>) {
     if let Some((parked, end)) = waiter.take_ended() {
-        leave(server, waiter, &mut Lease::default(), (false, false));
+        leave(server, waiter, lease, (false, false));
         request(parked, |request| request.answer(end));
     }
 }

@@ -308,6 +308,21 @@ impl Blocked {
         }
     }
 
+    /// One that others have waited for has found nothing, and waits again: those behind it are looked at, unless they will be.
+    pub fn look_behind(&mut self, ns: NsId, key: &[u8], waiter: &Arc<Waiter>) {
+        let Some(line) = self.line(ns, key) else { return };
+        if !line.due && line.waiters.back().is_some_and(|last| !Arc::ptr_eq(last, waiter)) {
+            self.pause(ns, key, true, Some(waiter.clone()));
+        }
+    }
+
+    /// Whether there may be something for one that waits, which it gets once others before it have been served.
+    pub fn is_held_up(&self, ns: NsId, key: &[u8], waiter: &Arc<Waiter>) -> bool {
+        let Some(line) = self.of.get(&ns).and_then(|keys| keys.get(key)) else { return false };
+        let mut before = line.waiters.iter().take_while(|other| !Arc::ptr_eq(other, waiter));
+        line.due || before.any(|other| other.kind == waiter.kind && !other.waits())
+    }
+
     /// Others have a turn before those behind this one are looked at.
     pub fn pause(&mut self, ns: NsId, key: &[u8], unknown: bool, behind: Option<Arc<Waiter>>) {
         self.changed(ns, key, unknown);
@@ -327,14 +342,12 @@ impl Blocked {
     /// Whether somebody who comes now to wait for a key's elements has others before him who are about to be served.
     pub fn comes_later(&self, ns: NsId, key: &[u8], kind: Kind) -> bool {
         let Some(line) = self.of.get(&ns).and_then(|keys| keys.get(key)) else { return false };
-        for waiter in &line.waiters {
-            let waits = waiter.waits();
-            if !waits && matches!(*waiter.state.lock(), State::Runs { .. }) {
-                return true;
-            }
-            if waiter.kind == kind && waits {
+        for waiter in line.waiters.iter().filter(|waiter| waiter.kind == kind) {
+            match *waiter.state.lock() {
+                State::Runs { .. } => return true,
                 // Those behind are no further than this one.
-                return line.due;
+                State::Waits(_) => return line.due,
+                _ => {}
             }
         }
         false
@@ -361,13 +374,14 @@ impl Blocked {
     pub fn next(&mut self, ns: NsId, key: &[u8], holds: Option<Kind>, from: usize) -> Next {
         let Some(line) = self.line(ns, key) else { return Next::Nobody };
         for (at, waiter) in line.waiters.iter().enumerate().skip(from) {
+            if holds.is_some_and(|kind| kind != waiter.kind && !waiter.hears_all) {
+                continue;
+            }
             if waiter.miss() {
                 // It comes first, and has the key looked at again when it is done.
                 return Next::Nobody;
             }
-            if holds.is_none_or(|kind| kind == waiter.kind || waiter.hears_all)
-                && let Some(parked) = waiter.claim()
-            {
+            if let Some(parked) = waiter.claim() {
                 return Next::Serve(at, waiter.clone(), parked);
             }
         }
@@ -434,7 +448,9 @@ mod tests {
         assert!(blocked.comes_later(1, b"key", Kind::List) && !blocked.comes_later(1, b"key", Kind::Zset));
         assert!(blocked.next_due().is_some() && blocked.next_due().is_none());
         let Next::Serve(0, first, parked) = blocked.next(1, b"key", Some(Kind::List), 0) else { panic!("nobody") };
-        assert!(Arc::ptr_eq(&first, &a) && blocked.comes_later(1, b"key", Kind::Zset));
+        assert!(Arc::ptr_eq(&first, &a) && blocked.comes_later(1, b"key", Kind::List));
+        assert!(!blocked.comes_later(1, b"key", Kind::Zset), "who waits for something else is not in the way");
+        assert!(blocked.is_held_up(1, b"key", &b) && !blocked.is_held_up(1, b"key", &a));
         assert!(matches!(blocked.next(1, b"key", Some(Kind::List), 0), Next::Nobody));
         assert!(matches!(a.again(parked), Again::Run(_)), "it has missed something");
         a.over();
@@ -445,6 +461,26 @@ mod tests {
         b.over();
         blocked.remove(1, b"key", &b, false);
         assert!(blocked.is_empty() && !blocked.is_due());
+    }
+
+    #[test]
+    fn who_was_served_in_vain_has_those_behind_it_looked_at() {
+        let (mut blocked, [a, b]) = (Blocked::default(), std::array::from_fn(|_| waiter(Kind::Stream)));
+        blocked.add(1, b"key", &a);
+        blocked.add(1, b"key", &b);
+        let parked = a.claim().unwrap();
+        blocked.changed(1, b"key", false);
+        assert!(blocked.next_due().is_some());
+        assert!(matches!(blocked.next(1, b"key", Some(Kind::Stream), 0), Next::Nobody));
+        let Again::Run(parked) = a.again(parked) else { panic!("it has missed something") };
+        assert!(matches!(a.again(parked), Again::Waits));
+        blocked.look_behind(1, b"key", &a);
+        blocked.look_behind(1, b"key", &b);
+        assert!(blocked.is_held_up(1, b"key", &b), "it is about to be looked at");
+        assert!(blocked.next_due().is_some() && blocked.next_due().is_none());
+        let from = blocked.begin(1, b"key");
+        assert!(matches!(blocked.next(1, b"key", None, from), Next::Serve(1, ..)));
+        assert!(!blocked.is_held_up(1, b"key", &b));
     }
 
     #[test]
