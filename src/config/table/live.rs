@@ -1,8 +1,6 @@
 //! Directives that Tarn acts upon.
 
-use super::super::special::{
-    backup_dir, bind, data_dir, host_names, output_limits, percentiles, power_of_two, text,
-};
+use super::super::special::{backup_dir, bind, data_dir, host_names, output_limits, percentiles, power_of_two, text};
 use super::super::tls::{cipher_suites, ciphers, protocols};
 use super::super::value::Kind::{
     Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,

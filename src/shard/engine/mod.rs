@@ -353,6 +353,8 @@ impl Engine {
         let stats = &self.stats;
         let since_ms = load(&stats.flush_since_ms);
         let brought = load(&stats.flushed_records).saturating_sub(load(&stats.flushed_before));
+        // On its own: a guard within the literal would be held to the end of it.
+        let asked = *self.flush_wake.0.lock();
         Flushing {
             asked,
             running: asked || self.flush_lock.is_locked(),
