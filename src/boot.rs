@@ -173,6 +173,7 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
     let _pid_file =
         pid_file.or(in_background(settings).then_some(Path::new(DAEMONS_PID_FILE))).and_then(PidFile::write);
     let sampling = tokio::spawn(sample(server.clone()));
+    crate::web::serve(server)?;
     server.startup_bytes.store(alloc::used_bytes() as u64, Ordering::Relaxed);
     let ended = load_and_wait(server, settings, &mut signals, replay(server)).await;
     listeners.close();

@@ -8,6 +8,7 @@
 //! | [`cli`] | the command line of the binary |
 //! | [`migrate`] | files of Redis and Valkey, to and from data directories |
 //! | [`net`] | listeners, threads, the connection task |
+//! | [`web`] | metrics and the status page, over HTTP |
 //! | [`command`] | all rows; a command's way: checks, lease, run, commit |
 //! | [`server`] | commands without a type: connection, keyspace, transactions, administration |
 //! | [`types`] | one file a data type: command functions and their rows |
@@ -47,6 +48,7 @@ pub mod store;
 pub mod tls;
 pub mod types;
 pub mod util;
+pub mod web;
 
 pub use error::{Error, Result};
 

@@ -54,6 +54,12 @@ pub struct Settings {
     pub daemonize: bool,
     /// TLS.
     pub tls: Tls,
+    /// TCP port of metrics and status page, or 0.
+    pub metrics_port: u16,
+    /// Where to listen for these.
+    pub metrics_bind: Vec<BindAddr>,
+    /// Names of the host under which they may be asked for.
+    pub metrics_hosts: Vec<String>,
 
     /// Whom to tell when ready.
     pub supervised: Supervised,
@@ -328,6 +334,9 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             notify_keyspace_events: Classes::from_bits(self.num("notify-keyspace-events")),
             daemonize: self.yes("daemonize"),
             tls: self.tls(),
+            metrics_port: self.num("metrics-port"),
+            metrics_bind: read_bind(self.text("metrics-bind")),
+            metrics_hosts: read_words(self.text("metrics-hosts")),
             supervised: self.supervised(),
             pidfile: self.path("pidfile"),
             loglevel: self.loglevel(),
@@ -451,6 +460,10 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             _ => AppendFsync::Everysec,
         }
     }
+}
+
+fn read_words(text: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(text).split_ascii_whitespace().map(str::to_owned).collect()
 }
 
 fn read_bind(text: &[u8]) -> Vec<BindAddr> {

@@ -18,6 +18,15 @@ pub(super) fn bind(words: &Words<'_>) -> Checked {
     if given.len() > 16 { Err("Too many bind addresses specified.".into()) } else { Ok(given.join(&b' ')) }
 }
 
+/// `metrics-hosts`: names, separated by blanks.
+pub(super) fn host_names(words: &Words<'_>) -> Checked {
+    let given: Vec<_> = words.args.iter().filter(|word| !word.is_empty()).map(Vec::as_slice).collect();
+    match given.iter().all(|name| name.iter().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(c))) {
+        true => Ok(given.join(&b' ')),
+        false => Err("names of hosts have letters, digits, dots and hyphens".into()),
+    }
+}
+
 /// `dir`: made absolute, so that it names the same place whatever the working directory.
 pub(super) fn data_dir(arg: &[u8]) -> Checked {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -12,7 +12,7 @@ use super::*;
 
 /// Defaults that differ from Redis's, and Tarn's own directives.
 const OWN_DEFAULTS: [(&str, &str); 3] = [("appendonly", "yes"), ("bind", "127.0.0.1 -::1"), ("io-threads", "0")];
-const OWN_DIRECTIVES: [&str; 17] = [
+const OWN_DIRECTIVES: [&str; 20] = [
     "background-nice",
     "block-cache-size",
     "busy-poll",
@@ -24,6 +24,9 @@ const OWN_DIRECTIVES: [&str; 17] = [
     "maxdisk",
     "max-namespaces",
     "metadata-cache-size",
+    "metrics-bind",
+    "metrics-hosts",
+    "metrics-port",
     "namespaces",
     "set-encode-version",
     "shards",

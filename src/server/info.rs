@@ -140,6 +140,22 @@ struct Shards {
     keys: BTreeMap<NsId, u64>,
     /// Libraries and functions, and their bytes.
     libraries: ((usize, usize), usize),
+    each: Vec<Shard>,
+}
+
+/// One of the shards.
+#[derive(Debug, Clone, Copy)]
+pub struct Shard {
+    /// Objects in memory.
+    pub objects: u64,
+    /// Changed ones among them.
+    pub dirty: u64,
+    /// Look-ups of reading commands.
+    pub lookups: u64,
+    /// Its last commit.
+    pub last_lsn: u64,
+    /// By how many ms the removal of expired keys is late.
+    pub late_ms: u64,
 }
 
 /// Keys in memory that have a time.
@@ -225,6 +241,13 @@ impl Shards {
         }
         self.paces.push((core.shard, core.pace.per_second));
         self.overdue += core.expiry.range(..(now_ms, 0)).take(SAMPLE).count() as u64;
+        self.each.push(Shard {
+            objects: core.table.len() as u64,
+            dirty: (core.dirty.len() + core.in_flight.len()) as u64,
+            lookups: stats.keyspace_hits + stats.keyspace_misses,
+            last_lsn: core.last_lsn,
+            late_ms: core.expiry.first().map_or(0, |(due_ms, _)| now_ms.saturating_sub(*due_ms)),
+        });
         self.timed.add(core, core.expiry.len(), some_timed(core), now_ms);
         let fields = core.fields.iter();
         self.timed_fields.add(core, fields.len(), fields.take(SAMPLE).map(|index| (0, index)), now_ms);
@@ -286,6 +309,26 @@ impl<'a> Facts<'a> {
                 lease
             }),
         );
+    }
+
+    /// Unix ms of all of it.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// The server.
+    pub fn server(&self) -> &'a Server {
+        self.server
+    }
+
+    /// The shards, in their order; none while the log is replayed.
+    pub fn each_shard(&self) -> &[Shard] {
+        &self.shards.each
+    }
+
+    /// Open connections.
+    pub fn clients(&self) -> &[Arc<Client>] {
+        &self.clients
     }
 
     /// Sums over the partitions of the store.

@@ -1,6 +1,6 @@
 //! Directives that Tarn acts upon.
 
-use super::super::special::{bind, data_dir, output_limits, percentiles, power_of_two, text};
+use super::super::special::{bind, data_dir, host_names, output_limits, percentiles, power_of_two, text};
 use super::super::tls::{cipher_suites, ciphers, protocols};
 use super::super::value::Kind::{
     Bool, Classes, Duration, Enum, Int, Mem, MemOrPercent, Octal, Text, Uint, Umem, Words,
@@ -74,6 +74,17 @@ pub(super) const SECTIONS: &[Section] = &[
             live("tls-handshake-timeout", Uint(1, 3600), "10", "Seconds after which a handshake is given up."),
             live("tls-max-handshakes", Uint(1, 65536), "256",
                 "Handshakes under way at the same time; one more ends the oldest.").at_start(),
+        ],
+    },
+    Section {
+        title: "Metrics and status page",
+        rows: &[
+            live("metrics-port", Int(0, 65535), "0",
+                "TCP port of metrics in Prometheus's form (`/metrics`) and of the status page (`/`), over HTTP; 0 is none. \
+                The default user's password is asked for, if it has one.").at_start(),
+            live("metrics-bind", Words(bind), "127.0.0.1 -::1", "Addresses to listen on for these.").at_start(),
+            live("metrics-hosts", Words(host_names), "",
+                "Names of this host under which they may be asked for, besides `localhost` and addresses."),
         ],
     },
     Section {

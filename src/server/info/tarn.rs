@@ -124,6 +124,9 @@ pub(super) const TARN: &[Entry] = &[
     counter("tarn_dropped_tables", "Tables dropped as all in them was dead.", |f| {
         load(&f.server.engine.stats.dropped_tables)
     }),
+    gauge("tarn_expiry_late_ms", "Milliseconds by which the removal of expired keys in memory is late.", |f| {
+        f.shards.each.iter().map(|shard| shard.late_ms).max().unwrap_or(0).into()
+    }),
     gauge("tarn_garbage_queue", "Removed collections whose elements are still in the store.", |f| {
         f.shards.garbage.into()
     }),
