@@ -10,13 +10,20 @@ use super::super::settings::{Access, AppendFsync, BindAddr, BindHost, LogLevel, 
 use super::super::table::Effect;
 use super::*;
 
-/// Defaults that differ from Redis's, and Tarn's own directives.
+/// Defaults that differ from Redis's.
 const OWN_DEFAULTS: [(&str, &str); 3] = [("appendonly", "yes"), ("bind", "127.0.0.1 -::1"), ("io-threads", "0")];
-const OWN_DIRECTIVES: [&str; 21] = [
+/// Tarn's own directives, and Valkey's.
+const OWN_DIRECTIVES: [&str; 27] = [
     "backup-dir",
     "background-nice",
     "block-cache-size",
     "busy-poll",
+    "commandlog-execution-slower-than",
+    "commandlog-large-reply-max-len",
+    "commandlog-large-request-max-len",
+    "commandlog-reply-larger-than",
+    "commandlog-request-larger-than",
+    "commandlog-slow-execution-max-len",
     "dirty-budget",
     "disk-reserve",
     "hash-encode-version",

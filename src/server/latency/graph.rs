@@ -73,6 +73,6 @@ mod tests {
         let series = Series { samples: [(1, 10), (940, 30), (990, 20), (1000, 50)].into(), most_ms: 90 };
         let drawn = draw("x", &series, 1000);
         let lines: Vec<&str> = drawn.lines().skip(2).collect();
-        assert_eq!(lines, ["   #", "   |", " _ |", "_|#|", "    ", "1110", "6m0s", "m s ",]);
+        assert_eq!(lines, ["   #", " _ |", " |_|", "_|||", "    ", "1110", "6m0s", "m s "]);
     }
 }
