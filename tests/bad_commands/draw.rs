@@ -6,7 +6,7 @@ use crate::common::rng::Rng;
 use crate::common::server::Server;
 
 /// Not sent: what ends, stops or rewires the server or the connection, which is what it is for.
-const UNFIT: [&str; 26] = [
+const UNFIT: [&str; 29] = [
     // Answered once for each of their arguments, and they change what the connection may do.
     "subscribe",
     "unsubscribe",
@@ -34,6 +34,11 @@ const UNFIT: [&str; 26] = [
     "lastsave",
     "hello",
     "failover",
+    // The connection carries a file from then on.
+    "sync",
+    "psync",
+    // It would talk to whatever address the dice say.
+    "migrate",
 ];
 const UNFIT_SUBCOMMANDS: [&str; 9] =
     ["kill", "pause", "reply", "set", "rewrite", "resetstat", "no-evict", "no-touch", "setname"];
