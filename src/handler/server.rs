@@ -190,7 +190,8 @@ impl Rates {
         if let Some((then_us, before)) = self.last {
             let passed_us = (now_us - then_us).max(1);
             for (at, (now, before)) in counters.iter().zip(before).enumerate() {
-                self.ring[self.next][at] = now.saturating_sub(before) * 1_000_000 / passed_us;
+                let grown = u128::from(now.saturating_sub(before)) * 1_000_000 / u128::from(passed_us);
+                self.ring[self.next][at] = u64::try_from(grown).unwrap_or(u64::MAX);
             }
             self.next = (self.next + 1) % SAMPLES;
         }
@@ -199,7 +200,7 @@ impl Rates {
 
     /// By how much they grow in a second.
     pub fn per_second(&self) -> [u64; RATES] {
-        std::array::from_fn(|at| self.ring.iter().map(|sample| sample[at]).sum::<u64>() / SAMPLES as u64)
+        std::array::from_fn(|at| self.ring.iter().map(|sample| sample[at] / SAMPLES as u64).sum())
     }
 }
 
@@ -422,5 +423,19 @@ impl Server {
     /// Sums a counter over all network threads.
     pub fn total(&self, counter: impl Fn(&ThreadStats) -> u64) -> u64 {
         self.threads.lock().iter().map(|t| counter(t)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_of_what_grows_by_much() {
+        let mut rates = Rates::default();
+        // Nanoseconds of many threads after a long pause.
+        rates.sample(0, [0; RATES]);
+        rates.sample(1_000_000, [u64::MAX / 2; RATES]);
+        assert_eq!(rates.per_second(), [u64::MAX / 2 / SAMPLES as u64; RATES]);
     }
 }

@@ -110,6 +110,8 @@ impl LogWaits {
 /// A runtime for the calling thread that counts its turns: from where it wakes to where it sleeps.
 fn counting_turns(stats: &Arc<ThreadStats>) -> tokio::runtime::Builder {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
+    // It goes to sleep for the first time without having woken up.
+    stats.woke_at.store(ticks::now(), Ordering::Relaxed);
     let (awake, asleep) = (stats.clone(), stats.clone());
     runtime.on_thread_unpark(move || awake.woke_at.store(ticks::now(), Ordering::Relaxed));
     runtime.on_thread_park(move || {
