@@ -38,7 +38,7 @@ struct Talk;
 impl Talk {
     fn begin() -> Option<Talk> {
         let more = |talks| (talks < MOST).then_some(talks + 1);
-        TALKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then_some(Talk)
+        TALKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then(|| Talk)
     }
 }
 
@@ -336,3 +336,17 @@ pub const COMMANDS: &[Command] = &[Command::new("migrate", migrate, -6, FLAGS, G
         "host port <key | \"\"> destination-db timeout [COPY] [REPLACE] [AUTH auth | AUTH2 username password] [KEYS keys [keys ...]]",
         "O(N) where N is the size of the values",
     )];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_refused_leaves_the_others_their_places() {
+        let places: Vec<_> = std::iter::from_fn(Talk::begin).collect();
+        assert_eq!(places.len(), MOST);
+        assert!((0..2 * MOST).all(|_| Talk::begin().is_none()));
+        drop(places);
+        assert!(Talk::begin().is_some());
+    }
+}
