@@ -604,3 +604,30 @@ fn keys_migrate_both_ways() {
     assert!(client.call("EXEC").items()[0].is_error());
     assert_eq!(client.call("GET a").bytes(), Some(&b"1"[..]));
 }
+
+/// A server that is silent is waited for as long as the client has said, but not beyond the client, nor this server.
+#[test]
+fn nobody_waits_for_a_silent_server_who_does_not_want_to() {
+    let mut server = Server::tarn(&[]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let mut client = server.client();
+    client.call("SET a 1");
+    let begin = || {
+        let mut moves = server.client();
+        let id = moves.call("CLIENT ID").int().unwrap();
+        let call = format!("MIGRATE 127.0.0.1 {port} a 0 3600000");
+        moves.send_raw(&encode(&call.split(' ').collect::<Vec<_>>())).unwrap();
+        (moves, silent.accept().unwrap(), id)
+    };
+    let (_moves, _peer, id) = begin();
+    // This waits for the key.
+    let mut writer = server.client();
+    writer.send_raw(&encode(&["SET", "a", "2"])).unwrap();
+    assert_eq!(client.call(&format!("CLIENT KILL ID {id}")).int(), Some(1));
+    assert_eq!(writer.read().unwrap().text(), "OK");
+    let (_moves, _peer, _) = begin();
+    assert_eq!(server.stop(), Some(0));
+    start(&mut server);
+    assert_eq!(server.client().call("GET a").bytes(), Some(&b"2"[..]));
+}

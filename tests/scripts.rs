@@ -83,6 +83,7 @@ scripts! {
     list_read
     many
     latency
+    migrate
     monitor
     protocol
     pubsub

@@ -160,6 +160,19 @@ fn bad_requests_slow_peers_and_many_of_them() {
     assert!(!server.output().contains("panicked"), "{}", server.output());
 }
 
+/// Who asks is the default user, whatever that may do.
+#[test]
+fn what_the_default_user_may_not_know_is_not_told() {
+    let (server, port) = start(&[]);
+    let mut client = server.client();
+    client.call("ACL SETUSER admin on nopass allcommands");
+    client.call("AUTH admin x");
+    for (rule, status) in [("-info", "403"), ("+info", "200"), ("-@all", "403"), ("off", "403")] {
+        assert_eq!(client.call(&format!("ACL SETUSER default {rule}")).text(), "OK");
+        assert_eq!(get(port, "/metrics", "").0, status, "{rule}");
+    }
+}
+
 /// All names in the dashboard's queries exist.
 #[test]
 fn the_dashboard_names_what_there_is() {

@@ -5,13 +5,15 @@
 //! is sent is in memory as a whole; what could not be brought back by a request is refused, as by DUMP.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
+use socket2::{Domain, Socket, Type};
 
 use crate::handler::events;
+use crate::handler::session::bits;
 use crate::handler::{Args, Begin, Command, Ctx, Error, Group, KeySpec, KeysAt, Reply, Result, flags, key};
 use crate::meter;
 use crate::rdb;
@@ -23,6 +25,8 @@ use crate::util::num::parse_i64;
 const TIMEOUT_MS: i64 = 1000;
 /// The longest line of a reply.
 const MOST_LINE: u64 = 64 << 10;
+/// Time between two looks at whether the talk is still wanted: by this server, and by the client that waits.
+const LOOK: Duration = Duration::from_millis(80);
 /// Talks at once.
 const MOST: usize = LONG.div_ceil(2);
 
@@ -34,7 +38,7 @@ struct Talk;
 impl Talk {
     fn begin() -> Option<Talk> {
         let more = |talks| (talks < MOST).then_some(talks + 1);
-        TALKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then_some(Talk)
+        TALKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then(|| Talk)
     }
 }
 
@@ -98,7 +102,8 @@ fn named(args: Args<'_>) -> (KeysAt, bool) {
     let keys = match args.get(3) {
         Some([]) => {
             let word = (6..args.len()).find(|&at| args[at].eq_ignore_ascii_case(b"keys"));
-            word.map_or(0..0, |at| at + 1..args.len())
+            // Without KEYS it is the key of no letters that goes.
+            word.map_or(3..4, |at| at + 1..args.len())
         }
         Some(_) => 3..4,
         None => 0..0,
@@ -137,7 +142,10 @@ fn migrate(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     }
     let talk = Talk::begin().ok_or(Error::err("IOERR too many MIGRATE commands talk to other servers"))?;
-    let done = ctx.txn.rest(ns, || Ok(send(&args, &options, &restores)))?;
+    let (engine, client) = (ctx.server.engine.clone(), ctx.session().client.clone());
+    let is_wanted =
+        || !engine.stopping.load(Ordering::Relaxed) && client.bits.load(Ordering::Relaxed) & bits::CLOSING == 0;
+    let done = ctx.txn.rest(ns, || Ok(send(&args, &options, &restores, &is_wanted)))?;
     drop(talk);
     let (taken, failure) = done?;
     if !options.copy {
@@ -170,8 +178,8 @@ fn push_request(words: &[&[u8]], out: &mut Vec<u8>) {
 /// Which keys the other server has taken, and what went wrong; an error if it was not reached.
 type Sent = Result<(Vec<bool>, Option<Error>)>;
 
-fn send(args: &Args<'_>, options: &Options<'_>, restores: &[(usize, Vec<u8>)]) -> Sent {
-    let socket = connect(&args[1], &args[2], options.timeout).map_err(|error| match error.kind() {
+fn send(args: &Args<'_>, options: &Options<'_>, restores: &[(usize, Vec<u8>)], is_wanted: &dyn Fn() -> bool) -> Sent {
+    let peer = connect(&args[1], &args[2], options.timeout, is_wanted).map_err(|error| match error.kind() {
         // Redis learns of it only then.
         io::ErrorKind::ConnectionRefused => Error::err("IOERR error or timeout writing to target instance"),
         _ => Error::err("IOERR error or timeout connecting to the client"),
@@ -187,8 +195,8 @@ fn send(args: &Args<'_>, options: &Options<'_>, restores: &[(usize, Vec<u8>)]) -
             replies += 1;
         }
         push_request(&[b"SELECT", options.db.to_string().as_bytes()], &mut begin);
-        let mut reader = BufReader::new(&socket);
-        let write = |bytes: &[u8]| (&socket).write_all(bytes).map_err(|error| (error, "writing"));
+        let mut reader = BufReader::new(&peer);
+        let write = |bytes: &[u8]| (&peer).write_all(bytes).map_err(|error| (error, "writing"));
         write(&begin)?;
         let mut failure = None;
         for _ in 0..replies {
@@ -214,18 +222,57 @@ fn send(args: &Args<'_>, options: &Options<'_>, restores: &[(usize, Vec<u8>)]) -
     Ok((taken, failure))
 }
 
-fn connect(host: &[u8], port: &[u8], timeout: Duration) -> io::Result<TcpStream> {
+/// The other server. It may be silent for the time of a step, and no longer than somebody wants the talk to go on.
+struct Peer<'a> {
+    socket: TcpStream,
+    timeout: Duration,
+    is_wanted: &'a dyn Fn() -> bool,
+}
+
+impl Peer<'_> {
+    fn step<R>(&self, mut attempt: impl FnMut(&TcpStream) -> io::Result<R>) -> io::Result<R> {
+        let began = Instant::now();
+        loop {
+            match attempt(&self.socket) {
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+                        && began.elapsed() < self.timeout
+                        && (self.is_wanted)() => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+impl io::Read for &Peer<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.step(|mut socket| socket.read(buf))
+    }
+}
+
+impl io::Write for &Peer<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.step(|mut socket| socket.write(buf))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn connect<'a>(host: &[u8], port: &[u8], timeout: Duration, is_wanted: &'a dyn Fn() -> bool) -> io::Result<Peer<'a>> {
     let port = parse_i64(port).and_then(|port| u16::try_from(port).ok()).ok_or(io::ErrorKind::InvalidInput)?;
     let host = std::str::from_utf8(host).map_err(|_| io::ErrorKind::InvalidInput)?;
     let (began, mut last) = (Instant::now(), io::ErrorKind::NotFound.into());
     for address in (host, port).to_socket_addrs()? {
         let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&address, left) {
+        match reach(address, left, is_wanted) {
             Ok(socket) => {
-                socket.set_read_timeout(Some(timeout))?;
-                socket.set_write_timeout(Some(timeout))?;
+                let look = Some(timeout.min(LOOK));
+                socket.set_read_timeout(look)?;
+                socket.set_write_timeout(look)?;
                 socket.set_nodelay(true)?;
-                return Ok(socket);
+                return Ok(Peer { socket, timeout, is_wanted });
             }
             Err(error) => last = error,
         }
@@ -233,8 +280,29 @@ fn connect(host: &[u8], port: &[u8], timeout: Duration) -> io::Result<TcpStream>
     Err(last)
 }
 
+fn reach(address: SocketAddr, timeout: Duration, is_wanted: &dyn Fn() -> bool) -> io::Result<TcpStream> {
+    let began = Instant::now();
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    match socket.connect_timeout(&address.into(), timeout.min(LOOK)) {
+        // It goes on by itself.
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            while socket.peer_addr().is_err() {
+                if let Some(error) = socket.take_error()? {
+                    return Err(error);
+                }
+                if began.elapsed() >= timeout || !is_wanted() {
+                    return Err(error);
+                }
+                std::thread::sleep(LOOK / 8);
+            }
+        }
+        done => done?,
+    }
+    Ok(socket.into())
+}
+
 /// Reads a reply of one line; what it says if that is an error.
-fn read_reply(from: &mut BufReader<&TcpStream>) -> io::Result<Option<Error>> {
+fn read_reply(from: &mut BufReader<&Peer<'_>>) -> io::Result<Option<Error>> {
     let mut line = Vec::new();
     from.take(MOST_LINE).read_until(b'\n', &mut line)?;
     let Some(line) = line.strip_suffix(b"\r\n") else { return Err(io::ErrorKind::UnexpectedEof.into()) };
@@ -268,3 +336,17 @@ pub const COMMANDS: &[Command] = &[Command::new("migrate", migrate, -6, FLAGS, G
         "host port <key | \"\"> destination-db timeout [COPY] [REPLACE] [AUTH auth | AUTH2 username password] [KEYS keys [keys ...]]",
         "O(N) where N is the size of the values",
     )];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_refused_leaves_the_others_their_places() {
+        let places: Vec<_> = std::iter::from_fn(Talk::begin).collect();
+        assert_eq!(places.len(), MOST);
+        assert!((0..2 * MOST).all(|_| Talk::begin().is_none()));
+        drop(places);
+        assert!(Talk::begin().is_some());
+    }
+}

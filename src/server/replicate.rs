@@ -29,7 +29,7 @@ struct Turn;
 impl Turn {
     fn take() -> Option<Turn> {
         let more = |sent| (sent < MOST).then_some(sent + 1);
-        SENT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then_some(Turn)
+        SENT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then(|| Turn)
     }
 }
 
@@ -164,3 +164,17 @@ pub const COMMANDS: &[Command] = &[
         .help("3.0.0", "Tells what whoever fetches dump.rdb can read.")
         .syntax("", "O(1)"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_refused_leaves_the_others_their_places() {
+        let places: Vec<_> = std::iter::from_fn(Turn::take).collect();
+        assert_eq!(places.len(), MOST);
+        assert!((0..2 * MOST).all(|_| Turn::take().is_none()));
+        drop(places);
+        assert!(Turn::take().is_some());
+    }
+}

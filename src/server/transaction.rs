@@ -328,6 +328,24 @@ mod tests {
         assert!(session.watch.is_none() && session.multi.is_none());
     }
 
+    /// Nor does it run as the default user, which the connection would be if it had just begun.
+    #[test]
+    fn nothing_runs_for_a_user_who_is_removed_meanwhile() {
+        use crate::handler::acl::{Identity, user::User};
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
+        session.ns = server.engine.first_names().id(b"0").unwrap();
+        assert!(server.acl.put(None, User { name: (*b"u").into(), ..User::new_default(&TABLE) }));
+        session.become_user(Identity::of(server.acl.user(b"u").unwrap()));
+        queue(&mut session, "SET k v");
+        queue(&mut session, "GET k");
+        assert!(server.acl.remove(b"u"));
+        let (result, reply) = run(&server, &mut session, true);
+        assert_eq!(result, Ok(()));
+        assert_eq!(reply.matches("-NOPERM ").count(), 2, "{reply}");
+    }
+
     #[test]
     fn a_spoilt_transaction_is_discarded() {
         let dir = tempfile::tempdir().unwrap();

@@ -7,6 +7,8 @@
 //! | `Origin` | if any, `http://` and what `Host` says |
 //! | `Sec-Fetch-Site` | if any, `same-origin`, or `none` |
 //! | `Authorization` | `Basic` with `default` and its password, if it has one |
+//!
+//! Whoever asks is the default user: where that may not call INFO, nobody is told anything.
 
 use std::net::IpAddr;
 
@@ -15,13 +17,19 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::http::{Request, Response};
 use crate::handler::Server;
-use crate::handler::acl::user::DEFAULT;
+use crate::handler::acl::user::{DEFAULT, User};
 
 /// Whether a request is answered.
 pub(super) fn check(server: &Server, request: &Request) -> Result<(), Response> {
     let settings = server.config.settings();
     if !is_from_here(request, &settings.metrics_hosts) {
         return Err(Response::text(403, "Forbidden", "this name or origin is not among metrics-hosts\n"));
+    }
+    let info = server.table.find(b"info").map(|(_, row)| server.table.slot_of(row));
+    let may_know =
+        |default: &User| default.selectors.iter().any(|one| info.is_some_and(|info| one.allows_command(info, None)));
+    if !server.acl.user(DEFAULT).is_some_and(|default| may_know(&default)) {
+        return Err(Response::text(403, "Forbidden", "the default user may not call INFO\n"));
     }
     let needs_password = !server.acl.is_open();
     let knows =

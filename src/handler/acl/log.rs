@@ -85,7 +85,7 @@ pub struct Log {
 /// Entries among which alike ones are looked for, and how long they are put together.
 const NEWEST: usize = 10;
 const ALIKE_MS: u64 = 60_000;
-/// Bytes of a key or a name that are kept.
+/// Bytes of a key, a name, or a connection's line that are kept.
 const MOST_BYTES: usize = 1024;
 
 impl Log {
@@ -96,6 +96,9 @@ impl Log {
         }
         if denial.user.len() > MOST_BYTES {
             denial.user = denial.user[..MOST_BYTES].into();
+        }
+        if denial.client.len() > MOST_BYTES {
+            denial.client = denial.client[..MOST_BYTES].into();
         }
         let is_alike = |entry: &Entry| {
             let old = &entry.denial;
@@ -150,9 +153,11 @@ mod tests {
     #[test]
     fn it_is_bounded() {
         let mut log = Log::default();
-        (0..100u64).for_each(|n| log.add(denial(&[n as u8; 4096]), n, 3));
+        let long = |n: u64| Denial { client: [b'c'; 4096].into(), ..denial(&[n as u8; 4096]) };
+        (0..100).for_each(|n| log.add(long(n), n, 3));
         assert_eq!(log.newest(9).len(), 3);
-        assert!(log.newest(9).all(|entry| entry.denial.object.len() == MOST_BYTES));
+        let kept = |entry: &Entry| [entry.denial.object.len(), entry.denial.client.len()];
+        assert!(log.newest(9).all(|entry| kept(entry) == [MOST_BYTES; 2]));
         log.add(denial(b"x"), 0, 0);
         assert_eq!(log.newest(9).len(), 0);
     }

@@ -196,6 +196,11 @@ impl Identity {
         Identity { user, authenticated, seen_in: 0, free_in: 0 }
     }
 
+    /// That of who may do nothing any more.
+    fn nobody(acl: &Acl) -> Self {
+        Identity { authenticated: false, ..Identity::of(Arc::new(User::new(acl.table, DEFAULT, false))) }
+    }
+
     /// That of who has authenticated.
     pub fn of(user: Arc<User>) -> Self {
         Identity { user, authenticated: true, seen_in: 0, free_in: 0 }
@@ -232,7 +237,8 @@ impl Session {
         match known {
             Some(user) => self.identity.user = user,
             None => {
-                self.become_user(Identity { authenticated: false, ..Identity::new(&server.acl) });
+                // Whatever of its is still under way may not go on as the default user, who may do everything, perhaps.
+                self.become_user(Identity::nobody(&server.acl));
                 self.after = After::Close;
             }
         }

@@ -128,7 +128,7 @@ impl Selector {
     }
 
     /// Whether a command is allowed with its first argument.
-    pub(super) fn allows_command(&self, slot: Slot, first_arg: Option<&[u8]>) -> bool {
+    pub fn allows_command(&self, slot: Slot, first_arg: Option<&[u8]>) -> bool {
         let with = |arg: &[u8]| {
             let args = self.first_args.get(&slot);
             args.is_some_and(|args| args.iter().any(|known| known.eq_ignore_ascii_case(arg)))
