@@ -154,6 +154,7 @@ fn another_number_of_shards_holds_the_same() {
                 client.call("RPUSH fresh c");
                 server.restart_after_kill();
                 let mut client = server.client();
+                client.call("SELECT users");
                 assert_eq!(client.call("LRANGE fresh 0 -1").items().len(), 3);
                 client.call("DEL fresh");
                 assert_eq!(seen(&mut client), all);
@@ -190,6 +191,22 @@ fn an_interrupted_reshard_leaves_the_data() {
     }
     on(&dir, |server| assert_eq!(seen(&mut server.client()), all));
     assert!(!folder.path().join("data.resharding").exists());
+}
+
+/// A link stays one, and what users keep beside the data is where they look for it.
+#[test]
+fn what_is_no_data_stays_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let ((dir, _), link) = (made(&disk, false), folder.path().join("link"));
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    fs::write(dir.join("users.acl"), "user default on nopass ~* &* +@all\n").unwrap();
+    fs::create_dir_all(dir.join("backups/one")).unwrap();
+    done(&["reshard", link.to_str().unwrap(), "--shards", "2"]);
+    assert_eq!(fs::read_link(&link).unwrap(), dir);
+    assert!(dir.join("users.acl").is_file() && dir.join("backups/one").is_dir());
+    on(&dir, |server| assert_eq!(server.client().call("GET late").text(), "1"));
 }
 
 /// The moment between the two renamings.

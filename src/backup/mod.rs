@@ -3,7 +3,7 @@
 //! | name in `backup-dir` | is |
 //! |---|---|
 //! | `NAME/` | a backup: `SUPERBLOCK`, `CHECKPOINT`, `log/`, `store/` as in a data directory, and `MANIFEST` |
-//! | `.NAME.new/` | one that is being made, or was when the server ended; the next of that name removes it |
+//! | `.NAME.new/` | one that is being made, or was when the server ended; it is listed, and the next of that name, or who deletes it, removes it |
 //! | `.NAME.old/` | one that is being deleted |
 //!
 //! `MANIFEST` is text: a line that says what it is, then name, time and last LSN, then of each file its size in bytes, its XXH3-128
@@ -23,7 +23,8 @@ use xxhash_rust::xxh3::xxh3_64;
 pub use copy::{link_or_copy, write_synced};
 
 use crate::store::files::checksum;
-use crate::store::superblock::sync_dir;
+use crate::store::superblock::{self, sync_dir};
+use crate::store::{CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER};
 
 /// Name of the file that says that a backup is whole.
 pub const MANIFEST_FILE: &str = "MANIFEST";
@@ -45,6 +46,12 @@ pub enum BackupError {
     /// There is none of that name.
     #[error("no such backup")]
     Unknown,
+    /// A folder that was never made as one.
+    #[error("{0} holds what is in no backup: it is not removed")]
+    Foreign(PathBuf),
+    /// It is being made, or was when its server ended.
+    #[error("it was not finished")]
+    Unfinished,
     /// The disk refuses.
     #[error("{path}: {source}")]
     Io {
@@ -197,24 +204,49 @@ pub fn list(backup_dir: &Path) -> Result<Vec<Found>> {
     let mut all = Vec::new();
     for entry in entries {
         let path = entry.map_err(BackupError::io(backup_dir))?.path();
-        let name = path.file_name().and_then(|name| valid_name(name.as_encoded_bytes()).ok());
-        if let Some(name) = name.filter(|_| path.is_dir()) {
-            all.push(Found { name: name.to_owned(), manifest: Manifest::load(&path) });
-        }
+        let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_dir()) else { continue };
+        let unfinished = name.strip_prefix('.').and_then(|name| name.strip_suffix(".new"));
+        let Ok(valid) = valid_name(unfinished.unwrap_or(name).as_bytes()) else { continue };
+        let manifest = if unfinished.is_some() { Err(BackupError::Unfinished) } else { Manifest::load(&path) };
+        all.push(Found { name: valid.to_owned(), manifest });
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(all)
 }
 
-/// Removes a backup. From the first moment on it is none any more.
+/// What is in a backup, and nothing else.
+const PARTS: [&str; 5] = [MANIFEST_FILE, superblock::FILE_NAME, CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER];
+
+/// Whether a folder is a backup, or what is left of one: its neighbours may be anything, a data directory too.
+fn is_backup(folder: &Path) -> Result<bool> {
+    if folder.join(MANIFEST_FILE).is_file() {
+        return Ok(true);
+    }
+    for entry in fs::read_dir(folder).map_err(BackupError::io(folder))? {
+        let name = entry.map_err(BackupError::io(folder))?.file_name();
+        if !PARTS.iter().any(|part| name == *part) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Removes a backup, and what is left of an unfinished one of its name, which nobody may be making. From the first moment on it
+/// is none any more.
 ///
 /// # Errors
 /// There is none, or the disk refuses.
 pub fn delete(backup_dir: &Path, name: &str) -> Result {
     let (folder, old) = (backup_dir.join(name), backup_dir.join(format!(".{name}.old")));
+    let new = new_folder(backup_dir, name);
+    let is_unfinished = new.is_dir();
     if !folder.is_dir() {
-        return Err(BackupError::Unknown);
+        return if is_unfinished { remove(&new) } else { Err(BackupError::Unknown) };
     }
+    if !is_backup(&folder)? {
+        return Err(BackupError::Foreign(folder));
+    }
+    remove(&new)?;
     remove(&old)?;
     fs::rename(&folder, &old).map_err(BackupError::io(&folder))?;
     sync_dir(backup_dir).map_err(|error| BackupError::Engine(error.to_string()))?;
@@ -302,11 +334,28 @@ mod tests {
         fs::write(dir.path().join("whole/MANIFEST"), sample().encode()).unwrap();
         let found = list(dir.path()).unwrap();
         let names: Vec<_> = found.iter().map(|found| (&found.name[..], found.manifest.is_ok())).collect();
-        assert_eq!(names, [("bare", false), ("whole", true)]);
+        assert_eq!(names, [("bare", false), ("whole", false), ("whole", true)]);
         for name in ["bare", "whole"] {
             delete(dir.path(), name).unwrap();
         }
         assert!(matches!(delete(dir.path(), "whole"), Err(BackupError::Unknown)));
         assert!(list(dir.path()).unwrap().is_empty());
+        fs::create_dir(dir.path().join(".left.new")).unwrap();
+        delete(dir.path(), "left").unwrap();
+        assert!(list(dir.path()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_backup_is_not_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["data/SUPERBLOCK", "data/LOCK", "log/1.log", "other/file"] {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        for name in ["data", "log", "other"] {
+            assert!(matches!(delete(dir.path(), name), Err(BackupError::Foreign(_))), "{name}");
+            assert!(dir.path().join(name).is_dir());
+        }
     }
 }

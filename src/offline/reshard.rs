@@ -6,6 +6,7 @@
 //! | `DIR.resharding`: living records, each in the partition of its key; times, counts and names anew | DIR, and what the next call removes |
 //! | a log that goes on above all LSNs there were, a checkpoint that says so, `tarn check` of all of it | the same |
 //! | DIR becomes `DIR.before-reshard`, the new directory DIR | one of both names is DIR, or the next call makes it so |
+//! | what is in the old one and no part of the data moves to DIR | some of it in the old one |
 //!
 //! The hash key stays, so that the keys of a partition go to neighbours: each piece that is ingested is large. Dead versions and
 //! databases, and what is queued of them, stay behind.
@@ -58,10 +59,13 @@ fn beside(dir: &Path, what: &str) -> Result<PathBuf, Failure> {
 }
 
 fn reshard(dir: &Path, shards: u16) -> Result<String, Failure> {
+    // What a symbolic link names is replaced where it is, and the link stays.
+    let dir = &fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let (new, old) = (beside(dir, "resharding")?, beside(dir, "before-reshard")?);
     if !dir.exists() && old.exists() && new.join(store::CHECKPOINT_FILE).exists() {
         // The last one ended between two renamings.
         fs::rename(&new, dir)?;
+        move_others(&old, dir)?;
         return Ok(format!("{} was whole already; the old directory is {}", dir.display(), old.display()));
     }
     let Some(superblock) = Superblock::load(dir)? else {
@@ -87,8 +91,21 @@ fn reshard(dir: &Path, shards: u16) -> Result<String, Failure> {
         return Err(format!("{} cannot be renamed: {error}", new.display()).into());
     }
     sync_dir(folder_of(dir))?;
+    move_others(&old, dir)?;
     let (from, dir) = (superblock.shards, dir.display());
     Ok(format!("{dir}: {records} records in {shards} shards instead of {from}; the old directory is {}", old.display()))
+}
+
+/// Moves what is no part of the data, as a file of users or a folder of backups: whoever removes the old directory is to lose none.
+fn move_others(from: &Path, to: &Path) -> Result<(), Failure> {
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        if !store::OWN_NAMES.iter().any(|own| name == *own) && !to.join(&name).exists() {
+            fs::rename(from.join(&name), to.join(&name))?;
+        }
+    }
+    sync_dir(to)?;
+    Ok(())
 }
 
 /// Makes the new directory; how many records went there.

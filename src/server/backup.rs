@@ -32,6 +32,9 @@ fn create(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn delete(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let folder = folder(ctx)?;
     let name = backup::valid_name(&args[2]).map_err(|error| refused(&error))?;
+    if ctx.server.engine.backups.running().is_some_and(|running| running.name == name) {
+        return Err(Error::err("ERR that backup is being made"));
+    }
     backup::delete(&folder, name).map_err(|error| refused(&error))?;
     out.ok();
     Ok(())
@@ -48,7 +51,16 @@ struct Line {
 }
 
 fn list(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    let found = backup::list(&folder(ctx)?).map_err(|error| refused(&error))?;
+    let folder = folder(ctx)?;
+    // First: one that ends meanwhile is found whole.
+    let mut running = ctx.server.engine.backups.running();
+    let mut found = backup::list(&folder).map_err(|error| refused(&error))?;
+    if let Some(one) = &running {
+        found.retain(|found| found.name != one.name || found.manifest.is_ok());
+        if found.iter().any(|found| found.name == one.name) {
+            running = None;
+        }
+    }
     let line = |found: backup::Found| match found.manifest {
         Ok(manifest) => Line {
             name: found.name,
@@ -69,7 +81,7 @@ fn list(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     };
     let mut lines: Vec<Line> = found.into_iter().map(line).collect();
     let backups = &ctx.server.engine.backups;
-    lines.extend(backups.running().map(|running| Line {
+    lines.extend(running.map(|running| Line {
         name: running.name,
         status: "running".to_owned(),
         time_s: running.began_ms / 1000,

@@ -83,6 +83,20 @@ pub const STAGE_FOLDER: &str = "backup.tmp";
 /// File in the data directory that says what log and store must hold.
 pub const CHECKPOINT_FILE: &str = "CHECKPOINT";
 
+/// All names in a data directory that are Tarn's own: the data, and what is only there while something is done with it.
+pub const OWN_NAMES: [&str; 10] = [
+    superblock::FILE_NAME,
+    CHECKPOINT_FILE,
+    LOG_FOLDER,
+    STORE_FOLDER,
+    NEW_STORE_FOLDER,
+    lock::FILE_NAME,
+    SHADOW_FOLDER,
+    STAGE_FOLDER,
+    staged::BEING_MADE,
+    staged::MADE,
+];
+
 /// How often, ten times a second, a reopening tries to get the database while ranges of it are still being read, or fjall's
 /// threads have not ended.
 const REOPEN_TRIES: usize = 50;

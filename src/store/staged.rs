@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use super::error::{Result, StoreError};
 use super::{CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER, superblock};
 
-const BEING_MADE: &str = "import.new";
-const MADE: &str = "import.done";
+pub(super) const BEING_MADE: &str = "import.new";
+pub(super) const MADE: &str = "import.done";
 
 /// What a data directory consists of.
 const PARTS: [&str; 4] = [CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER, superblock::FILE_NAME];

@@ -106,6 +106,8 @@ impl Engine {
         if backup_dir.join(&name).exists() {
             return Err(BackupError::Exists);
         }
+        // Before the look whether the server goes down: what it does not wait for then is not begun.
+        let mut threads = self.threads.lock();
         let mut running = self.backups.running.lock();
         if let Some(other) = &*running {
             return Err(BackupError::Engine(format!("backup {} is being made", other.name)));
@@ -117,7 +119,6 @@ impl Engine {
         drop(running);
         let (engine, backup_dir) = (self.clone(), backup_dir.to_owned());
         let thread = spawn("backup".to_owned(), self.options.nice, move || engine.make_backup(&backup_dir, &name));
-        let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
         Ok(())
@@ -128,7 +129,9 @@ impl Engine {
         let made = self.make_backup_in(backup_dir, name);
         if let Err(error) = &made {
             tracing::error!(name, %error, "the backup failed");
+            // What is left of it would keep tables on the disk that are replaced.
             let _ = backup::remove(&backup::new_folder(backup_dir, name));
+            let _ = backup::remove(&self.stage_folder());
         }
         let failure = made.err().map(|error| error.to_string());
         let ended = Ended { name: name.to_owned(), ended_ms: time::now_ms(), failure };
@@ -158,6 +161,11 @@ impl Engine {
         sync_dir(backup_dir).map_err(|error| BackupError::Engine(error.to_string()))?;
         tracing::info!(name, last_lsn, bytes = manifest.size_bytes(), "backup made");
         Ok(())
+    }
+
+    /// Where tables are linked before they are copied to another file system.
+    fn stage_folder(&self) -> PathBuf {
+        self.options.dir.join(STAGE_FOLDER)
     }
 
     /// Everything as of one LSN. Only flushes wait.
@@ -237,7 +245,7 @@ impl Making<'_> {
             fs::remove_file(&trial).map_err(BackupError::io(&trial))?;
             return Ok(None);
         }
-        let stage = self.engine.options.dir.join(STAGE_FOLDER);
+        let stage = self.engine.stage_folder();
         backup::remove(&stage)?;
         for table in tables {
             let name = self.below_store(table);

@@ -196,7 +196,9 @@ impl Engine {
         }
         self.readers.end(READERS);
         self.long.end();
-        for thread in self.threads.lock().drain(..) {
+        // One of them may be about to begin a backup, which needs the lock.
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a thread of the engine panicked");
             }
