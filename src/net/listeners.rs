@@ -77,10 +77,12 @@ impl Listeners {
         let listeners = Arc::new(Listeners { workers, runtime, handshakes, open });
         listeners.open_missing(server, &places(&settings)?, &settings)?;
         server.port.store(u32::from(settings.port), Ordering::Relaxed);
-        let (again, weak) = (listeners.clone(), Arc::downgrade(server));
-        _ = server
-            .listen_anew
-            .set(Box::new(move |settings| weak.upgrade().map_or(Ok(()), |server| again.change(&server, settings))));
+        // Neither is kept by it: the workers end when nobody can bring them connections any more.
+        let (again, weak) = (Arc::downgrade(&listeners), Arc::downgrade(server));
+        _ = server.listen_anew.set(Box::new(move |settings| match (again.upgrade(), weak.upgrade()) {
+            (Some(again), Some(server)) => again.change(&server, settings),
+            _ => Ok(()),
+        }));
         Ok(listeners)
     }
 
