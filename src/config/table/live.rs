@@ -87,7 +87,7 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("metrics-port", Int(0, 65535), "0",
                 "TCP port of metrics in Prometheus's form (`/metrics`) and of the status page (`/`), over HTTP; 0 is none. \
-                The default user's password is asked for, if it has one.").at_start(),
+                The default user's password is asked for, if it has one; where that user may not call INFO, nothing is told.").at_start(),
             live("metrics-bind", Words(bind), "127.0.0.1 -::1", "Addresses to listen on for these.").at_start(),
             live("metrics-hosts", Words(host_names), "",
                 "Names of this host under which they may be asked for, besides `localhost` and addresses."),
