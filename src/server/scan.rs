@@ -53,6 +53,11 @@ fn home(router: &Router, pattern: &[u8]) -> Option<ShardId> {
     if glob::is_literal(pattern) { Some(router.shard_of(&prefix)) } else { router.shard_of_prefix(&prefix) }
 }
 
+/// Whether all these are under lease.
+fn holds(ctx: &Ctx, mut shards: Range<ShardId>) -> bool {
+    shards.all(|shard| ctx.txn.lease.binary_search_by_key(&shard, |core| core.shard).is_ok())
+}
+
 /// A call's way through the shards.
 struct Walker<'a> {
     server: &'a Server,
@@ -102,6 +107,10 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let many = options.count > IN_PLACE.get();
     if !ctx.txn.may_block() && (many || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
+    }
+    if many && ctx.scripted && !holds(ctx, shards_of(&options, ctx.txn.router)) {
+        // The lease was asked for as if this were to go in steps.
+        return Err(Error::Undeclared);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
     let mut walker = Walker::new(ctx, &prefix, many && ctx.may_wait());
@@ -180,7 +189,7 @@ fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::matching(&args[1]);
     let (ns, shards) = (ctx.ns(), shards_of(&options, ctx.txn.router));
     ctx.txn.saw_all();
-    let whole = shards.clone().all(|shard| ctx.txn.lease.binary_search_by_key(&shard, |core| core.shard).is_ok());
+    let whole = holds(ctx, shards.clone());
     let little = whole && ctx.txn.lease.iter().map(|core| cost(core, ns)).sum::<usize>() <= IN_PLACE.get();
     if !ctx.txn.may_block() && (!little || ctx.txn.lease.iter().any(|core| must_wait(core))) {
         return Err(Error::Cold);
@@ -350,15 +359,16 @@ mod tests {
 
     /// What a command replies under the lease that it asks for, its bulks alone, and the shards that it gives back.
     fn run(server: &Server, session: &mut Session, line: &str, may_block: bool) -> (Result, Vec<String>, usize) {
-        run_and_need(server, session, line, may_block).0
+        run_and_need(server, session, line, may_block, false).0
     }
 
-    /// The same, and what the reply must wait for.
+    /// The same, by a script or not, and what the reply must wait for.
     fn run_and_need(
         server: &Server,
         session: &mut Session,
         line: &str,
         may_block: bool,
+        scripted: bool,
     ) -> ((Result, Vec<String>, usize), Lsn) {
         let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
         let command = server.table.find(&args.as_args()[0]).unwrap().1;
@@ -368,6 +378,7 @@ mod tests {
         let txn = Txn::new(lease, &server.engine.router, &mut set, 1, may_block);
         let mut effects = Effects::default();
         let mut ctx = Ctx::new(txn, session, &mut effects, server);
+        ctx.scripted = scripted;
         let mut out = Reply::new(2);
         let result = (command.run)(&mut ctx, args.as_args(), &mut out);
         let text = String::from_utf8_lossy(out.as_slice()).into_owned();
@@ -421,6 +432,15 @@ mod tests {
         }
     }
 
+    /// A page that ends with the first shard would be an answer, but not the one that the script gets with other keys.
+    #[test]
+    fn a_scan_of_many_by_a_script_needs_all_shards() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, mut session) = server(dir.path());
+        let ((result, page, _), _) = run_and_need(&server, &mut session, "SCAN 0 COUNT 100000", true, true);
+        assert_eq!((result, page), (Err(Error::Undeclared), Vec::new()));
+    }
+
     /// What the reply tells of each shard is not to be told before the log holds it.
     #[test]
     fn rule_5_what_goes_in_steps_waits_for_every_shard_it_comes_through() {
@@ -432,7 +452,7 @@ mod tests {
             let key = names.find(|key| engine.router.shard_of(key) == shard).unwrap();
             for line in ["KEYS *", "SCAN 0 COUNT 1000000"] {
                 engine.transact(&[shard], 1, |txn| txn.put_string(ns, &key, b"v", 0)).unwrap();
-                let ((result, _, leased), need) = run_and_need(&server, &mut session, line, true);
+                let ((result, _, leased), need) = run_and_need(&server, &mut session, line, true, false);
                 assert_eq!((result, leased), (Ok(()), 0));
                 assert_eq!(need, engine.log.last(), "{line}, written in shard {shard}");
             }
