@@ -153,7 +153,8 @@ fn content(server: &Server, db: u32) -> Vec<(Vec<u8>, i64, Value)> {
         let times = if names.is_empty() { Vec::new() } else { ask("PEXPIRETIME") };
         let dumps = if names.is_empty() { Vec::new() } else { ask("DUMP") };
         for ((key, time), dump) in names.iter().zip(times).zip(dumps) {
-            let value = decode(dump.bytes().unwrap(), 0).unwrap();
+            let Some(dump) = dump.bytes() else { continue }; // expired since
+            let value = decode(dump, 0).unwrap();
             all.push((key.clone(), time.int().unwrap(), normal(value)));
         }
         if cursor == b"0" {
