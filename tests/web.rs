@@ -269,7 +269,8 @@ fn slow_commands_are_told_of_in_part() {
     let allowed = |text: &str| (!text.contains("\"slow\":null"), !text.contains("\"clients\":null"));
     client.call("ACL SETUSER admin on nopass allcommands");
     client.call("AUTH admin x");
-    for (rule, expected) in [("-slowlog", (false, true)), ("-client|list", (false, false)), ("+slowlog", (true, false))] {
+    for (rule, expected) in [("-slowlog", (false, true)), ("-client|list", (false, false)), ("+slowlog", (true, false))]
+    {
         assert_eq!(client.call(&format!("ACL SETUSER default {rule}")).text(), "OK");
         assert_eq!(allowed(&get(port, "/status.json", "").1), expected, "{rule}");
     }
