@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn files_of_redis_are_noticed_before_there_is_data() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         assert!(left_over(dir.path()).is_none());
         std::fs::write(dir.path().join("dump.rdb"), "").unwrap();
         assert!(left_over(dir.path()).unwrap().contains("dump.rdb"));

@@ -111,6 +111,8 @@ pub struct Settings {
     pub maxdisk: u64,
     /// Bytes that stay free on the file system.
     pub disk_reserve: u64,
+    /// Milliseconds of steps.
+    pub script_hold_limit: u64,
     /// Directory of backups, absolute.
     pub backup_dir: Option<PathBuf>,
     /// Shards, a power of two; 0 for automatic.
@@ -375,6 +377,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             dir: self.path("dir").unwrap_or_default(),
             maxdisk: self.num("maxdisk"),
             disk_reserve: self.num("disk-reserve"),
+            script_hold_limit: self.num("script-hold-limit"),
             backup_dir: self.path("backup-dir"),
             shards: self.num("shards"),
             appendfsync: self.appendfsync(),

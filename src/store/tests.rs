@@ -5,8 +5,9 @@
 use super::*;
 use crate::codec::key::{self, DiskKey, ExpiryKind, decode_key, element_range, tag_range};
 use crate::codec::{Extra, Kind, Meta, NsId, element};
+use crate::util::scratch::tempdir;
 use std::cell::Cell;
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 
 fn options() -> StoreOptions {
     StoreOptions { shards: Some(2), cache_bytes: 1 << 20, nice: None, ..StoreOptions::default() }

@@ -175,6 +175,14 @@ pub(super) const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        title: "Scripts",
+        rows: &[
+            live("script-hold-limit", Int(1, 60_000), "80",
+                "Milliseconds, as steps count, that a script may keep the shards of its keys once it has written; one that needs \
+                more is taken back."),
+        ],
+    },
+    Section {
         title: "Events",
         rows: &[
             live("notify-keyspace-events", Classes, "",

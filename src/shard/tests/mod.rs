@@ -5,6 +5,7 @@
 //! | `world` | an engine, the model that it must equal, what crashes of both kinds do to them |
 //! | `step` | a flush in slices, with other work between them |
 //! | `audit` | what fjall may hold when nothing is left to be done |
+//! | `backup` | a backup while the store becomes another one |
 //! | `model` | random rounds; failures found stay as seeds |
 //! | `fields` | the sweep of fields of hashes |
 //! | `flusher` | what has the flusher's thread flush |
@@ -21,6 +22,7 @@
 
 mod actor;
 mod audit;
+mod backup;
 mod big;
 mod blind;
 mod evict;
