@@ -10,6 +10,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use common::resp::{Client, Value as Reply, encode};
 use common::rng::Rng;
@@ -22,6 +23,9 @@ fn keys() -> u64 {
     std::env::var("TARN_MIGRATE_KEYS").map_or(300, |keys| keys.parse().unwrap())
 }
 
+/// Commands that are sent before their replies are read.
+const AT_ONCE: usize = 500;
+
 /// Commands on their way to a server, many at once.
 struct Pipe {
     client: Client,
@@ -31,13 +35,16 @@ struct Pipe {
 
 impl Pipe {
     fn new(server: &Server) -> Pipe {
-        Pipe { client: server.client(), out: Vec::new(), sent: 0 }
+        let mut client = server.client();
+        // SAVE of a million keys takes its time.
+        client.set_timeout(Duration::from_secs(600));
+        Pipe { client, out: Vec::new(), sent: 0 }
     }
 
     fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) {
         self.out.extend(encode(args));
         self.sent += 1;
-        if self.sent == 500 {
+        if self.sent == AT_ONCE {
             self.replies();
         }
     }
@@ -136,35 +143,68 @@ fn fill_big(pipe: &mut Pipe) {
     pipe.call("XREADGROUP GROUP g c COUNT 2000 STREAMS big:stream >");
 }
 
-/// Everything that a server has in a database, in an order that only content decides.
-fn content(server: &Server, db: u32) -> Vec<(Vec<u8>, i64, Value)> {
-    let mut pipe = Pipe::new(server);
+/// A key with its time and value.
+type Entry = (Vec<u8>, i64, Value);
+
+/// The names of all keys in a database, in order.
+fn names(pipe: &mut Pipe, db: u32) -> Vec<Vec<u8>> {
     pipe.call(&format!("SELECT {db}"));
     pipe.replies();
     let (mut cursor, mut all) = (b"0".to_vec(), Vec::new());
     loop {
-        let reply = pipe.client.try_call(&[&b"SCAN"[..], &cursor, b"COUNT", b"200"]).unwrap();
+        let reply = pipe.client.try_call(&[&b"SCAN"[..], &cursor, b"COUNT", b"1000"]).unwrap();
         cursor = reply.items()[0].bytes().unwrap().to_vec();
-        let names: Vec<_> = reply.items()[1].items().iter().map(|key| key.bytes().unwrap().to_vec()).collect();
-        let mut ask = |command: &str| {
-            names.iter().for_each(|key| pipe.send(&[command.as_bytes(), key]));
-            pipe.replies()
-        };
-        let times = if names.is_empty() { Vec::new() } else { ask("PEXPIRETIME") };
-        let dumps = if names.is_empty() { Vec::new() } else { ask("DUMP") };
-        for ((key, time), dump) in names.iter().zip(times).zip(dumps) {
-            let Some(dump) = dump.bytes() else { continue }; // expired since
-            let value = decode(dump, 0).unwrap();
-            all.push((key.clone(), time.int().unwrap(), normal(value)));
-        }
+        all.extend(reply.items()[1].items().iter().map(|key| key.bytes().unwrap().to_vec()));
         if cursor == b"0" {
             break;
         }
     }
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all.dedup_by(|a, b| a.0 == b.0);
+    all.sort();
+    all.dedup();
     all
 }
+
+/// What these keys hold, in an order that only content decides.
+fn entries(pipe: &mut Pipe, names: &[Vec<u8>]) -> Vec<Entry> {
+    let mut ask = |command: &str| -> Vec<_> {
+        let ask = |some: &[Vec<u8>]| {
+            some.iter().for_each(|key| pipe.send(&[command.as_bytes(), key]));
+            pipe.replies()
+        };
+        names.chunks(AT_ONCE - 1).flat_map(ask).collect()
+    };
+    let (times, dumps) = (ask("PEXPIRETIME"), ask("DUMP"));
+    let of = |((key, time), dump): ((&Vec<u8>, Reply), Reply)| {
+        // It may have expired since.
+        Some((key.clone(), time.int()?, normal(decode(dump.bytes()?, 0).unwrap())))
+    };
+    names.iter().zip(times).zip(dumps).filter_map(of).collect()
+}
+
+/// Everything that a server has in a database.
+fn content(server: &Server, db: u32) -> Vec<Entry> {
+    let mut pipe = Pipe::new(server);
+    let names = names(&mut pipe, db);
+    entries(&mut pipe, &names)
+}
+
+/// Two servers have the same in a database, but for what `forget` removes. However much it is, little is held at a time.
+fn assert_same_content(one: &Server, other: &Server, db: u32, what: &str, forget: impl Fn(&mut Value)) {
+    let (mut one, mut other) = (Pipe::new(one), Pipe::new(other));
+    let all = names(&mut one, db);
+    let others = names(&mut other, db);
+    assert!(all == others, "{what}: {} keys and {}", all.len(), others.len());
+    for some in all.chunks(AT_ONCE - 1) {
+        let [one, other] = [&mut one, &mut other].map(|pipe| {
+            let mut entries = entries(pipe, some);
+            entries.iter_mut().for_each(|(_, _, value)| forget(value));
+            entries
+        });
+        assert_same(&one, &other, what);
+    }
+}
+
+fn forget_nothing(_: &mut Value) {}
 
 /// A value with its elements in order.
 fn normal(mut value: Value) -> Value {
@@ -186,7 +226,7 @@ fn normal(mut value: Value) -> Value {
     value
 }
 
-fn assert_same(one: &[(Vec<u8>, i64, Value)], other: &[(Vec<u8>, i64, Value)], what: &str) {
+fn assert_same(one: &[Entry], other: &[Entry], what: &str) {
     for (one, other) in one.iter().zip(other) {
         let short = |value| format!("{value:?}").chars().take(300).collect::<String>();
         assert!(one == other, "{what}: {} differs: {} and {}", one.0.escape_ascii(), short(one), short(other));
@@ -243,17 +283,17 @@ fn what_real_servers_save_is_imported() {
         assert!(report.contains("1 libraries of functions"), "{report}");
         start(&mut tarn);
         for db in [0, 3] {
-            assert_same(&content(&server, db), &content(&tarn, db), kind.title());
+            assert_same_content(&server, &tarn, db, kind.title(), forget_nothing);
         }
         let mut client = tarn.client();
         assert_eq!(client.call("FCALL f 0").int(), Some(1));
-        assert_eq!(client.call("DBSIZE").int(), Some(content(&tarn, 0).len() as i64));
+        assert_eq!(client.call("DBSIZE").int(), Some(names(&mut Pipe::new(&tarn), 0).len() as i64));
         // What only the log holds is exported, too.
         tarn.kill9();
         let Some((again, told)) = exported(&dir, kind) else { continue };
         assert!(!told.contains("left out"), "{told}");
         for db in [0, 3] {
-            assert_same(&content(&server, db), &content(&again, db), kind.title());
+            assert_same_content(&server, &again, db, kind.title(), forget_nothing);
         }
         assert_eq!(again.client().call("FCALL f 0").int(), Some(1));
     }
@@ -315,13 +355,13 @@ fn what_real_servers_append_is_imported() {
             let args = ["--appendonly", "yes", "--save", "", "--aof-use-rdb-preamble", preamble];
             let Some(server) = real(kind, &args) else { continue };
             let mut pipe = Pipe::new(&server);
-            fill(&mut pipe, kind, 100);
+            fill(&mut pipe, kind, keys());
             pipe.call("BGREWRITEAOF");
             pipe.replies();
             while server.client().info("persistence", "aof_rewrite_in_progress") != 0
                 || server.client().info("persistence", "aof_rewrite_scheduled") != 0
             {
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(20));
             }
             for command in ["SET late 1", "MULTI", "INCR late", "SELECT 3", "SET x y", "EXEC", "EXPIRE x 100000"] {
                 pipe.call(command);
@@ -332,25 +372,21 @@ fn what_real_servers_append_is_imported() {
             assert_imported(&import(&[&appended], &dir, &[]));
             start(&mut tarn);
             for db in [0, 3] {
-                let [from, to] = [&server, &tarn].map(|server| forget_times(content(server, db)));
-                assert_same(&from, &to, kind.title());
+                assert_same_content(&server, &tarn, db, kind.title(), forget_times);
             }
         }
     }
 }
 
 /// An AOF does not say when consumers were last seen, and Redis does not claim from it what has been deleted.
-fn forget_times(mut all: Vec<(Vec<u8>, i64, Value)>) -> Vec<(Vec<u8>, i64, Value)> {
-    for (_, _, value) in &mut all {
-        if let Value::Stream(stream) = value {
-            let ids: std::collections::HashSet<_> = stream.entries.iter().map(|entry| entry.id).collect();
-            for group in &mut stream.groups {
-                group.pending.retain(|entry| ids.contains(&entry.id));
-                group.consumers.iter_mut().for_each(|consumer| (consumer.seen_ms, consumer.active_ms) = (0, 0));
-            }
+fn forget_times(value: &mut Value) {
+    if let Value::Stream(stream) = value {
+        let ids: std::collections::HashSet<_> = stream.entries.iter().map(|entry| entry.id).collect();
+        for group in &mut stream.groups {
+            group.pending.retain(|entry| ids.contains(&entry.id));
+            group.consumers.iter_mut().for_each(|consumer| (consumer.seen_ms, consumer.active_ms) = (0, 0));
         }
     }
-    all
 }
 
 /// A small file, as Redis 7.0 writes it, made by hand.

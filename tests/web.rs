@@ -192,6 +192,13 @@ fn the_dashboard_names_what_there_is() {
 /// In a browser without a window: the page is filled, with what INFO tells, and names are no markup.
 #[test]
 fn the_page_shows_what_info_tells() {
+    const FACTS: [(&str, &str); 5] = [
+        ("tarn", "tarn_memory_budget"),
+        ("tarn", "tarn_dirty_budget"),
+        ("stats", "expired_keys"),
+        ("stats", "total_error_replies"),
+        ("tarn", "tarn_flushes"),
+    ];
     if !has_program("chromium") {
         return;
     }
@@ -199,6 +206,11 @@ fn the_page_shows_what_info_tells() {
     work(&server);
     let mut named = server.client();
     named.call("CLIENT SETNAME <img/src=x/onerror=document.title=1>");
+    named.call("CONFIG SET slowlog-log-slower-than 0");
+    named.call("SET slow:<script>alert(1)</script> \"&amp;'");
+    named.call("CONFIG SET slowlog-log-slower-than -1");
+    let mut client = server.client();
+    let before = FACTS.map(|(section, fact)| client.info(section, fact));
     let profile = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
     let output = Command::new("chromium")
         .args([
@@ -220,17 +232,46 @@ fn the_page_shows_what_info_tells() {
         let tag = rest.split('>').next()?;
         tag.split_once("data-value=\"")?.1.split('"').next().map(str::to_owned)
     };
-    let mut client = server.client();
-    for (section, fact) in [
-        ("tarn", "tarn_memory_budget"),
-        ("tarn", "tarn_dirty_budget"),
-        ("stats", "expired_keys"),
-        ("stats", "total_error_replies"),
-        ("tarn", "tarn_flushes"),
-    ] {
-        assert_eq!(value(fact), Some(client.info(section, fact).to_string()), "{fact} {dom}");
+    for ((section, fact), before) in FACTS.into_iter().zip(before) {
+        // A flush may end at any time.
+        let shown = value(fact).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{fact} {dom}"));
+        assert!((before..=client.info(section, fact)).contains(&shown), "{fact}: {before}, {shown} {dom}");
     }
     assert!(dom.contains(">all is well<"), "{dom}");
     assert!(dom.contains("&lt;img/src=x/onerror=document.title=1&gt;") && !dom.contains("<img"), "{dom}");
     assert!(dom.contains("<title>Tarn</title>"), "{dom}");
+    let slow = dom.split_once("id=\"slow\"").and_then(|(_, rest)| rest.split("</table>").next()).unwrap_or_default();
+    assert!(slow.contains("SET slow:&lt;script&gt;alert(1)&lt;/script&gt; \"&amp;amp;'"), "{slow}");
+}
+
+/// As many entries of the slow log as a page needs, and as much of each as SLOWLOG GET tells; texts are texts.
+#[test]
+fn slow_commands_are_told_of_in_part() {
+    let (server, port) = start(&["--slowlog-log-slower-than", "0", "--slowlog-max-len", "1000"]);
+    let mut client = server.client();
+    client.call("CLIENT SETNAME some\\one");
+    let many: Vec<String> = (0..100).map(|n| format!("</script>{}{n}", "x".repeat(1000))).collect();
+    for _ in 0..50 {
+        let args: Vec<&str> = std::iter::once("DEL").chain(many.iter().map(String::as_str)).collect();
+        client.try_call(&args).unwrap_or_else(|e| panic!("{e:?}"));
+    }
+    client.call("SET last \u{1}\"\\<");
+    let (status, text) = get(port, "/status.json", "");
+    let slow = text.split_once("\"slow\":[").and_then(|(_, rest)| rest.split_once("],\"clients_shown_of\""));
+    let slow = slow.map(|(slow, _)| slow).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!((status.as_str(), slow.matches("{\"at_s\":").count()), ("200", 20));
+    assert!(slow.len() < 200_000 && !slow.contains('<'), "{}", slow.len());
+    assert!(slow.contains("... (70 more arguments)") && slow.contains("... (882 more bytes)"), "{slow}");
+    let last = r#""args":["SET","last","\u0001\"\\\u003c"],"addr":"127.0.0.1:"#;
+    assert!(slow.split("},{").next().is_some_and(|first| first.contains(last)), "{slow}");
+    assert!(slow.contains(r#""name":"some\\one""#), "{slow}");
+    // Who may not ask for them is not told.
+    let allowed = |text: &str| (!text.contains("\"slow\":null"), !text.contains("\"clients\":null"));
+    client.call("ACL SETUSER admin on nopass allcommands");
+    client.call("AUTH admin x");
+    for (rule, expected) in [("-slowlog", (false, true)), ("-client|list", (false, false)), ("+slowlog", (true, false))]
+    {
+        assert_eq!(client.call(&format!("ACL SETUSER default {rule}")).text(), "OK");
+        assert_eq!(allowed(&get(port, "/status.json", "").1), expected, "{rule}");
+    }
 }

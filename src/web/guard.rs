@@ -17,7 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::http::{Request, Response};
 use crate::handler::Server;
-use crate::handler::acl::user::{DEFAULT, User};
+use crate::handler::acl::user::DEFAULT;
 
 /// Whether a request is answered.
 pub(super) fn check(server: &Server, request: &Request) -> Result<(), Response> {
@@ -25,10 +25,7 @@ pub(super) fn check(server: &Server, request: &Request) -> Result<(), Response> 
     if !is_from_here(request, &settings.metrics_hosts) {
         return Err(Response::text(403, "Forbidden", "this name or origin is not among metrics-hosts\n"));
     }
-    let info = server.table.find(b"info").map(|(_, row)| server.table.slot_of(row));
-    let may_know =
-        |default: &User| default.selectors.iter().any(|one| info.is_some_and(|info| one.allows_command(info, None)));
-    if !server.acl.user(DEFAULT).is_some_and(|default| may_know(&default)) {
+    if !may_call(server, b"info", b"") {
         return Err(Response::text(403, "Forbidden", "the default user may not call INFO\n"));
     }
     let needs_password = !server.acl.is_open();
@@ -38,6 +35,13 @@ pub(super) fn check(server: &Server, request: &Request) -> Result<(), Response> 
         return Err(Response::unauthorized());
     }
     Ok(())
+}
+
+/// Whether the default user may call a command; `sub` is empty where it has no subcommands.
+pub(super) fn may_call(server: &Server, name: &[u8], sub: &[u8]) -> bool {
+    let (Some((_, row)), Some(default)) = (server.table.find(name), server.acl.user(DEFAULT)) else { return false };
+    let slot = server.table.slot_of(row.resolve(Some(sub)));
+    default.selectors.iter().any(|one| one.allows_command(slot, None))
 }
 
 /// Whether host and origin are this server's own.

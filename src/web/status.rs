@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! {"now_ms": …, "facts": {name: value}, "families": {prefix: {name: {field: value}}},
-//!  "shards": [[objects, dirty, look-ups, last commit, late ms]], "clients": [{…}], "clients_shown_of": …}
+//!  "shards": [[objects, dirty, look-ups, last commit, late ms]], "slow": [{at_s, us, args, addr, name}],
+//!  "clients": [{…}], "clients_shown_of": …}
 //! ```
+//!
+//! Whoever asks is the default user: `slow` is null where that may not call SLOWLOG GET, `clients` where it may not call CLIENT LIST.
 //!
 //! Names of clients, of databases and whatever else clients have a hand in are texts in it, and never markup.
 
@@ -11,12 +14,16 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::guard::may_call;
+use crate::handler::observe::{Entry as Slow, Kind};
 use crate::handler::session::Client;
 use crate::server::info::fact::{Entry, Value};
 use crate::server::info::{Facts, SECTIONS};
 
 /// Clients that are told of: those that have sent most commands.
 const CLIENTS: usize = 50;
+/// The latest entries of the slow log that are told of.
+const SLOW: usize = 20;
 
 /// All of it.
 pub(super) fn write(facts: &Facts<'_>) -> String {
@@ -63,13 +70,40 @@ pub(super) fn write(facts: &Facts<'_>) -> String {
         let _ =
             write!(out, "[{},{},{},{},{}]", shard.objects, shard.dirty, shard.lookups, shard.last_lsn, shard.late_ms);
     }
-    let _ = write!(out, "],\"clients_shown_of\":{},\"clients\":[", facts.clients().len());
-    for client in busiest(facts.clients()) {
-        comma(&mut out);
-        write_client(&mut out, client, facts);
-    }
-    out.push_str("]}");
+    out.push_str("],\"slow\":");
+    let slow = facts.server().observer.latest(Kind::Slow, SLOW);
+    list(&mut out, may_call(facts.server(), b"slowlog", b"get"), slow.iter(), |out, entry| write_slow(out, entry));
+    let _ = write!(out, ",\"clients_shown_of\":{},\"clients\":", facts.clients().len());
+    let clients = busiest(facts.clients());
+    list(&mut out, may_call(facts.server(), b"client", b"list"), clients.into_iter(), |out, client| {
+        write_client(out, client, facts);
+    });
+    out.push('}');
     out
+}
+
+/// A list, or null for who may not know it.
+fn list<T>(out: &mut String, may_know: bool, items: impl Iterator<Item = T>, write: impl Fn(&mut String, T)) {
+    if !may_know {
+        return out.push_str("null");
+    }
+    out.push('[');
+    for item in items {
+        comma(out);
+        write(out, item);
+    }
+    out.push(']');
+}
+
+/// A command of the slow log, with as much of its arguments as SLOWLOG GET tells.
+fn write_slow(out: &mut String, entry: &Slow) {
+    let text = |bytes: &[u8]| quoted(&String::from_utf8_lossy(bytes));
+    let _ = write!(out, "{{\"at_s\":{},\"us\":{},\"args\":[", entry.at_s, entry.value);
+    for arg in &entry.what.args {
+        comma(out);
+        out.push_str(&text(arg));
+    }
+    let _ = write!(out, "],\"addr\":{},\"name\":{}}}", quoted(&entry.what.addr), text(&entry.what.name));
 }
 
 fn busiest(clients: &[Arc<Client>]) -> Vec<&Client> {
