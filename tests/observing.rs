@@ -146,6 +146,8 @@ const RARE: &[&str] = &[
     "client_query_buffer_limit_disconnections",
     "current_save_",
     "evicted_",
+    "current_eviction_exceeded_time",
+    "total_eviction_exceeded_time",
     "expired_time_cap_reached_count",
     "lazyfree",
     "loading",

@@ -15,6 +15,7 @@
 //! | `found` | what was found wrong once beside them |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `blind` | keys that are overwritten without a look at what fjall holds of them |
+//! | `evict` | keys that go for the sake of their room |
 //! | `reads` | what is read without the lock is used only where it is true |
 //! | `rest` | commands in slices: what they hold, what others do meanwhile |
 //! | `sizes` | memory follows budgets that change |
@@ -24,6 +25,7 @@ mod audit;
 mod backup;
 mod big;
 mod blind;
+mod evict;
 mod fields;
 mod flusher;
 mod found;

@@ -103,7 +103,7 @@ fn a_compaction_for_what_is_dead_that_fails_does_not_keep_it() {
     let partition = world.engine().store.partition(0);
     assert!(world.engine().store.health().is_err(), "only an opening removes what it has written");
     partition.note_dead(1 << 30);
-    assert!(!partition.wants_compaction(), "it would fail again");
+    assert!(!partition.wants_compaction(false), "it would fail again");
     flip(&damaged);
     while !world.engine().tend_store() {
         std::thread::yield_now();
