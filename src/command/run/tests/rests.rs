@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::super::posted::Place;
 use xxhash_rust::xxh3::xxh3_64;
