@@ -95,6 +95,7 @@ fn entries_are_small_whatever_the_arguments() {
     let server = Server::tarn(&["--slowlog-log-slower-than", "0", "--commandlog-request-larger-than", "0"]);
     let mut client = server.client();
     let large = "x".repeat(1_000_000);
+    client.try_call(&["CLIENT", "SETNAME", &large]).unwrap();
     client.try_call(&["SET", "k", &large]).unwrap();
     let before = client.info("memory", "used_memory");
     let many: Vec<&str> = std::iter::once("DEL").chain(std::iter::repeat_n(&large[..1000], 1000)).collect();
@@ -106,8 +107,8 @@ fn entries_are_small_whatever_the_arguments() {
     let entries = client.call("SLOWLOG GET -1");
     assert!(entries.items().len() <= 128);
     for entry in entries.items() {
-        let args = entry.items()[3].items();
-        assert!(args.len() <= 32 && args.iter().all(|arg| arg.bytes().unwrap().len() < 160));
+        let (args, name) = (entry.items()[3].items(), entry.items()[5].bytes().unwrap());
+        assert!(name.len() < 160 && args.len() <= 32 && args.iter().all(|arg| arg.bytes().unwrap().len() < 160));
     }
 }
 
