@@ -16,13 +16,13 @@ role, port, *first = sys.argv[1:]
 broker, results = (f"redis://127.0.0.1:{port}/{database}" for database in (1, 2))
 file = os.open(os.environ["TARN_NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 app = Celery("rate", broker=broker, backend=results if role == "work" else "disabled://")
-# A task is the worker's until it has been done; one that nobody has done by then is another's.
-lost = {"visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 1}
+# What a killed server leaves is taken up soon.
+lost = {"visibility_timeout": 10, "unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 1}
 app.conf.update(
     task_acks_late=True,
     task_acks_on_failure_or_timeout=False,
     task_reject_on_worker_lost=True,
-    broker_transport_options=lost,
+    broker_transport_options=lost if "TARN_KILLED" in os.environ else {},
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     worker_hijack_root_logger=False,

@@ -245,8 +245,11 @@ impl<'a, 'e> Txn<'a, 'e> {
             // Written where it changes alone: other processors keep the line.
             let now_s = (now_ms / 1000) as u16;
             if object.state & state::REFERENCED == 0 || object.used != now_s {
-                object.state |= state::REFERENCED;
-                object.used = core.uses.after_use(object.used, now_ms, core.commands);
+                let used = core.uses.after_use(object.used, now_ms, core.commands);
+                if object.state & state::REFERENCED == 0 || object.used != used {
+                    object.state |= state::REFERENCED;
+                    object.used = used;
+                }
             }
         }
         self.hits += u64::from(count_hits);
