@@ -260,10 +260,11 @@ fn a_kill_neither_loses_nor_doubles_what_was_answered() {
     let mut server = Server::built(Kind::Tarn, &["--shards", "8"]);
     let seed = seed_from("TARN_BLOCKING_SEED");
     for round in 0..4 {
+        let answered = AtomicUsize::new(0);
         let (pushed, taken) = std::thread::scope(|scope| {
             let producers: Vec<_> = (0..2)
                 .map(|producer| {
-                    let mut client = server.client();
+                    let (mut client, answered) = (server.client(), &answered);
                     scope.spawn(move || {
                         let mut pushed = Vec::new();
                         for number in 0.. {
@@ -272,6 +273,7 @@ fn a_kill_neither_loses_nor_doubles_what_was_answered() {
                                 break;
                             }
                             pushed.push((round * 2 + producer, number));
+                            answered.fetch_add(1, Ordering::Relaxed);
                         }
                         pushed
                     })
@@ -290,6 +292,8 @@ fn a_kill_neither_loses_nor_doubles_what_was_answered() {
                 })
                 .collect();
             std::thread::sleep(std::time::Duration::from_millis(300));
+            // However busy the machine is.
+            until("200 elements are pushed", || answered.load(Ordering::Relaxed) >= 200);
             server.kill9();
             let pushed: Vec<(u64, u64)> = producers.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
             let taken: Vec<Popped> = consumers.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
@@ -315,7 +319,6 @@ fn a_kill_neither_loses_nor_doubles_what_was_answered() {
         }
         // Each consumer may have been served when the connection broke: three elements of BLMPOP, at most.
         assert!(unanswered <= 9, "seed {seed}: {unanswered} of {} are lost, {left} were left", pushed.len());
-        assert!(pushed.len() > 100, "little was done");
     }
 }
 
