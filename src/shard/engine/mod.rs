@@ -15,6 +15,7 @@ pub mod disk;
 pub mod long;
 pub mod options;
 pub mod readers;
+mod straight;
 pub mod watch;
 
 pub use options::{EngineOptions, Sizes};
