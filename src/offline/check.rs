@@ -70,7 +70,7 @@ pub(super) fn is_whole(dir: &Path) -> Result<bool, Failure> {
     Ok(whole)
 }
 
-/// Whether all is well now. Where nothing is to be repaired, the directory is left as it was.
+/// Whether all is well now. Where nothing is to be repaired, no part of the directory is made.
 fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
     let log = dir.join(store::LOG_FOLDER);
     let lacks_log = !log.exists();
