@@ -197,8 +197,9 @@ fn fill(import: &Import, staging: &Path, files: &[files::Part]) -> Result<String
         return Err(failure);
     }
     session.progress.say("everything is read, the rest is brought to disk");
-    let counted = count(&engine);
     engine.close(true)?;
+    // The last flush has looked at what was overwritten blindly.
+    let counted = count(&engine);
     let failed = engine.flush_fails();
     if failed {
         return Err(Failure("not everything could be brought to disk".to_owned()));
