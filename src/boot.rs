@@ -104,6 +104,7 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
     warnings::all(&settings).iter().for_each(|text| tracing::warn!("{text}"));
     let engine = Engine::open(io, budget.engine_options(&settings))?;
     engine.disk.limit(settings.maxdisk, settings.disk_reserve);
+    crate::server::config::evict_by(&engine, &settings);
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
     crate::server::acl::file::load_at_start(&server)?;
     _ = server.engine.make_library.set(crate::server::script::library::stored);

@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_file_comes_first() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::util::scratch::tempdir().unwrap();
         let file = folder.path().join("a.conf");
         std::fs::write(&file, "port 7000\ntimeout 3\n").unwrap();
         let path = file.to_str().unwrap();

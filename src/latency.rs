@@ -7,6 +7,8 @@
 //! | `aof-write` | a write of the log |
 //! | `aof-fsync-always`, `log-sync` | a sync of the log, before replies leave or beside them |
 //! | `expire-cycle` | a sweep of a shard's expired keys |
+//! | `eviction-cycle` | what a turn of a shard's timer spends on eviction |
+//! | `eviction-del` | the removal of some keys within it |
 //! | `flush` | a flush |
 //! | `log-wait` | replies waited for the log |
 //! | `flush-wait` | a writer waited, as too much is dirty |
@@ -37,6 +39,8 @@ pub enum Event {
     AofFsyncAlways,
     LogSync,
     ExpireCycle,
+    EvictionCycle,
+    EvictionDel,
     Flush,
     LogWait,
     FlushWait,
@@ -53,6 +57,8 @@ const NAMES: [&str; EVENTS] = [
     "aof-fsync-always",
     "log-sync",
     "expire-cycle",
+    "eviction-cycle",
+    "eviction-del",
     "flush",
     "log-wait",
     "flush-wait",

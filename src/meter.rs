@@ -171,6 +171,8 @@ impl Allowance {
 /// The thread's state. Plain numbers, so that reaching them costs an address.
 struct State {
     left: Cell<i64>,
+    /// What `left` was raised by so far, whatever the command.
+    refilled: Cell<i64>,
     here: Cell<bool>,
     share: Cell<Share>,
     /// Of a refusal of bytes: whether they would be there without the others.
@@ -196,6 +198,7 @@ impl State {
     const fn unbounded() -> Self {
         State {
             left: Cell::new(i64::MAX),
+            refilled: Cell::new(0),
             here: Cell::new(false),
             share: Cell::new(Share::Usual),
             crowded: Cell::new(false),
@@ -328,8 +331,17 @@ fn look() -> Result {
     if ENDED.with_borrow(|ended| ended.as_ref().is_some_and(|ended| ended())) {
         return Err(Error::Ended);
     }
-    STATE.with(|state| state.left.set(STEPS_A_LOOK as i64));
+    STATE.with(|state| {
+        let raised = (STEPS_A_LOOK as i64).wrapping_sub(state.left.get());
+        state.refilled.set(state.refilled.get().wrapping_add(raised));
+        state.left.set(STEPS_A_LOOK as i64);
+    });
     Ok(())
+}
+
+/// Counts up with the steps of this thread's command; within one command, differences are what it has taken.
+pub fn steps_so_far() -> i64 {
+    STATE.with(|state| state.refilled.get().wrapping_sub(state.left.get()))
 }
 
 /// Asks for another thread if so many steps are to come and this one is a network thread. Before anything is done: what
@@ -488,7 +500,9 @@ pub(crate) mod tests {
         let told = Arc::new(AtomicBool::new(false));
         let asked = told.clone();
         let _running = begin(Allowance::elsewhere(usize::MAX, Box::new(move || asked.load(Ordering::Relaxed))));
+        let before = steps_so_far();
         assert_eq!((0..10 * STEPS_A_LOOK).try_for_each(|_| step(1)), Ok(()));
+        assert_eq!(steps_so_far() - before, 10 * STEPS_A_LOOK as i64);
         told.store(true, Ordering::Relaxed);
         let more = (0..10 * STEPS_A_LOOK).take_while(|_| step(1).is_ok()).count();
         assert!(more <= STEPS_A_LOOK, "{more}");

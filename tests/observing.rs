@@ -95,6 +95,7 @@ fn entries_are_small_whatever_the_arguments() {
     let server = Server::tarn(&["--slowlog-log-slower-than", "0", "--commandlog-request-larger-than", "0"]);
     let mut client = server.client();
     let large = "x".repeat(1_000_000);
+    client.try_call(&["CLIENT", "SETNAME", &large]).unwrap();
     client.try_call(&["SET", "k", &large]).unwrap();
     let before = client.info("memory", "used_memory");
     let many: Vec<&str> = std::iter::once("DEL").chain(std::iter::repeat_n(&large[..1000], 1000)).collect();
@@ -106,8 +107,8 @@ fn entries_are_small_whatever_the_arguments() {
     let entries = client.call("SLOWLOG GET -1");
     assert!(entries.items().len() <= 128);
     for entry in entries.items() {
-        let args = entry.items()[3].items();
-        assert!(args.len() <= 32 && args.iter().all(|arg| arg.bytes().unwrap().len() < 160));
+        let (args, name) = (entry.items()[3].items(), entry.items()[5].bytes().unwrap());
+        assert!(name.len() < 160 && args.len() <= 32 && args.iter().all(|arg| arg.bytes().unwrap().len() < 160));
     }
 }
 
@@ -146,6 +147,8 @@ const RARE: &[&str] = &[
     "client_query_buffer_limit_disconnections",
     "current_save_",
     "evicted_",
+    "current_eviction_exceeded_time",
+    "total_eviction_exceeded_time",
     "expired_time_cap_reached_count",
     "lazyfree",
     "loading",
@@ -155,7 +158,38 @@ const RARE: &[&str] = &[
     "aof_last_rewrite_time_sec",
     "rejected_connections",
     "reply_buffer_shrinks",
-    "tarn_",
+    "tarn_backup_",
+    "tarn_blind_",
+    "tarn_busy_keys",
+    "tarn_client_buffer_bytes",
+    "tarn_commands_left_to_others",
+    "tarn_commands_waiting_",
+    "tarn_compactions_of_dead",
+    "tarn_compactions_running",
+    "tarn_dead_bytes",
+    "tarn_dead_namespaces",
+    "tarn_disk_full",
+    "tarn_disk_limit",
+    "tarn_dropped_tables",
+    "tarn_evicted_objects",
+    "tarn_evicting",
+    "tarn_expiry_lag_ms",
+    "tarn_expiry_late_ms",
+    "tarn_flush_errors",
+    "tarn_flush_running",
+    "tarn_garbage_queue",
+    "tarn_level0_runs",
+    "tarn_log_refuses",
+    "tarn_long_commands_waiting",
+    "tarn_metadata_cache_",
+    "tarn_named_namespaces_with_keys",
+    "tarn_passing_reads",
+    "tarn_replayed_records",
+    "tarn_rests",
+    "tarn_store_reads",
+    "tarn_store_reopens",
+    "tarn_tls_",
+    "tarn_write_delay_us",
     "uptime_in_days",
     "aof_pending_rewrite",
     "tracking_total_prefixes",

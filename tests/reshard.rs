@@ -29,6 +29,17 @@ fn done(args: &[&str]) -> String {
     said
 }
 
+/// One of each kind that has elements.
+const OF_LONG_KEYS: [&str; 7] = [
+    "SETRANGE KEY 300000 end",
+    "RPUSH KEY a b c",
+    "SADD KEY a b c",
+    "ZADD KEY 1 a 2 b",
+    "XADD KEY 1-1 f v",
+    "HSET KEY a 1 b 2",
+    "HSETEX KEY PX 95000000 FIELDS 1 a 1",
+];
+
 fn fill(client: &mut Client) {
     let long = "k".repeat(1500);
     for database in ["0", "5", "users"] {
@@ -58,6 +69,14 @@ fn fill(client: &mut Client) {
         }
         client.try_call(&["SET", &long, "long"]).unwrap();
         client.try_call(&["SADD", "longs", &long, "short"]).unwrap();
+        // In elements' records, too, such keys stand shortened, and say nothing of their shard.
+        for (n, command) in OF_LONG_KEYS.iter().enumerate() {
+            let key = format!("{n}{long}");
+            for command in [command.replace("KEY", &key), format!("EXPIRE {key} 100000")] {
+                let reply = client.call(&command);
+                assert!(!reply.is_error(), "{}: {reply:?}", &command[..20]);
+            }
+        }
         let scores: Vec<String> = (0..2000).flat_map(|n| [n.to_string(), format!("member{n}")]).collect();
         let ranked: Vec<&str> = ["ZADD", "ranked"].into_iter().chain(scores.iter().map(String::as_str)).collect();
         client.try_call(&ranked).unwrap();

@@ -83,6 +83,23 @@ impl Stand {
         client
     }
 
+    /// A client, and its id, that has watched a key and queued a command that tells nothing.
+    fn watching(&self, key: &str) -> (i64, Client) {
+        let mut client = self.client();
+        let id = client.call("CLIENT ID").int().unwrap();
+        for line in [format!("WATCH {key}").as_str(), "MULTI", "PING"] {
+            assert!(!client.call(line).is_error(), "{line}");
+        }
+        (id, client)
+    }
+
+    /// Sends a client's command and waits until it has run; its reply is not read.
+    fn send(control: &mut Client, id: i64, client: &mut Client, line: &str) {
+        let before = listed(control, id, "tot-cmds");
+        client.send_raw(&encode(&words(line))).unwrap();
+        wait_until("the command has run", || listed(control, id, "tot-cmds") == before + 1);
+    }
+
     fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.sim.heal();
@@ -142,6 +159,9 @@ const BEFORE: &[&str] = &["SET old 1", "SET stored 1", "DEBUG RELOAD", "SET gone
 const UNSYNCED: &[&str] =
     &["SET new text", "DEL stored", "DEL gone", "RPUSH list a b", "PEXPIREAT expiring 1", "SADD set m"];
 
+/// Keys of these that are watched by somebody.
+const WATCHED: [&str; 4] = ["new", "stored", "gone", "list"];
+
 /// Commands whose replies tell of that, and the last of these replies. Nothing here writes a record of its own.
 fn tellers() -> Vec<(&'static [&'static str], Option<Value>)> {
     let (zero, nil) = (Some(Value::Int(0)), Some(Value::Nil));
@@ -179,6 +199,7 @@ fn tellers() -> Vec<(&'static [&'static str], Option<Value>)> {
         (&["MULTI", "GET new", "EXEC"], Some(Value::Array(vec![bulk("text")]))),
         (&["MULTI", "DEL gone", "EXEC"], Some(Value::Array(vec![Value::Int(0)]))),
         (&["MULTI", "DBSIZE", "EXEC"], Some(Value::Array(vec![Value::Int(4)]))),
+        (&["EVAL return{redis.call('exists',KEYS[1])} 1 gone"], Some(Value::Array(vec![Value::Int(0)]))),
         // Posted to the shard's thread.
         (&["DEBUG OBJECT new"], None),
         (&["DEBUG OBJECT gone"], error("ERR no such key")),
@@ -193,10 +214,14 @@ fn rule_5_no_reply_leaves_before_the_log_holds_what_it_tells() {
         assert_eq!(control.call(line), ok());
     }
     assert_eq!(control.call("DEBUG SET-ACTIVE-EXPIRE 0"), ok());
+    let mut watchers: Vec<_> = WATCHED.iter().map(|key| (key, stand.watching(key))).collect();
     let held = stand.hold();
     let mut writer = stand.run(&mut control, UNSYNCED);
     held.begun.recv_timeout(LIMIT).expect("the log syncs");
 
+    for (_, (id, client)) in &mut watchers {
+        Stand::send(&mut control, *id, client, "EXEC");
+    }
     let mut waiting = Vec::new();
     for (commands, reply) in tellers() {
         let client = stand.run(&mut control, &[commands, &["PING"]].concat());
@@ -209,6 +234,9 @@ fn rule_5_no_reply_leaves_before_the_log_holds_what_it_tells() {
     let early: Vec<_> =
         waiting.iter_mut().filter_map(|(what, _, client)| (!client.is_silent()).then_some(*what)).collect();
     assert!(early.is_empty(), "replies left before the log held what they tell: {early:?}");
+    let early: Vec<_> =
+        watchers.iter_mut().filter_map(|(key, (_, client))| (!client.is_silent()).then_some(*key)).collect();
+    assert!(early.is_empty(), "told that a watched key has changed before the log held it: {early:?}");
 
     drop(held);
     for _ in UNSYNCED {
@@ -219,6 +247,9 @@ fn rule_5_no_reply_leaves_before_the_log_holds_what_it_tells() {
         let last = replies.last().unwrap();
         assert!(expected.as_ref().is_none_or(|expected| expected == last), "{commands:?}: {last:?}");
         assert_eq!(client.read().unwrap(), Value::Simple(b"PONG".to_vec()), "{commands:?}");
+    }
+    for (key, (_, mut client)) in watchers {
+        assert_eq!(client.read().unwrap(), Value::NilArray, "{key} was watched, and has changed");
     }
 }
 

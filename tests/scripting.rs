@@ -256,7 +256,7 @@ fn scripts_are_each_as_if_they_ran_alone() {
 /// Who asks for its end is told that it has written; it goes on, and all of it happens.
 #[test]
 fn a_script_that_has_written_is_not_killed() {
-    let server = Server::built(Kind::Tarn, &["--shards", "4"]);
+    let server = Server::built(Kind::Tarn, &["--shards", "4", "--script-hold-limit", "60000"]);
     let (mut client, mut other): (Client, Client) = (server.client(), server.client());
     let code = "redis.call('set', KEYS[1], 1) for n = 1, 200000 do redis.call('get', KEYS[1]) end return 'whole'";
     let library = format!("#!lua name=l\nredis.register_function('writes', function(KEYS) {code} end)");
@@ -272,6 +272,32 @@ fn a_script_that_has_written_is_not_killed() {
         assert_eq!(client.read().unwrap().text(), "whole", "{kind}");
         assert_eq!((client.call("GETDEL key").text(), other.call("EXISTS key").int()), ("1".to_owned(), Some(0)));
     }
+}
+
+/// What it does counts, not how long that takes: its calls, and what these go through.
+#[test]
+fn a_script_that_has_written_keeps_its_shards_for_so_many_steps() {
+    let server = Server::built(Kind::Tarn, &["--shards", "2"]);
+    let mut client = server.client();
+    client.call("SET key before");
+    let long =
+        "local t = {} for n = 1, 5000 do t[n] = n end for n = 1, 2 do redis.call('rpush', KEYS[1], unpack(t)) end";
+    assert!(client.try_call(&["EVAL", long, "1", "list"]).unwrap().is_nil());
+    let [calls, ranges] = ["'get', KEYS[1]", "'lrange', 'list', 0, -1"].map(|call| {
+        format!("redis.call('set', KEYS[1], 'after') for n = 1, ARGV[1] do redis.call({call}) end return 'whole'")
+    });
+    let mut run = |script: &str, rounds: &str| {
+        let reply = client.try_call(&["EVAL", script, "1", "key", rounds]).unwrap().text();
+        (reply.split(" script:").next().unwrap().to_owned(), client.call("GETSET key before").text())
+    };
+    let both = |reply: &str, value: &str| (reply.to_owned(), value.to_owned());
+    let taken_back = "ERR script takes too long for one that keeps its keys' shards, and was taken back";
+    assert_eq!(run(&calls, "30000"), both("whole", "after"));
+    assert_eq!(run(&calls, "200000"), both(taken_back, "before"));
+    assert_eq!(run(&ranges, "20"), both("whole", "after"));
+    assert_eq!(run(&ranges, "500"), both(taken_back, "before"));
+    assert_eq!(server.client().call("CONFIG SET script-hold-limit 60000").text(), "OK");
+    assert_eq!(run(&calls, "200000"), both("whole", "after"));
 }
 
 /// Nobody waits for a script that runs on but who writes its keys.

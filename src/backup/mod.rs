@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn what_has_no_manifest_is_listed_as_broken_and_deleted() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         assert!(list(&dir.path().join("none")).unwrap().is_empty());
         for name in ["whole", "bare", ".whole.new"] {
             fs::create_dir(dir.path().join(name)).unwrap();
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_is_no_backup_is_not_deleted() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         for file in ["data/SUPERBLOCK", "data/LOCK", "log/1.log", "other/file"] {
             let path = dir.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

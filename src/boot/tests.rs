@@ -10,7 +10,7 @@ fn server(dir: &Path) -> Server {
 
 #[tokio::test(flavor = "current_thread")]
 async fn who_ends_before_the_replay_has_nothing_to_save() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let (server, mut signals) = (server(dir.path()), Signals::new().unwrap());
     let (_replays, replayed) = oneshot::channel();
     server.shutdown.send_replace(Some(Shutdown::NoSave));
@@ -23,7 +23,7 @@ async fn who_ends_before_the_replay_has_nothing_to_save() {
 /// Clients are served as soon as the gate opens, which is before the main task is told of it.
 #[tokio::test(flavor = "current_thread")]
 async fn who_ends_right_after_the_replay_ends_in_good_order() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let (server, mut signals) = (server(dir.path()), Signals::new().unwrap());
     let (done, replayed) = oneshot::channel();
     server.engine.replay().unwrap();

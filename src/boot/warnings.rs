@@ -50,15 +50,11 @@ fn backlog(settings: &Settings, most: u64) -> Option<String> {
 }
 
 fn eviction(settings: &Settings) -> Option<String> {
-    (settings.maxmemory_policy != "noeviction").then(|| {
+    (settings.maxmemory_policy != "noeviction" && settings.maxdisk == 0).then(|| {
         format!(
-            "WARNING maxmemory-policy {} has no effect: data beyond 'maxmemory' goes to disk, and no key is ever evicted. {}",
+            "WARNING maxmemory-policy {} has no effect without 'maxdisk': data beyond 'maxmemory' goes to disk, and grows there \
+             until 'disk-reserve' is reached; then writes are refused. With 'maxdisk' keys are evicted before that is reached.",
             settings.maxmemory_policy,
-            if settings.maxdisk == 0 {
-                "Without 'maxdisk' the data grows until 'disk-reserve' is reached; then writes are refused."
-            } else {
-                "Beyond 'maxdisk' writes are refused."
-            }
         )
     })
 }
@@ -89,13 +85,13 @@ mod tests {
         assert!(huge_pages("always [madvise] never").is_none() && huge_pages("[always] madvise never").is_some());
         assert!(backlog(&settings(""), 4096).is_none() && backlog(&settings("port 0"), 128).is_none());
         assert!(backlog(&settings(""), 128).unwrap().contains("511") && eviction(&settings("")).is_none());
-        let policy = |more: &str| eviction(&settings(&format!("maxmemory-policy allkeys-lru\n{more}"))).unwrap();
-        assert!(policy("").contains("Without 'maxdisk'") && policy("maxdisk 1gb").contains("Beyond 'maxdisk'"));
+        let policy = |more: &str| eviction(&settings(&format!("maxmemory-policy allkeys-lru\n{more}")));
+        assert!(policy("").unwrap().contains("without 'maxdisk'") && policy("maxdisk 1gb").is_none());
     }
 
     #[test]
     fn files_of_redis_are_noticed_before_there_is_data() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         assert!(left_over(dir.path()).is_none());
         std::fs::write(dir.path().join("dump.rdb"), "").unwrap();
         assert!(left_over(dir.path()).unwrap().contains("dump.rdb"));

@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn memory_of_machine_and_cgroups() {
-        let root = tempfile::tempdir().unwrap();
+        let root = crate::util::scratch::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `K`, `E` | where events are published: `__keyspace@db__:key`, `__keyevent@db__:event` |
 //! | `g $ l s h z t` | commands of any type, strings, lists, sets, hashes, sorted sets, streams |
-//! | `x e d` | expired, evicted, of modules (the last two never happen) |
+//! | `x e d` | expired, evicted, of modules (these never happen) |
 //! | `m n o c` | looked up in vain, new, overwritten, of another type than before |
 //! | `A` | `g$lshzxetd` |
 
@@ -28,6 +28,7 @@ impl Classes {
     pub const SORTED_SET: Classes = Classes::of(b'z');
     pub const STREAM: Classes = Classes::of(b't');
     pub const EXPIRED: Classes = Classes::of(b'x');
+    pub const EVICTED: Classes = Classes::of(b'e');
     pub const MISS: Classes = Classes::of(b'm');
     pub const NEW: Classes = Classes::of(b'n');
     pub const OVERWRITTEN: Classes = Classes::of(b'o');

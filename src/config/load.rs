@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_file_comes_before_standard_input() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::util::scratch::tempdir().unwrap();
         let file = folder.path().join("a.conf");
         std::fs::write(&file, "timeout 1\nhz 20\nrename-command get x").unwrap();
         let source = Source::FileAndStdin(file.clone(), b"timeout 2\nrename-command x \"\"".into());
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn includes_with_globs() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::util::scratch::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("1.inc"), "timeout 1\nhz 20").unwrap();
         std::fs::write(at("2.inc"), "timeout 2").unwrap();

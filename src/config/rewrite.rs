@@ -102,7 +102,7 @@ mod tests {
 
     /// Rewrites a file that holds `before` after a CONFIG SET; answers what it holds then.
     fn check(before: &str, overrides: &[&str], set: &[(&str, &str)], after: &str) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::util::scratch::tempdir().unwrap();
         let file = folder.path().join("tarn.conf");
         std::fs::write(&file, before).unwrap();
         let overrides: Vec<_> = overrides.iter().map(|line| split(line.as_bytes()).unwrap()).collect();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn included_files_are_outdone_not_touched() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::util::scratch::tempdir().unwrap();
         let include = folder.path().join("i.conf");
         std::fs::write(&include, "timeout 1\nsave 1 1\n").unwrap();
         let line = format!("include {}", include.display());
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn permissions_and_links_stay() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::util::scratch::tempdir().unwrap();
         let (file, link) = (folder.path().join("a.conf"), folder.path().join("link.conf"));
         std::fs::write(&file, "timeout 3\n").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     fn refusals() {
         let error = Config::default().rewrite(&[]).unwrap_err();
         assert_eq!(error.text(), "ERR The server is running without a config file");
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::util::scratch::tempdir().unwrap();
         let file = folder.path().join("gone").join("a.conf");
         std::fs::create_dir(file.parent().unwrap()).unwrap();
         std::fs::write(&file, "").unwrap();

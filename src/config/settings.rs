@@ -88,8 +88,14 @@ pub struct Settings {
 
     /// The whole budget, in bytes; 0 for automatic.
     pub maxmemory: u64,
-    /// The policy by which Redis would evict; told at the start that nothing is.
+    /// Which keys go where `maxdisk` would be reached.
     pub maxmemory_policy: &'static str,
+    /// Of so many keys one goes.
+    pub maxmemory_samples: u32,
+    /// What a key's counter of uses grows by.
+    pub lfu_log_factor: u32,
+    /// Minutes without use that take one off it.
+    pub lfu_decay_time: u32,
     /// Buffers of all clients, in bytes; below 0 a percentage of the budget, 0 for automatic.
     pub maxmemory_clients: i64,
     /// The dirty part, in bytes; 0 for automatic.
@@ -105,6 +111,8 @@ pub struct Settings {
     pub maxdisk: u64,
     /// Bytes that stay free on the file system.
     pub disk_reserve: u64,
+    /// Milliseconds of steps.
+    pub script_hold_limit: u64,
     /// Directory of backups, absolute.
     pub backup_dir: Option<PathBuf>,
     /// Shards, a power of two; 0 for automatic.
@@ -359,6 +367,9 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             enable_debug_command: self.access("enable-debug-command"),
             maxmemory: self.num("maxmemory"),
             maxmemory_policy: self.name("maxmemory-policy"),
+            maxmemory_samples: self.num("maxmemory-samples"),
+            lfu_log_factor: self.num("lfu-log-factor"),
+            lfu_decay_time: self.num("lfu-decay-time"),
             maxmemory_clients: self.num("maxmemory-clients"),
             dirty_budget: self.num("dirty-budget"),
             block_cache_size: self.num("block-cache-size"),
@@ -366,6 +377,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             dir: self.path("dir").unwrap_or_default(),
             maxdisk: self.num("maxdisk"),
             disk_reserve: self.num("disk-reserve"),
+            script_hold_limit: self.num("script-hold-limit"),
             backup_dir: self.path("backup-dir"),
             shards: self.num("shards"),
             appendfsync: self.appendfsync(),

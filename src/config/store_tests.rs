@@ -13,7 +13,7 @@ use super::*;
 /// Defaults that differ from Redis's.
 const OWN_DEFAULTS: [(&str, &str); 3] = [("appendonly", "yes"), ("bind", "127.0.0.1 -::1"), ("io-threads", "0")];
 /// Tarn's own directives, and Valkey's.
-const OWN_DIRECTIVES: [&str; 27] = [
+const OWN_DIRECTIVES: [&str; 28] = [
     "backup-dir",
     "background-nice",
     "block-cache-size",
@@ -36,6 +36,7 @@ const OWN_DIRECTIVES: [&str; 27] = [
     "metrics-hosts",
     "metrics-port",
     "namespaces",
+    "script-hold-limit",
     "set-encode-version",
     "shards",
     "tls-handshake-timeout",

@@ -72,6 +72,7 @@ mod all {
     pub const SORTSTORE: Event = Event::replacing(Classes::LIST, "sortstore");
 
     pub const EXPIRED: Event = Event::new(Classes::EXPIRED, "expired");
+    pub const EVICTED: Event = Event::new(Classes::EVICTED, "evicted");
     pub const KEYMISS: Event = Event::new(Classes::MISS, "keymiss");
     pub const NEW: Event = Event::new(Classes::NEW, "new");
     pub const OVERWRITTEN: Event = Event::new(Classes::OVERWRITTEN, "overwritten");
@@ -187,7 +188,8 @@ impl Server {
         let classes = if classes.tell_something() { classes } else { Classes::default() };
         let change = |heard: u32| Some(heard & MONITORED | classes.bits());
         _ = self.heard.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
-        let of_sweeps = classes.has(Classes::EXPIRED) || classes.has(Classes::HASH) || classes.has(Classes::GENERIC);
+        let of_sweeps = [Classes::EXPIRED, Classes::EVICTED, Classes::HASH, Classes::GENERIC];
+        let of_sweeps = of_sweeps.into_iter().any(|class| classes.has(class));
         self.engine.hears_swept.store(of_sweeps, Ordering::Relaxed);
     }
 
@@ -208,6 +210,7 @@ impl Server {
             Swept::Key => &[EXPIRED],
             Swept::Fields => &[HEXPIRED],
             Swept::Hash => &[HEXPIRED, DEL],
+            Swept::Evicted => &[EVICTED],
         };
         for event in events {
             self.publish_event(event, db, key, |channel, text| self.hub.publish(channel, text, need));

@@ -247,8 +247,8 @@ impl What {
         if told < args.len() {
             texts.push(format!("... ({} more arguments)", args.len() - told).into_bytes().into());
         }
-        let (addr, name) = client
-            .map_or_else(Default::default, |client| (client.addr.clone(), client.labels.lock().name.clone().into()));
+        let (addr, name) =
+            client.map_or_else(Default::default, |client| (client.addr.clone(), cut(&client.labels.lock().name)));
         What { args: texts, addr, name }
     }
 }
@@ -257,10 +257,14 @@ fn shortened(command: &Command, args: Args<'_>, at: usize) -> Box<[u8]> {
     if (command.hides)(args, at) {
         return b"(redacted)"[..].into();
     }
-    let arg = &args[at];
-    match arg.len().checked_sub(MOST_BYTES) {
-        None | Some(0) => arg.into(),
-        Some(more) => [&arg[..MOST_BYTES], format!("... ({more} more bytes)").as_bytes()].concat().into(),
+    cut(&args[at])
+}
+
+/// A text, or its beginning and how much more there is.
+fn cut(text: &[u8]) -> Box<[u8]> {
+    match text.len().checked_sub(MOST_BYTES) {
+        None | Some(0) => text.into(),
+        Some(more) => [&text[..MOST_BYTES], format!("... ({more} more bytes)").as_bytes()].concat().into(),
     }
 }
 

@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn nobody_connects_before_the_permissions_are_set() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let path = dir.path().join("socket");
         let socket = unix_socket(&path, Some(0o600)).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

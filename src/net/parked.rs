@@ -327,7 +327,7 @@ mod tests {
 
     /// Runs a test with a connection and its peer.
     fn with_connection<F: Future<Output = ()>>(test: impl FnOnce(Rc<Connection>, UnixStream) -> F) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let server = Server::new(

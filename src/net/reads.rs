@@ -125,7 +125,7 @@ mod tests {
     /// read what is little.
     #[test]
     fn a_turn_is_a_few_reads_and_who_wants_little_does_not_wait_for_much() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         let ns = engine.first_names().id(b"0").unwrap();
         let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();

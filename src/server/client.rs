@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn what_is_on_another_thread_is_counted_until_it_is_back() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
         server.buffers.set_limit(5 * SLACK);
         let clients = [3, 2, 1].map(|id| Arc::new(Client { id, ..Client::default() }));

@@ -13,7 +13,9 @@ use crate::config::{Refusal, Settings};
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, flags};
 use crate::log::Fsync;
 use crate::meter;
-use crate::shard::engine::Sizes;
+use crate::shard::engine::eviction::{By, Policy};
+use crate::shard::engine::{Engine, Sizes};
+use crate::shard::memory::uses::Frequency;
 use crate::tls::agreement as tls;
 use crate::util::sys;
 
@@ -110,6 +112,9 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
             "notify-keyspace-events" => server.set_events(settings.notify_keyspace_events),
             "tracking-table-max-keys" => engine.trackers.set_most_keys(settings.tracking_table_max_keys),
             "maxdisk" | "disk-reserve" => engine.disk.limit(settings.maxdisk, settings.disk_reserve),
+            "maxmemory-policy" | "maxmemory-samples" | "lfu-log-factor" | "lfu-decay-time" => {
+                evict_by(engine, &settings)
+            }
             _ if OBSERVING.contains(name) => server.observer.follow(&settings.observing),
             "loglevel" => crate::util::logging::set_level(settings.loglevel.into()),
             _ => {}
@@ -120,6 +125,15 @@ fn put_in_force(server: &Server, changed: &[&'static str]) {
     if changed.iter().any(|name| divides.contains(name)) {
         divide_anew(server, &settings);
     }
+}
+
+/// Has keys evicted, and their uses kept, as the directives ask.
+pub fn evict_by(engine: &Engine, settings: &Settings) {
+    let policy = Policy::named(settings.maxmemory_policy);
+    let counts = policy.is_some_and(|policy| policy.by == By::Frequency);
+    let by = Frequency { log_factor: settings.lfu_log_factor, decay_minutes: settings.lfu_decay_time };
+    engine.uses.keep(counts.then_some(by));
+    engine.eviction.set(policy, settings.maxmemory_samples);
 }
 
 /// Divides the memory as the directives now ask. The engine follows at once, its tables within a moment.
@@ -209,6 +223,7 @@ fn resetstat(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     for core in ctx.txn.lease.iter_mut() {
         core.stats = Default::default();
     }
+    ctx.server.engine.disk.forget_reached();
     *ctx.server.baseline.lock() = ctx.server.totals();
     *ctx.server.times_before.lock() = ctx.server.times();
     crate::latency::reset_waits();

@@ -10,6 +10,7 @@ use crate::config::settings::Access;
 use crate::handler::session::bits::UNIX;
 use crate::handler::{After, Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::shard::actor::ShardSet;
+use crate::shard::memory::uses::idle_s;
 use crate::util::num::{parse_double, parse_i64, parse_natural};
 
 const DENIED: Error = Error::err(
@@ -91,8 +92,7 @@ fn object(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result {
     let found = ctx.lookup(key)?.ok_or(Error::NoSuchKey)?;
     let object = ctx.object(found);
     let encoding = super::keyspace::encoding(object);
-    let now_s = ctx.now_ms / 1000;
-    let idle_s = (now_s as u16).wrapping_sub(object.accessed_s);
+    let (now_s, idle_s) = (ctx.now_ms / 1000, idle_s(object.used, ctx.now_ms));
     out.status(&format!(
         "Value at:0x{:012x} refcount:1 encoding:{encoding} serializedlength:{} lru:{} lru_seconds_idle:{idle_s}",
         object.hash,

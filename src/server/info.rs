@@ -216,6 +216,7 @@ impl Shards {
         sum.expired_keys += stats.expired_keys;
         sum.expired_fields += stats.expired_fields;
         sum.evicted_objects += stats.evicted_objects;
+        sum.evicted_keys += stats.evicted_keys;
         sum.cold_reads += stats.cold_reads;
         sum.stored_reads += stats.stored_reads;
         sum.rests += stats.rests;

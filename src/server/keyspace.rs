@@ -10,6 +10,7 @@ use crate::codec::field::FieldTimes;
 use crate::codec::{Extra, NsId};
 use crate::handler::{After, Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, events, flags, key};
 use crate::shard::memory::object::{Kind, Object, state};
+use crate::shard::memory::uses::idle_s;
 use crate::shard::txn::build::{Build, Shape};
 use crate::util::num::parse_i64;
 
@@ -209,8 +210,13 @@ fn object_idletime(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         out.nil();
         return Ok(());
     };
-    let now_s = (ctx.now_ms / 1000) as u16;
-    out.int(i64::from(now_s.wrapping_sub(ctx.object(found).accessed_s)));
+    if ctx.server.engine.uses.frequency().is_some() {
+        return Err(Error::err(
+            "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between \
+             policies at runtime LRU and LFU data will take some time to adjust.",
+        ));
+    }
+    out.int(idle_s(ctx.object(found).used, ctx.now_ms).into());
     Ok(())
 }
 
@@ -223,13 +229,15 @@ fn object_refcount(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn object_freq(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    if look_at(ctx, &args[2])?.is_some() {
-        return Err(Error::err(
-            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
-             between policies at runtime LRU and LFU data will take some time to adjust.",
-        ));
-    }
-    out.nil();
+    let Some(found) = look_at(ctx, &args[2])? else {
+        out.nil();
+        return Ok(());
+    };
+    let frequency = ctx.server.engine.uses.frequency().ok_or(Error::err(
+        "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
+         between policies at runtime LRU and LFU data will take some time to adjust.",
+    ))?;
+    out.int(frequency.count(ctx.object(found).used, ctx.now_ms).into());
     Ok(())
 }
 

@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn keys_of_many_lease_a_shard_a_step_and_answer_each_once() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let (server, mut session) = server(dir.path());
         for (pattern, expected) in [("*", all()), ("none*", Vec::new()), ("key:29*", all()[2900..].to_vec())] {
             let line = format!("KEYS {pattern}");
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_scan_of_many_leases_a_shard_a_step_and_goes_on_where_it_stopped() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let (server, mut session) = server(dir.path());
         assert_eq!(run(&server, &mut session, "SCAN 0 COUNT 1001", false), (Err(Error::Cold), Vec::new(), 1));
         for count in [100, 1000, 1100, 1_000_000] {
@@ -435,7 +435,7 @@ mod tests {
     /// A page that ends with the first shard would be an answer, but not the one that the script gets with other keys.
     #[test]
     fn a_scan_of_many_by_a_script_needs_all_shards() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let (server, mut session) = server(dir.path());
         let ((result, page, _), _) = run_and_need(&server, &mut session, "SCAN 0 COUNT 100000", true, true);
         assert_eq!((result, page), (Err(Error::Undeclared), Vec::new()));
@@ -444,7 +444,7 @@ mod tests {
     /// What the reply tells of each shard is not to be told before the log holds it.
     #[test]
     fn rule_5_what_goes_in_steps_waits_for_every_shard_it_comes_through() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let (server, mut session) = server(dir.path());
         let (engine, ns) = (&server.engine, session.ns);
         for shard in engine.all_shards() {

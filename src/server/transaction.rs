@@ -244,7 +244,7 @@ mod tests {
     /// attempt is left in session, key space or log.
     #[test]
     fn an_exec_that_must_wait_for_the_disk_is_run_again_from_the_start() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = with_a_cold_key(dir.path());
         let ns = engine.first_names().id(b"0").unwrap();
         let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
@@ -270,7 +270,7 @@ mod tests {
     /// What the first attempt did to other connections would be done twice, or change what the second one answers.
     #[test]
     fn an_exec_that_is_run_again_has_its_effects_once() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = with_a_cold_key(dir.path());
         let ns = engine.first_names().id(b"0").unwrap();
         let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
@@ -304,7 +304,7 @@ mod tests {
     /// A look without their lease could come before a change, and the commit after it.
     #[test]
     fn an_exec_has_the_shards_of_what_is_watched() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let server = Server::new(engine(dir.path(), 4), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let mut set = WriteSet::default();
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn nothing_runs_for_a_user_who_is_removed_meanwhile() {
         use crate::handler::acl::{Identity, user::User};
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         session.ns = server.engine.first_names().id(b"0").unwrap();
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_spoilt_transaction_is_discarded() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         queue(&mut session, "SET k v");

@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn every_byte_of_versions_and_tables_is_proven() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let options = StoreOptions { shards: Some(2), ..StoreOptions::default() };
         let store = Store::open(dir.path(), options).unwrap();
         for shard in 0..2 {

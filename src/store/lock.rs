@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn second_owner_is_refused_by_name_until_the_first_leaves() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let first = DirLock::acquire(dir.path()).unwrap();
         let error = DirLock::acquire(dir.path()).unwrap_err().to_string();
         let expected =
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_left_over_file_is_no_lock() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         std::fs::write(dir.path().join(FILE_NAME), "4294967295\nolder and longer\n").unwrap();
         let _lock = DirLock::acquire(dir.path()).unwrap();
         let text = std::fs::read_to_string(dir.path().join(FILE_NAME)).unwrap();

@@ -46,6 +46,8 @@ const DROP_FROM: u64 = if cfg!(test) { 1 } else { 1 << 20 };
 /// like the record that it covers, and is mostly smaller: what may stay is less than a quarter.
 const COMPACT_FROM: u64 = if cfg!(test) { 64 << 10 } else { 1 << 20 };
 const COMPACT_SHARE: u64 = 4;
+/// The same where there is little room on the disk.
+const TIGHT_SHARE: u64 = 8;
 
 /// All sequence numbers are below it: nobody reads an older version of a record.
 const NOBODY: u64 = u64::MAX;
@@ -67,6 +69,13 @@ impl Bulk {
         self.bytes += bytes;
         self.records += records;
         self.tombstones += tombstones;
+    }
+
+    /// Bytes of what tombstones cover, about: of as many records as there are tombstones, which mostly are small beside them.
+    fn covered_bytes(&self) -> u64 {
+        let others = self.records.saturating_sub(self.tombstones);
+        let covered = self.tombstones.min(others);
+        (u128::from(self.bytes) * u128::from(covered) / u128::from(others.max(1))) as u64
     }
 
     /// Bytes of tombstones and what they cover, about.
@@ -91,6 +100,14 @@ impl Tables {
         let inside = |(first, last): (&[u8], &[u8])| *range.lower <= *first && *last < *range.upper;
         let whole = self.0.iter().filter(|(first, last, _)| inside((first, last)));
         whole.fold((0, 0), |(count, sum), (_, _, bytes)| (count + 1, sum + bytes))
+    }
+
+    /// Where one of them begins, if any begins in a range; which one is left to `chance`.
+    pub fn some_beginning(&self, range: &KeyRange, chance: u64) -> Vec<u8> {
+        let inside = |(first, ..): &&(UserKey, UserKey, u64)| *range.lower <= **first && **first < *range.upper;
+        let count = self.0.iter().filter(inside).count() as u64;
+        let at = chance.checked_rem(count).unwrap_or(0) as usize;
+        self.0.iter().filter(inside).nth(at).map(|(first, ..)| first.to_vec()).unwrap_or_default()
     }
 
     /// Whether it is worth while to drop those that have no key outside one of these ranges.
@@ -143,9 +160,18 @@ impl Partition {
         self.known_dead.load(Ordering::Relaxed).max(bulk.dead_bytes()).min(bulk.bytes)
     }
 
-    /// Whether so much is dead that it is to be compacted. Not again after it was in vain, until something has changed.
-    pub fn wants_compaction(&self) -> bool {
-        let much = COMPACT_FROM.max(self.disk_bytes() / COMPACT_SHARE);
+    /// Bytes that were removed and still take room, about, as of then: [`Partition::dead_bytes`] counts tombstones as what they
+    /// cover, so that it is sooner too much than too little.
+    pub fn covered_bytes(&self) -> u64 {
+        let bulk = self.bulk();
+        self.known_dead.load(Ordering::Relaxed).max(bulk.covered_bytes()).min(bulk.bytes)
+    }
+
+    /// Whether so much is dead that it is to be compacted; less where room is `tight`. Not again after it was in vain, until
+    /// something has changed.
+    pub fn wants_compaction(&self, tight: bool) -> bool {
+        let share = if tight { TIGHT_SHARE } else { COMPACT_SHARE };
+        let much = COMPACT_FROM.max(self.disk_bytes() / share);
         self.dead_bytes() >= much && self.version() != self.in_vain.load(Ordering::Relaxed)
     }
 
@@ -189,5 +215,10 @@ mod tests {
     fn a_tombstone_stands_for_itself_and_for_what_it_covers() {
         let dead = |records, tombstones| Bulk { bytes: 1000, records, tombstones }.dead_bytes();
         assert_eq!([dead(0, 0), dead(10, 0), dead(10, 1), dead(10, 5), dead(10, 10)], [0, 0, 200, 1000, 1000]);
+        let covered = |records, tombstones| Bulk { bytes: 1000, records, tombstones }.covered_bytes();
+        assert_eq!(
+            [covered(0, 0), covered(10, 0), covered(11, 1), covered(10, 5), covered(10, 10)],
+            [0, 0, 100, 1000, 0]
+        );
     }
 }

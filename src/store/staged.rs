@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn it_is_replaced_as_a_whole() {
         for stopped_at in 0..=2 * PARTS.len() {
-            let dir = tempfile::tempdir().unwrap();
+            let dir = crate::util::scratch::tempdir().unwrap();
             let dir = dir.path();
             fill(dir, "old");
             fill(&begin(dir).unwrap(), "left");
@@ -122,7 +122,7 @@ mod tests {
             assert_eq!(content(dir), ["new"; 4], "stopped at {stopped_at}");
             assert!(!dir.join(MADE).exists());
         }
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         fill(&begin(dir.path()).unwrap(), "new");
         commit(dir.path()).unwrap();
         settle(dir.path()).unwrap();

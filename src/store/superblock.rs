@@ -171,7 +171,7 @@ fn now_ms() -> u64 {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use tempfile::tempdir;
+    use crate::util::scratch::tempdir;
 
     #[test]
     fn superblock_bytes_are_pinned() {

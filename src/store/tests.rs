@@ -5,8 +5,9 @@
 use super::*;
 use crate::codec::key::{self, DiskKey, ExpiryKind, decode_key, element_range, tag_range};
 use crate::codec::{Extra, Kind, Meta, NsId, element};
+use crate::util::scratch::tempdir;
 use std::cell::Cell;
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 
 fn options() -> StoreOptions {
     StoreOptions { shards: Some(2), cache_bytes: 1 << 20, nice: None, ..StoreOptions::default() }
@@ -581,7 +582,7 @@ fn tombstones_have_a_partition_compacted_until_none_is_left() {
     let text = |n: u64| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()));
     partition.ingest((0..5000).map(|n| (format!("{n:05}"), Some(text(n))))).unwrap();
     let full = partition.disk_bytes();
-    assert_eq!((partition.dead_bytes(), partition.wants_compaction()), (0, false));
+    assert_eq!((partition.dead_bytes(), partition.wants_compaction(false)), (0, false));
     // One run: fjall itself would wait for three more.
     partition.ingest((0..5000).filter(|n| n % 10 != 0).map(|n| (format!("{n:05}"), None::<String>))).unwrap();
     assert_eq!(partition.bulk().tombstones, 4500);
@@ -589,10 +590,10 @@ fn tombstones_have_a_partition_compacted_until_none_is_left() {
     drop(store);
     let store = open(&dir);
     let partition = store.partition(0);
-    assert!(partition.wants_compaction(), "it is known from the tables");
+    assert!(partition.wants_compaction(false), "it is known from the tables");
     partition.compact_dead().unwrap();
     assert_eq!((partition.bulk().records, partition.bulk().tombstones, partition.dead_bytes()), (500, 0, 0));
-    assert!(partition.disk_bytes() < full / 8 && !partition.wants_compaction());
+    assert!(partition.disk_bytes() < full / 8 && !partition.wants_compaction(false));
     assert_eq!(table_files(&dir), partition.tables().unwrap().0.len(), "files that were replaced are gone");
     assert_eq!(partition.range(b"0", b"9").unwrap().count(), 500);
 }
@@ -605,12 +606,12 @@ fn what_is_known_to_be_dead_is_compacted_for_once() {
     big_hash(partition, 5);
     // Nobody has tombstones for it: the filter drops it.
     Records::default().no_meta(1, b"k").garbage(1, b"k", 5).ingest(partition);
-    assert!(!partition.wants_compaction());
+    assert!(!partition.wants_compaction(false));
     partition.note_dead(100 << 10);
-    assert!(partition.wants_compaction());
+    assert!(partition.wants_compaction(false));
     partition.compact_dead().unwrap();
     assert_eq!((fields(partition, 1, b"k", 5), partition.dead_bytes()), (0, 0));
-    assert!(!partition.wants_compaction());
+    assert!(!partition.wants_compaction(false));
 }
 
 #[test]

@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_log_goes_on_when_logrotate_has_moved_or_cut_its_file() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let read = |path: &Path| std::fs::read_to_string(path).unwrap();
         let mut log = LogFile::open(&path).unwrap();

@@ -12,6 +12,7 @@
 //! | [`progress`] | how far a piece of work is, for who waits at a terminal |
 //! | [`path`] | the folder of a file, its replacement as a whole |
 //! | [`prefetch`] | memory into the cache before it is read |
+//! | `scratch` | directories of unit tests |
 //! | [`splitmix`] | numbers that follow from a seed |
 //! | [`sys`] | scheduling of a thread, file limit, write-back of a file, shutdown of a socket |
 //! | [`logging`] | the server's log: where to, how much |
@@ -34,6 +35,8 @@ pub mod path;
 pub mod prefetch;
 pub mod progress;
 pub mod scale;
+#[cfg(test)]
+pub mod scratch;
 pub mod sha1;
 pub mod splitmix;
 pub mod sys;

@@ -10,17 +10,18 @@
 //!
 //! Whoever asks is the default user: where that may not call INFO, nobody is told anything.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::http::{Request, Response};
 use crate::handler::Server;
+use crate::handler::acl::log::{Context, Denial, Reason};
 use crate::handler::acl::user::DEFAULT;
 
-/// Whether a request is answered.
-pub(super) fn check(server: &Server, request: &Request) -> Result<(), Response> {
+/// Whether a request is answered. A wrong password is noted, as a client's is.
+pub(super) fn check(server: &Server, peer: SocketAddr, request: &Request) -> Result<(), Response> {
     let settings = server.config.settings();
     if !is_from_here(request, &settings.metrics_hosts) {
         return Err(Response::text(403, "Forbidden", "this name or origin is not among metrics-hosts\n"));
@@ -28,10 +29,15 @@ pub(super) fn check(server: &Server, request: &Request) -> Result<(), Response> 
     if !may_call(server, b"info", b"") {
         return Err(Response::text(403, "Forbidden", "the default user may not call INFO\n"));
     }
-    let needs_password = !server.acl.is_open();
-    let knows =
-        |(user, password): (Vec<u8>, Vec<u8>)| user == DEFAULT && server.acl.authenticate(&user, &password).is_some();
-    if needs_password && !credentials(request).is_some_and(knows) {
+    if server.acl.is_open() {
+        return Ok(());
+    }
+    let Some((user, password)) = credentials(request) else { return Err(Response::unauthorized()) };
+    if user != DEFAULT || server.acl.authenticate(&user, &password).is_none() {
+        let client = format!("addr={peer}").into_bytes().into();
+        let (reason, context) = (Reason::Auth, Context::Toplevel);
+        let denial = Denial { reason, context, object: b"http"[..].into(), user: user.into(), client };
+        server.acl.deny(denial, settings.acllog_max_len);
         return Err(Response::unauthorized());
     }
     Ok(())

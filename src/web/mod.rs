@@ -13,7 +13,7 @@
 //! waits for the answer to the one before.
 //!
 //! Invariants: a connection has [`http::MOST_BYTES`] and [`http::LIMIT`] for its request; no more than [`MOST`] are open, and one more
-//! is closed at once; nothing that is asked changes anything.
+//! is closed at once; nothing that is asked changes anything but what is noted of wrong passwords.
 
 mod guard;
 mod http;
@@ -21,6 +21,7 @@ pub mod metrics;
 mod status;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,13 +90,13 @@ fn listen(bind: &BindAddr, port: u16) -> io::Result<Option<tokio::net::TcpListen
 async fn accept(server: Arc<Server>, listener: tokio::net::TcpListener, room: Arc<Semaphore>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 // Who is too much is closed here: there are few who ask, and they ask again.
                 let Ok(place) = room.clone().try_acquire_owned() else { continue };
                 let server = server.clone();
                 tokio::spawn(async move {
                     // A peer that has left, or is too slow, is told nothing.
-                    let _ = http::serve(stream, |request| answer(&server, request)).await;
+                    let _ = http::serve(stream, |request| answer(&server, peer, request)).await;
                     drop(place);
                 });
             }
@@ -108,8 +109,8 @@ async fn accept(server: Arc<Server>, listener: tokio::net::TcpListener, room: Ar
 }
 
 /// What is answered.
-async fn answer(server: &Arc<Server>, request: http::Request) -> http::Response {
-    if let Err(refusal) = guard::check(server, &request) {
+async fn answer(server: &Arc<Server>, peer: SocketAddr, request: http::Request) -> http::Response {
+    if let Err(refusal) = guard::check(server, peer, &request) {
         return refusal;
     }
     match request.path() {

@@ -30,7 +30,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let (dir, pool) = (tempfile::tempdir().unwrap(), meter::tests::ONE.lock());
+        let (dir, pool) = (crate::util::scratch::tempdir().unwrap(), meter::tests::ONE.lock());
         let options = EngineOptions {
             flush_threads: 1,
             dir: dir.path().to_owned(),

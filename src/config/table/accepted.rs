@@ -50,10 +50,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Memory",
         rows: &[
-            accepted("maxmemory-samples", Int(1, 64), "5", "Nothing is evicted."),
-            accepted("maxmemory-eviction-tenacity", Int(0, 100), "10", "Nothing is evicted."),
-            accepted("lfu-log-factor", Int(0, I32), "10", "Nothing is evicted."),
-            accepted("lfu-decay-time", Int(0, I32), "1", "Nothing is evicted."),
+            accepted("maxmemory-eviction-tenacity", Int(0, 100), "10", "Eviction has threads of its own."),
             accepted("lazyfree-lazy-eviction", Bool, "no", "Removal takes constant time, always."),
             accepted("lazyfree-lazy-expire", Bool, "no", "Removal takes constant time, always."),
             accepted("lazyfree-lazy-server-del", Bool, "no", "Removal takes constant time, always."),

@@ -119,12 +119,18 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("maxmemory", Umem(0, MAX), "0",
                 "The one memory budget, of tables and caches together; 0 is half of the memory of machine or \
-                cgroup. Data beyond it lives on disk; nothing is evicted."),
+                cgroup. Data beyond it lives on disk."),
             live("maxmemory-policy", Enum(&[
                 "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
                 "allkeys-lfu", "allkeys-random", "noeviction"
             ]), "noeviction",
-                "Nothing is evicted under any policy; one that would evict is warned of at the start."),
+                "Which keys go where `maxdisk` would be reached; without that nothing is evicted."),
+            live("maxmemory-samples", Int(1, 64), "5",
+                "Of so many keys that eviction comes by, the one that the policy names first goes."),
+            live("lfu-log-factor", Int(0, I32), "10",
+                "While a policy goes by frequency: the higher, the more uses it takes for a key's counter to grow."),
+            live("lfu-decay-time", Int(0, I32), "1",
+                "While a policy goes by frequency: minutes without use that take one off a key's counter; 0 for never."),
             live("maxmemory-clients", MemOrPercent, "0",
                 "Buffers of all connections together, as bytes or percentage of the budget, beyond which the largest are \
                 closed; 0 is a tenth, at least 16 MB."),
@@ -166,6 +172,14 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Of new sets: 0 counts members exactly; 1 writes blindly, faster, and counts by scanning."),
             live("zset-encode-version", Int(0, 1), "0",
                 "Of new sorted sets: 0 stores members twice; 1 stores those of 15 bytes and more once, by a digest."),
+        ],
+    },
+    Section {
+        title: "Scripts",
+        rows: &[
+            live("script-hold-limit", Int(1, 60_000), "80",
+                "Milliseconds, as steps count, that a script may keep the shards of its keys once it has written; one that needs \
+                more is taken back."),
         ],
     },
     Section {

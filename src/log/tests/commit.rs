@@ -200,7 +200,7 @@ fn group_commit_strands_nobody_always() {
 
 #[test]
 fn a_real_disk_works_too() {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = crate::util::scratch::tempdir().unwrap();
     let options = Options::new(temp.path().join("deep/log"), Fsync::Always);
     let open = || {
         let (log, mut replay) = Log::open(Arc::new(crate::log::RealIo), &options).unwrap();

@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_folder_is_what_its_manifest_lists() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let file = |name: &str, text: &[u8]| std::fs::write(dir.path().join(name), text).unwrap();
         file("a.1.base.rdb", b"REDIS0011");
         file("a.1.incr.aof", b"*1\r\n");

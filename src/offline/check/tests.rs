@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use tempfile::{TempDir, tempdir};
+use crate::util::scratch::tempdir;
+use tempfile::TempDir;
 
 use super::*;
 use crate::log::sim::SimIo;

@@ -35,7 +35,6 @@ pub enum Lack {
     Modules,
     Fork,
     Defragmentation,
-    Eviction,
 }
 
 /// A fact's value; [`Display`] writes it as INFO does.

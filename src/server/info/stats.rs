@@ -1,7 +1,7 @@
 //! What has been counted since the start, or since CONFIG RESETSTAT.
 
 use super::Facts;
-use super::fact::Lack::{Defragmentation, Eviction, Fork, Replication};
+use super::fact::Lack::{Defragmentation, Fork, Replication};
 use super::fact::{Entry, Value, counter, gauge, nothing, nothing_real};
 use crate::handler::acl::log::Reason;
 use crate::handler::pubsub::By;
@@ -42,11 +42,11 @@ pub(super) const STATS: &[Entry] = &[
     counter("expire_cycle_cpu_milliseconds", "Milliseconds that sweeps of expired keys took.", |f| {
         (f.shards.stats.sweep_us / 1000).into()
     }),
-    nothing("evicted_keys", Eviction),
+    counter("evicted_keys", "Keys that went as `maxdisk` was near.", |f| f.shards.stats.evicted_keys.into()),
     counter("evicted_clients", "Clients closed for the sake of `maxmemory-clients`.", |f| f.totals.aside[0].into()),
     counter("evicted_scripts", "Scripts of EVAL that are known no more, to make room.", |f| f.totals.aside[1].into()),
-    nothing("total_eviction_exceeded_time", Eviction),
-    nothing("current_eviction_exceeded_time", Eviction),
+    counter("total_eviction_exceeded_time", "Milliseconds for which `maxdisk` was reached.", |f| reached(f, 0)),
+    gauge("current_eviction_exceeded_time", "Milliseconds for which it is reached now.", |f| reached(f, 1)),
     counter("keyspace_hits", "Look-ups of reading commands that found the key.", |f| {
         f.shards.stats.keyspace_hits.into()
     }),
@@ -114,6 +114,10 @@ pub(super) const STATS: &[Entry] = &[
         f.server.acl.denied(Reason::Channel).into()
     }),
 ];
+
+fn reached(facts: &Facts<'_>, at: usize) -> Value {
+    (facts.server.engine.disk.reached_for()[at].as_millis() as u64).into()
+}
 
 fn kbps(bytes: u64) -> Value {
     Value::Real(bytes as f64 / 1024.0, 2)

@@ -99,6 +99,12 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_blind_keys", "Those of them whose record nobody has looked at yet.", |f| f.shards.blind.into()),
     gauge("tarn_store_bytes", "Bytes of the store on disk.", |f| f.store_sum(|p| p.disk_bytes()).into()),
     gauge("tarn_disk_bytes", "Bytes of log and store on disk.", |f| f.server.engine.disk_bytes().into()),
+    gauge("tarn_disk_live_bytes", "Those of them that live, about: eviction goes by these.", |f| {
+        f.server.engine.live_bytes().into()
+    }),
+    gauge("tarn_evicting", "Whether keys are evicted, as these are too many.", |f| {
+        f.server.engine.eviction.is_under_way().into()
+    }),
     gauge("tarn_disk_limit", "What they may take; 0 is any number.", |f| f.server.config.settings().maxdisk.into()),
     gauge("tarn_disk_free_bytes", "Bytes that are free on the file system, where some are reserved.", |f| {
         f.server.engine.disk.free_bytes().into()

@@ -41,6 +41,7 @@ fn advice(name: &str) -> &'static str {
             "Syncs of the log took long: with appendfsync always every write waits for one. A faster disk helps, or \
              appendfsync everysec if the last second may be lost in a power failure."
         }
+        "eviction-cycle" | "eviction-del" => "Eviction goes through keys: see 'maxmemory-policy' and 'maxdisk'.",
         "expire-cycle" => "Many keys expired at once: spread their times.",
         "flush" => "Flushes took long: that is background work, and bad only if flush-wait is seen as well.",
         "log-wait" => "Replies waited for the log: see aof-write and the syncs.",

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | on a network thread | it is run again from its beginning elsewhere, as any command that takes long |
 //! | on a thread for commands in slices | it goes on, without its shards: its keys are held ([`crate::shard::txn::rest`]) |
-//! | once it has written, or looked at a key that it did not declare, or within EXEC | it goes on with its shards; after [`MOST_HELD`] steps, or [`MOST_SILENT`] between two commands, it is ended and taken back |
+//! | once it has written, or looked at a key that it did not declare, or within EXEC | it goes on with its shards; after the steps of `script-hold-limit`, or [`MOST_SILENT`] between two commands, it is ended and taken back |
 //!
 //! All that it writes is one record of the log, made when it has ended, by an error, too. One that is run again begins with
 //! the numbers that `math.random` had then.
@@ -31,14 +31,14 @@ use crate::util::num::format_double;
 
 /// Steps that a script is given at a time: some tens of microseconds.
 const SLICE: u64 = 4 << 10;
-/// Steps that a command which it calls stands for: a script that does little else runs for long, too.
+/// Steps that a command which it calls stands for beside its own: a script that does little else runs for long, too.
 const CALL: u64 = 64;
 /// Steps of a script that cost as much as a command's step.
 pub(super) const STEPS_A_STEP: u64 = 4;
-/// Steps of a script that keeps its shards: about a second.
-const MOST_HELD: u64 = 100 << 20;
-/// The same between two commands: about 50 ms.
-const MOST_SILENT: u64 = 5 << 20;
+/// Steps in a millisecond, about.
+const STEPS_A_MS: u64 = 100 << 10;
+/// Steps of a script that keeps its shards, between two commands: about 50 ms.
+const MOST_SILENT: u64 = 50 * STEPS_A_MS;
 
 /// What is run.
 #[derive(Clone, Copy)]
@@ -260,8 +260,10 @@ impl Run<'_> {
                 }
                 Outcome::Call(function) => {
                     self.silent = 0;
+                    let before = meter::steps_so_far();
                     host::call(self, ctx, function)?;
-                    (self.held, self.left) = (self.held + CALL, self.left.saturating_sub(CALL));
+                    let steps = CALL + (meter::steps_so_far() - before).unsigned_abs() * STEPS_A_STEP;
+                    (self.held, self.left) = (self.held + steps, self.left.saturating_sub(steps));
                     if self.left == 0 { self.go_on(ctx)? } else { self.slice() }
                 }
                 Outcome::OutOfFuel => self.go_on(ctx)?,
@@ -290,7 +292,7 @@ impl Run<'_> {
         let keeps_shards = !ctx.txn.may_rest() && ctx.txn.may_block();
         if !keeps_shards {
             self.held = 0;
-        } else if self.held > MOST_HELD || self.silent > MOST_SILENT {
+        } else if self.silent > MOST_SILENT || self.held > ctx.settings().script_hold_limit * STEPS_A_MS {
             return Err(self.error("ERR script takes too long for one that keeps its keys' shards, and was taken back"));
         }
         Ok(())

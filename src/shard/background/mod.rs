@@ -3,7 +3,7 @@
 //! | thread | does |
 //! |---|---|
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long; looks after the store, opens it again where a compaction failed |
-//! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; tables over their limit shrink; free memory goes back to the system; who waits too long for other commands' memory goes on |
+//! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; room on the disk, and rounds of eviction; tables over their limit shrink; free memory goes back to the system; who waits too long for other commands' memory goes on |
 //! | `long-n` | runs commands in slices ([`crate::shard::engine::long`]) |
 //! | `read-n` | reads the store for commands that wait for it ([`crate::shard::engine::readers`]) |
 //! | `free` | frees big overlays that commands have thrown away |
@@ -131,8 +131,9 @@ impl Engine {
     pub(in crate::shard) fn needs_flush(&self, last_flush: Instant) -> bool {
         let poisoned = self.log.needs_flush();
         let full = self.dirty_bytes() as u64 > self.dirty_budget.load(Ordering::Relaxed) / 2;
-        let long = self.log.size_bytes() > self.log_limit.load(Ordering::Relaxed);
         let dirty_for = |time| self.dirty_bytes() > 0 && last_flush.elapsed() > time;
+        let (log, short) = (self.log.size_bytes(), self.log_most());
+        let long = log > self.log_limit.load(Ordering::Relaxed) || log > short && dirty_for(Duration::ZERO);
         let reclaim = self.reclaim.load(Ordering::Relaxed) && last_flush.elapsed() > RECLAIM_EVERY;
         let worth = self.log.size_bytes() > LOG_WORTH && dirty_for(FLUSH_LOG_EVERY);
         let old = dirty_for(FLUSH_EVERY) || worth || reclaim;
@@ -150,6 +151,7 @@ impl Engine {
         while !self.stopping.load(Ordering::Relaxed) {
             self.set_gates();
             self.look_at_disk();
+            self.tend_eviction();
             self.follow_sizes();
             meter::tend();
             if last_shrink.elapsed() > SHRINK_EVERY {
@@ -255,7 +257,7 @@ impl Engine {
         let over = dirty.saturating_sub(free);
         let delay = MOST_DELAY_US * over.min(budget - free) / (budget - free).max(1);
         let runs = self.stats.level0_runs_max.load(Ordering::Relaxed).clamp(RUNS_FREE, RUNS_SLOWEST) - RUNS_FREE;
-        let delay = delay.max(MOST_DELAY_US * runs / (RUNS_SLOWEST - RUNS_FREE));
+        let delay = delay.max(MOST_DELAY_US * runs / (RUNS_SLOWEST - RUNS_FREE)).max(self.space_delay_us());
         self.write_delay_us.store(delay, Ordering::Relaxed);
         if (self.gate.load(Ordering::Relaxed) & gate::SLOWED != 0) != (delay > 0) {
             self.set_gate(gate::SLOWED, delay > 0);

@@ -129,7 +129,7 @@ mod tests {
     /// What comes later, flushed and compacted, does not show; what was there before does, however it lay.
     #[test]
     fn what_comes_later_does_not_show() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 2);
         let ns = engine.first_names().id(b"0").unwrap();
         let put = |name: &str, value: &str| {

@@ -7,6 +7,7 @@
 //! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
 //! | the order index grows, or is freed when nobody asks for it | 256 keys per hold of the lock, 20 ms a turn |
 //! | after a count was found to be wrong: the shard's keys are counted | 8,192 keys a turn |
+//! | eviction, while it is due: keys go so that the disk has room | 32 keys per hold of the lock, 50 ms a turn, see [`evict`] |
 //! | garbage: elements of dropped bodies get tombstones | a batch of keys a turn, see [`crate::shard::memory::garbage`] |
 //! | space: a partition of which much is dead is compacted, by another thread | a look at two numbers |
 //! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places per hold of the lock, a batch a turn |
@@ -16,6 +17,8 @@
 //!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is
 //! deleted only if its metadata holds the very time the index names.
+
+mod evict;
 
 use std::time::{Duration, Instant};
 
@@ -82,12 +85,14 @@ pub struct Timer<'a> {
     fields: Option<FieldSweep>,
     /// A count of the shard's keys under way.
     recount: Option<Recount>,
+    /// Where eviction has come to.
+    hand: Option<evict::Hand>,
 }
 
 impl<'a> Timer<'a> {
     /// A timer for a shard.
     pub fn new(engine: &'a Engine, id: ShardId) -> Self {
-        Timer { engine, id, set: WriteSet::default(), fields: None, recount: None }
+        Timer { engine, id, set: WriteSet::default(), fields: None, recount: None, hand: None }
     }
 
     /// One turn at this time.
@@ -113,8 +118,14 @@ impl<'a> Timer<'a> {
 
     /// What reads much, and ingests: it takes as long as the disk does.
     fn long_turn(&mut self, now_ms: u64) {
-        let turns =
-            [Self::fill_membership, Self::collect_garbage, Self::reap_namespaces, Self::give_back, Self::count_anew];
+        let turns = [
+            Self::fill_membership,
+            Self::evict,
+            Self::collect_garbage,
+            Self::reap_namespaces,
+            Self::give_back,
+            Self::count_anew,
+        ];
         self.each(&turns, now_ms);
     }
 
@@ -352,17 +363,21 @@ impl<'a> Timer<'a> {
 
     /// Elements of dropped bodies leave fjall.
     fn collect_garbage(&mut self, _now_ms: u64) -> Result {
-        self.work_off(|core| &mut core.garbage)
+        let dead_bytes = self.work_off(|core| &mut core.garbage)?;
+        let all = self.with_core(|core| core.garbage.is_empty());
+        self.engine.eviction.known_dead(self.id, dead_bytes, all);
+        Ok(())
     }
 
     /// Objects of dead namespaces leave the table, and their records fjall.
     fn reap_namespaces(&mut self, _now_ms: u64) -> Result {
         while self.with_core(reap_slice) {}
-        self.work_off(|core| &mut core.dead_names)
+        self.work_off(|core| &mut core.dead_names).map(drop)
     }
 
-    /// Deals with the next batch of a queue, and sees to it that what waits for a flush gets one.
-    fn work_off(&mut self, queue: impl Fn(&mut Core) -> &mut Queue) -> Result {
+    /// Deals with the next batch of a queue, and sees to it that what waits for a flush gets one. Answers the bytes that are known to
+    /// be dead by that.
+    fn work_off(&mut self, queue: impl Fn(&mut Core) -> &mut Queue) -> Result<u64> {
         let next = self.with_core(|core| {
             if queue(core).waits_for_flush() {
                 self.engine.want_reclaim();
@@ -371,11 +386,12 @@ impl<'a> Timer<'a> {
             let cursor = if core.reclaiming { None } else { queue(core).cursor() };
             cursor.map(|cursor| (cursor, core.partition.clone()))
         });
-        let Some((cursor, partition)) = next.filter(|_| self.engine.store.health().is_ok()) else { return Ok(()) };
+        let Some((cursor, partition)) = next.filter(|_| self.engine.store.health().is_ok()) else { return Ok(0) };
         let mut batch = Batch::read(&partition, &cursor).map_err(unreadable)?;
         let mut pace = Pace::new();
         partition.ingest(batch.tombstones().inspect(|_| pace.step()))?;
-        partition.note_dead(batch.dead_bytes);
+        let dead_bytes = batch.dead_bytes;
+        partition.note_dead(dead_bytes);
         let drop = std::mem::take(&mut batch.drop);
         self.with_core(|core| {
             queue(core).worked_off(batch);
@@ -384,13 +400,13 @@ impl<'a> Timer<'a> {
         if !drop.is_empty() {
             self.engine.reclaim(self.id, Reclaim::Drop(drop));
         }
-        Ok(())
+        Ok(dead_bytes)
     }
 
     /// Has the partition compacted if much of it is dead, whether anybody writes or not. Afterwards little is.
     fn give_back(&mut self, _now_ms: u64) -> Result {
         let much = self.with_core(|core| {
-            let much = !core.reclaiming && core.partition.wants_compaction();
+            let much = !core.reclaiming && core.partition.wants_compaction(self.engine.is_tight());
             core.reclaiming |= much;
             much
         });

@@ -12,6 +12,7 @@
 pub mod backup;
 pub mod checkpoint;
 pub mod disk;
+pub mod eviction;
 pub mod long;
 pub mod options;
 pub mod readers;
@@ -35,6 +36,7 @@ use crate::store::Store;
 use crate::shard::actor::{Job, Lease, ShardSet, Shards};
 use crate::shard::engine::checkpoint::Kept;
 use crate::shard::engine::disk::Disk;
+use crate::shard::engine::eviction::Eviction;
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, Readers};
 use crate::shard::memory::blind::{self, Counting};
@@ -43,6 +45,7 @@ use crate::shard::memory::libraries::Library;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
 use crate::shard::memory::tracked::Trackers;
+use crate::shard::memory::uses::Uses;
 use crate::shard::router::{Router, ShardId};
 use crate::shard::txn::changes::SweptKey;
 use crate::shard::txn::{Mark, Txn, WriteSet};
@@ -156,6 +159,8 @@ pub struct Engine {
     pub long: Long,
     /// Clients that keep copies of keys.
     pub trackers: Arc<Trackers>,
+    /// What is kept of the uses of objects.
+    pub uses: Arc<Uses>,
     /// Clients that watch keys.
     pub watching: AtomicUsize,
     pub(in crate::shard) counts: Counts,
@@ -185,6 +190,8 @@ pub struct Engine {
     pub active_expire: AtomicBool,
     /// Room on the disk.
     pub disk: Disk,
+    /// Keys that go to make some.
+    pub eviction: Eviction,
     /// Threads stop.
     pub stopping: AtomicBool,
     /// What is noted on disk of log and store.

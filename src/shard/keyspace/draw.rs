@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn numbered_keys_come_up_about_evenly_in_memory_and_on_disk() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         let put = |ns, key: String, expire_ms| {
             engine.transact(&[0], 1, |txn| txn.put_string(ns, key.as_bytes(), b"v", expire_ms)).unwrap();
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn while_the_store_is_empty_every_key_is_as_likely_as_any_other() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         let put = |key: &str| engine.transact(&[0], 1, |txn| txn.put_string(0, key.as_bytes(), b"v", 0)).unwrap();
         put("alone");
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn nothing_is_drawn_where_nothing_lives() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         let draw = || draw(&mut engine.shards.at(0).core(), &engine.router, 0, 10, chance(1)).unwrap();
         assert_eq!(draw(), None);

@@ -258,6 +258,11 @@ impl Blocked {
         self.of.values().flat_map(HashMap::values).filter(hears).count()
     }
 
+    /// Whether somebody waits for a key.
+    pub fn has_line(&self, ns: NsId, key: &[u8]) -> bool {
+        !self.is_empty() && self.of.get(&ns).is_some_and(|keys| keys.contains_key(key))
+    }
+
     fn line(&mut self, ns: NsId, key: &[u8]) -> Option<&mut Line> {
         self.of.get_mut(&ns)?.get_mut(key)
     }

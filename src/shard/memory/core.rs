@@ -42,6 +42,7 @@ use super::order::Order;
 use super::reads::{Reads, meta_key};
 use super::table::{Index, Table, table_hash};
 use super::tracked::Tracked;
+use super::uses::Uses;
 use super::watched::Watched;
 use crate::shard::router::ShardId;
 
@@ -54,6 +55,7 @@ pub struct CoreStats {
     pub expired_keys: u64,
     pub expired_fields: u64,
     pub evicted_objects: u64,
+    pub evicted_keys: u64,
     pub cold_reads: u64,
     pub stored_reads: u64,
     pub blind_writes: u64,
@@ -130,6 +132,8 @@ pub struct Core {
     pub tracked: Tracked,
     /// Keys that clients wait for.
     pub blocked: Blocked,
+    /// What is kept of the uses of objects.
+    pub uses: Arc<Uses>,
     /// Copy of the name → id map.
     pub names: Arc<Names>,
     /// The libraries of functions.
@@ -317,7 +321,7 @@ impl Core {
             ns,
             kind,
             state: state::MAYBE_STORED | state::STORED,
-            accessed_s: 0,
+            used: 0,
         };
         if meta.version != 0 {
             object.body = Some(Box::new(Body::stored(&meta)));
@@ -374,7 +378,7 @@ impl Core {
             ns,
             kind: Kind::Absent,
             state: 0,
-            accessed_s: 0,
+            used: 0,
         };
         self.table_bytes += object.mem_bytes();
         let index = self.table.insert(object);

@@ -9,6 +9,7 @@
 //! | [`blocked`] | clients that wait for keys |
 //! | [`busy`] | keys that commands in slices hold |
 //! | [`cold`] | moka: metadata that left the table |
+//! | [`uses`] | how lately or how often an object was used |
 //! | [`door`] | who comes by once does not get in |
 //! | [`reads`] | reads of the store that hold no lock, and why they are sound |
 //! | [`missing`] | what memory lacks of a collection, and where the store has it |
@@ -45,4 +46,5 @@ pub(in crate::shard) mod records;
 pub(in crate::shard) mod straight;
 pub mod table;
 pub mod tracked;
+pub mod uses;
 pub mod watched;

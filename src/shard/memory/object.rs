@@ -191,8 +191,8 @@ pub struct Object {
     pub kind: Kind,
     /// See [`state`].
     pub state: u8,
-    /// Second of the last access, modulo 65,536.
-    pub accessed_s: u16,
+    /// How lately or how often it was used: see [`super::uses`].
+    pub used: u16,
 }
 
 const _: () = assert!(size_of::<Object>() == 64, "an object fills one cache line");

@@ -264,7 +264,7 @@ fn vacant() -> Object {
         ns: 0,
         kind: Kind::Absent,
         state: 0,
-        accessed_s: 0,
+        used: 0,
     }
 }
 

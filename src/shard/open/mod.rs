@@ -13,6 +13,7 @@ use crate::shard::actor::{ShardSet, Shards};
 use crate::shard::background::{recount, timer};
 use crate::shard::engine::background_threads;
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
+use crate::shard::engine::eviction::Eviction;
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::{Counts, READERS, Readers};
 use crate::shard::engine::{Engine, EngineOptions, EngineStats, OpenError, cores, gate, is_cold, spawn};
@@ -25,6 +26,7 @@ use crate::shard::memory::membership::Membership;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::Body;
 use crate::shard::memory::tracked::{Tracked, Trackers};
+use crate::shard::memory::uses::Uses;
 use crate::shard::router::{Router, ShardId};
 use crate::store::{CHECKPOINT_FILE, Create, DataDir, Store, StoreError, StoreOptions};
 
@@ -51,11 +53,13 @@ impl Engine {
         let counting = Arc::new(AtomicUsize::new(0));
         let (thrown_away, trash) = crossbeam_channel::bounded(MOST_TRASH);
         let trackers = Arc::new(Trackers::default());
+        let uses = Arc::new(Uses::default());
         for shard in 0..shards {
             let trash = thrown_away.clone();
             let mut core = open_core(shard, &store, &options, names.clone(), shards, &log, trash)?;
             core.blind = Blind::new(counting.clone());
             core.tracked = Tracked::new(trackers.clone());
+            core.uses = uses.clone();
             let (tx, rx) = crossbeam_channel::unbounded();
             list.push((core, tx));
             work.push(rx);
@@ -69,6 +73,7 @@ impl Engine {
             io,
             gate: AtomicU32::new(gate::LOADING),
             trackers,
+            uses,
             watching: Default::default(),
             serve: Default::default(),
             tell_swept: Default::default(),
@@ -88,6 +93,7 @@ impl Engine {
             write_delay_us: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             disk: Default::default(),
+            eviction: Eviction::new(shards as usize),
             stopping: AtomicBool::new(false),
             checkpoint: parking_lot::Mutex::new(kept),
             reclaims: crossbeam_channel::unbounded(),
@@ -285,6 +291,7 @@ fn open_core(
         stored_ttl: Default::default(),
         fields: Default::default(),
         blind: Default::default(),
+        uses: Default::default(),
         raw: Default::default(),
         counts: Default::default(),
         dirty_counts: Default::default(),

@@ -41,7 +41,7 @@ struct World {
 
 impl World {
     fn new(shape: Shape) -> World {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let options = StoreOptions { shards: Some(1), cache_bytes: 1 << 22, nice: None, ..StoreOptions::default() };
         let store = Store::open(dir.path(), options).unwrap();
         let prefix = |version| {

@@ -4,6 +4,7 @@ use super::world::{DB, Value, World, big, world};
 use crate::codec::key::tag;
 use crate::codec::redo;
 use crate::log::Fsync;
+use crate::shard::background::sight::Sighting;
 
 /// A string, one in chunks, one with a time, and one that is gone; all of them on disk only.
 const KEYS: [&[u8]; 4] = [b"plain", b"chunks", b"timed", b"gone"];
@@ -186,6 +187,34 @@ fn a_replay_knows_by_itself_what_there_was() {
         world.verify();
         world.verify_counts();
         world.audit();
+    }
+}
+
+/// What is looked at while its database is emptied leaves the table: who comes to its place is not taken for it.
+#[test]
+fn who_comes_to_the_place_of_what_is_gone_meanwhile_is_not_blind() {
+    for steps in 0..5 {
+        let mut world = asleep(Fsync::Always);
+        overwrite(&mut world);
+        let engine = world.engine().clone();
+        let mut sighting = Sighting::begin(&mut engine.shards.at(0).core(), true).unwrap();
+        (0..steps).for_each(|_| _ = sighting.step(&engine));
+        world.flush_names(&[DB]);
+        world.turn();
+        assert_eq!(blind(&world), 0, "they are gone, after {steps} steps");
+        for n in 0..2 * KEYS.len() as u8 {
+            world.put(DB, &[n], b"1", 0);
+        }
+        assert_eq!(blind(&world), 0, "that there was none of these is known, after {steps} steps");
+        world.check();
+        while sighting.step(&engine) {
+            world.check();
+        }
+        drop((sighting, engine));
+        world.verify();
+        world.verify_counts();
+        world.audit();
+        assert_eq!(world.stored_with(tag::EXPIRY), 0, "after {steps} steps");
     }
 }
 

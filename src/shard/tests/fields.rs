@@ -39,7 +39,7 @@ fn add(txn: &mut Txn<'_, '_>, at: Found, name: &[u8], expire_ms: u64) {
 
 impl Bench {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = Some(engine(dir.path(), 1));
         Bench { dir, engine, now_ms: 1000 }
     }

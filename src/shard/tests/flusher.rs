@@ -23,7 +23,7 @@ struct Live {
 impl Live {
     /// An engine with its threads, which nothing has flush unless `change` gives a reason.
     fn new(change: impl FnOnce(&mut EngineOptions)) -> Live {
-        let dir = TempDir::new().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let mut options = EngineOptions { background: true, ..options(&dir, 1, Fsync::EverySec) };
         (options.table_budget, options.dirty_budget) = (64 << 20, 64 << 20);
         change(&mut options);

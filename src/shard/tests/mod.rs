@@ -5,6 +5,7 @@
 //! | `world` | an engine, the model that it must equal, what crashes of both kinds do to them |
 //! | `step` | a flush in slices, with other work between them |
 //! | `audit` | what fjall may hold when nothing is left to be done |
+//! | `backup` | a backup while the store becomes another one |
 //! | `model` | random rounds; failures found stay as seeds |
 //! | `fields` | the sweep of fields of hashes |
 //! | `flusher` | what has the flusher's thread flush |
@@ -14,14 +15,17 @@
 //! | `found` | what was found wrong once beside them |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `blind` | keys that are overwritten without a look at what fjall holds of them |
+//! | `evict` | keys that go for the sake of their room |
 //! | `reads` | what is read without the lock is used only where it is true |
 //! | `rest` | commands in slices: what they hold, what others do meanwhile |
 //! | `sizes` | memory follows budgets that change |
 
 mod actor;
 mod audit;
+mod backup;
 mod big;
 mod blind;
+mod evict;
 mod fields;
 mod flusher;
 mod found;

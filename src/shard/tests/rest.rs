@@ -23,7 +23,7 @@ fn element(n: usize) -> Vec<u8> {
 
 impl World {
     /// A set of [`MANY`] members.
-    fn add_source(&mut self, key: &[u8], expire_ms: u64) {
+    pub(super) fn add_source(&mut self, key: &[u8], expire_ms: u64) {
         let ns = self.ns(DB);
         let filled = self.transact(&[key], |txn| {
             let at = txn.create(ns, key, Kind::Set, 0)?;

@@ -36,7 +36,7 @@ fn flip(path: &Path) {
 #[test]
 fn a_store_that_the_cache_cannot_hold_is_cold_from_the_start_on() {
     for (values, cold) in [(2, false), (7, true)] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = || engine(dir.path(), 1);
         let first = engine();
         for n in 0..values {
@@ -54,7 +54,7 @@ fn a_store_that_the_cache_cannot_hold_is_cold_from_the_start_on() {
 
 #[test]
 fn rule_13_a_compaction_that_has_died_is_noticed_and_goes_on_when_its_cause_is_gone() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let engine = engine(dir.path(), 1);
     let put = |n: u32| {
         for key in [b"a", b"z"] {
@@ -103,7 +103,7 @@ fn a_compaction_for_what_is_dead_that_fails_does_not_keep_it() {
     let partition = world.engine().store.partition(0);
     assert!(world.engine().store.health().is_err(), "only an opening removes what it has written");
     partition.note_dead(1 << 30);
-    assert!(!partition.wants_compaction(), "it would fail again");
+    assert!(!partition.wants_compaction(false), "it would fail again");
     flip(&damaged);
     while !world.engine().tend_store() {
         std::thread::yield_now();
@@ -118,7 +118,7 @@ fn a_compaction_for_what_is_dead_that_fails_does_not_keep_it() {
 
 #[test]
 fn rule_13_runs_that_wait_for_compaction_slow_writers_and_at_last_refuse_them() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let engine = engine(dir.path(), 1);
     let with = |runs: u64| {
         engine.stats.level0_runs_max.store(runs, Ordering::Relaxed);
@@ -172,7 +172,7 @@ fn keys_are_counted_once_at_whatever_step_of_a_flush_the_count_begins() {
 
 #[test]
 fn a_count_below_zero_is_counted_anew_while_commands_go_on() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let engine = engine(dir.path(), 1);
     let put = |n: usize| {
         let key = format!("key:{n}").into_bytes();

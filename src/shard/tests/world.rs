@@ -127,12 +127,6 @@ pub(super) struct World {
     history: Vec<(Lsn, Model)>,
 }
 
-/// A directory in memory if the system has one: ingestions sync.
-fn temp_dir() -> TempDir {
-    let memory = std::path::Path::new("/dev/shm");
-    if memory.is_dir() { TempDir::new_in(memory).unwrap() } else { TempDir::new().unwrap() }
-}
-
 /// Makes the superblock with a hash key that is always the same, so that a seed means the same in every run.
 fn fix_hash_key(dir: &std::path::Path, shards: u16) {
     crate::store::Superblock::create(dir, shards).unwrap();
@@ -159,7 +153,7 @@ pub(super) fn options(dir: &TempDir, shards: u16, fsync: Fsync) -> EngineOptions
 
 impl World {
     pub(super) fn new(shards: u16, fsync: Fsync) -> World {
-        let dir = temp_dir();
+        let dir = crate::util::scratch::tempdir().unwrap();
         fix_hash_key(dir.path(), shards);
         let options = options(&dir, shards, fsync);
         let mut model = Model::new();

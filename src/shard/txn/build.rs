@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn names_and_values_alike_count_for_what_is_in_memory() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         for (name, value) in [(200, 0), (8, 192), (100, 100)] {
             let mut spilled = 0;

@@ -22,7 +22,7 @@ pub enum Before {
     Live(Kind),
 }
 
-/// What a sweep has removed.
+/// What a sweep has removed, or an eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Swept {
     /// A key.
@@ -31,6 +31,8 @@ pub enum Swept {
     Fields,
     /// The last fields of a hash, and it with them.
     Hash,
+    /// A key, for the sake of its room.
+    Evicted,
 }
 
 /// The same with its key.
@@ -131,7 +133,7 @@ impl Txn<'_, '_> {
         trackers.tell_all(need);
     }
 
-    /// Removes an object of the core at this place of the lease: its time is past.
+    /// Removes an object of the core at this place of the lease: its time is past, or its room is needed.
     pub(in crate::shard) fn sweep_away(&mut self, at: u16, index: Index, what: Swept) {
         self.sweep_away_found(Found { at, index }, what);
     }

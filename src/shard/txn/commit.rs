@@ -220,7 +220,7 @@ mod tests {
     /// Written, taken back or only read: what a huge transaction took is given back when it ends.
     #[test]
     fn a_huge_transaction_leaves_no_huge_buffers() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         let ns = engine.first_names().id(b"0").unwrap();
         let keys: Vec<Vec<u8>> = (0..100_000u32).map(|n| n.to_be_bytes().to_vec()).collect();

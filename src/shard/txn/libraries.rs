@@ -69,7 +69,7 @@ mod tests {
     /// What is taken back leaves nothing, in no core; what is committed is in all, with its LSN.
     #[test]
     fn a_list_is_everywhere_or_nowhere() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 3);
         let mut set = WriteSet::default();
         let mut txn = Txn::new(engine.lease(&engine.all_shards()), &engine.router, &mut set, 1, true);

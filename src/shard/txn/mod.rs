@@ -46,6 +46,7 @@ use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Body, Kind, Object, state};
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
+use crate::shard::memory::uses::Frequency;
 use crate::shard::memory::watched::Watcher;
 use crate::shard::router::{Router, ShardId};
 
@@ -244,9 +245,12 @@ impl<'a, 'e> Txn<'a, 'e> {
         if !no_touch {
             // Written where it changes alone: other processors keep the line.
             let now_s = (now_ms / 1000) as u16;
-            if object.state & state::REFERENCED == 0 || object.accessed_s != now_s {
-                object.state |= state::REFERENCED;
-                object.accessed_s = now_s;
+            if object.state & state::REFERENCED == 0 || object.used != now_s {
+                let used = core.uses.after_use(object.used, now_ms, core.commands);
+                if object.state & state::REFERENCED == 0 || object.used != used {
+                    object.state |= state::REFERENCED;
+                    object.used = used;
+                }
             }
         }
         self.hits += u64::from(count_hits);
@@ -452,10 +456,16 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     fn set_kind(&mut self, at: Found, kind: Kind) {
-        let now_s = (self.now_ms / 1000) as u16;
-        let object = self.object_mut(at);
+        let now_ms = self.now_ms;
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        if object.used != (now_ms / 1000) as u16 {
+            object.used = match object.kind {
+                Kind::Absent => core.uses.of_new(now_ms),
+                _ => core.uses.after_use(object.used, now_ms, core.commands),
+            };
+        }
         object.kind = kind;
-        object.accessed_s = now_s;
         object.state = (object.state | state::REFERENCED) & !state::ENCODING;
     }
 
@@ -498,11 +508,21 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.touch(at);
     }
 
-    /// Has a live key appear to have been used so many seconds ago for the last time; 65,535 at most.
+    /// Has a live key appear to have been used so many seconds ago for the last time, 65,535 at most, if that is kept.
     pub fn set_idle(&mut self, at: Found, idle_s: u64) {
         let idle_s = idle_s.min(u16::MAX.into()) as u16;
         let now_s = (self.now_ms / 1000) as u16;
-        self.object_mut(at).accessed_s = now_s.wrapping_sub(idle_s);
+        if self.core(at).uses.frequency().is_none() {
+            self.object_mut(at).used = now_s.wrapping_sub(idle_s);
+        }
+    }
+
+    /// Has a live key appear to be used as often as this counter says, if that is kept.
+    pub fn set_frequency(&mut self, at: Found, count: u8) {
+        let now_ms = self.now_ms;
+        if self.core(at).uses.frequency().is_some() {
+            self.object_mut(at).used = Frequency::of_count(count, now_ms);
+        }
     }
 
     /// A big result has its metadata: it is no longer pending.

@@ -31,8 +31,8 @@ struct Options {
     /// The time is a moment, not a duration.
     absolute: bool,
     idle_s: Option<u64>,
-    /// FREQ, which excludes IDLETIME; nothing keeps it.
-    frequency: bool,
+    /// FREQ, which excludes IDLETIME.
+    frequency: Option<u8>,
 }
 
 impl Options {
@@ -44,14 +44,13 @@ impl Options {
                 options.replace = true;
             } else if words.next_is(b"ABSTTL") {
                 options.absolute = true;
-            } else if has_value && !options.frequency && words.next_is(b"IDLETIME") {
+            } else if has_value && options.frequency.is_none() && words.next_is(b"IDLETIME") {
                 let idle_s = u64::try_from(words.int()?);
                 options.idle_s = Some(idle_s.map_err(|_| Error::err("ERR Invalid IDLETIME value, must be >= 0"))?);
             } else if has_value && options.idle_s.is_none() && words.next_is(b"FREQ") {
-                if !(0..=255).contains(&words.int()?) {
-                    return Err(Error::err("ERR Invalid FREQ value, must be >= 0 and <= 255"));
-                }
-                options.frequency = true;
+                let count = u8::try_from(words.int()?);
+                let count = count.map_err(|_| Error::err("ERR Invalid FREQ value, must be >= 0 and <= 255"))?;
+                options.frequency = Some(count);
             } else {
                 return Err(Error::Syntax);
             }
@@ -83,6 +82,9 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         let at = scatter(ctx, &args[1], value, expire_ms as u64)?;
         if let Some((at, idle_s)) = at.zip(options.idle_s) {
             ctx.txn.set_idle(at, idle_s);
+        }
+        if let Some((at, count)) = at.zip(options.frequency) {
+            ctx.txn.set_frequency(at, count);
         }
         let db = ctx.session().db.clone();
         ctx.tell_put(&db, ns, &args[1], &[(&events::RESTORE, &db, &args[1])]);

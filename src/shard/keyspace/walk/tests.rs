@@ -152,7 +152,7 @@ impl Modelled {
 
 #[test]
 fn walks_equal_a_sorted_map_whatever_is_flushed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let mut world = Modelled::new(dir.path());
     let mut chance = chance(7);
     let (mut merged, mut apart) = (0, 0);
@@ -186,7 +186,7 @@ fn walks_equal_a_sorted_map_whatever_is_flushed() {
 
 #[test]
 fn a_key_that_is_there_all_along_is_met_whatever_comes_between_two_steps() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let mut world = Modelled::new(dir.path());
     let mut chance = chance(11);
     for round in 0..200 {
@@ -220,7 +220,7 @@ fn a_key_that_is_there_all_along_is_met_whatever_comes_between_two_steps() {
 #[test]
 fn no_step_of_a_walk_sorts_what_is_dirty() {
     const KEYS: usize = 400;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let engine = engine(dir.path(), 1);
     for n in 0..KEYS {
         let key = format!("key:{:03}", n * 7 % KEYS);
@@ -267,7 +267,7 @@ fn no_step_of_a_walk_sorts_what_is_dirty() {
 
 #[test]
 fn a_flushed_and_swapped_namespace_is_as_it_was_after_a_rollback() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::util::scratch::tempdir().unwrap();
     let engine = engine(dir.path(), 2);
     let shards = engine.all_shards();
     let names = engine.first_names();
