@@ -20,7 +20,7 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -191,7 +191,7 @@ fn median(mut all: Vec<f64>) -> f64 {
 }
 
 /// Measures one kind of keys in one form.
-fn measure(options: &Options, part: &str, file: &PathBuf, keys: u64) {
+fn measure(options: &Options, part: &str, file: &Path, keys: u64) {
     let mut ours = Vec::new();
     let mut theirs: Vec<(Kind, Vec<Took>)> = REAL.iter().map(|kind| (*kind, Vec::new())).collect();
     for _ in 0..options.rounds {
