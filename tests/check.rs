@@ -46,6 +46,21 @@ fn fill(server: &Server) {
         client.call(command);
     }
     client.try_call(&["SADD", "long", &long, "short"]).unwrap();
+    for command in [
+        "SETRANGE string: 200000 end",
+        "RPUSH list: a b",
+        "SADD set: a b",
+        "ZADD zset: 1 a 2 b",
+        "XADD stream: 1-1 f v",
+        "HSET hash: a 1 b 2",
+        "HSETEX fields: PX 95000000 FIELDS 1 a 1",
+    ] {
+        // Such keys stand shortened in records.
+        let command = command.replace(": ", &format!(":{long} "));
+        assert!(!client.call(&command).is_error());
+        let key = command.split(' ').nth(1).unwrap();
+        assert_eq!(client.call(&format!("EXPIRE {key} 100000")).int(), Some(1));
+    }
     client
         .try_call(&["FUNCTION", "LOAD", "#!lua name=lib\nredis.register_function('f', function() return 1 end)"])
         .unwrap();

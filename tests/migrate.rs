@@ -123,6 +123,14 @@ fn fill_big(pipe: &mut Pipe) {
     let noise: Vec<u8> = (0..700_000).map(|_| rng.next() as u8).collect();
     pipe.send(&[&b"SET"[..], b"big:noise", &noise]);
     pipe.send(&["SET".to_owned(), "big:repeats".to_owned(), "abcdefg".repeat(300_000)]);
+    // Keys that stand shortened in Tarn's records.
+    let long = "k".repeat(1500);
+    for command in ["RPUSH list: a b", "SADD set: a b", "ZADD zset: 1 a 2 b", "HSET hash: a 1", "XADD stream: 1-1 a b"]
+    {
+        let command = command.replace(": ", &format!(":{long} "));
+        pipe.call(&command);
+        pipe.call(&format!("PEXPIREAT {} 1900000000000", command.split(' ').nth(1).unwrap_or_default()));
+    }
     let many = |name: &str, key: &str, of: &dyn Fn(u64) -> Vec<String>| -> Vec<String> {
         [vec![name.to_owned(), key.to_owned()], (0..25_000).flat_map(of).collect()].concat()
     };
