@@ -501,3 +501,23 @@ fn a_check_leaves_the_directory_as_it_was() {
     whole(made.killed.path());
     assert!(before == list());
 }
+
+/// Who only looks makes no part of a directory that is missing, and leaves nothing behind.
+#[test]
+fn a_check_without_repair_makes_nothing() {
+    fn names(dir: &Path) -> Vec<PathBuf> {
+        let mut all: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        all.sort();
+        all
+    }
+    let made = made();
+    for dir in [made.stopped.path(), made.killed.path()] {
+        let before = names(dir);
+        assert!(check(dir, false).0);
+        assert_eq!(names(dir), before);
+        fs::remove_dir_all(dir.join("log")).unwrap();
+        let before = names(dir);
+        assert!(!check(dir, false).0);
+        assert_eq!(names(dir), before);
+    }
+}

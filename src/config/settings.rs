@@ -111,7 +111,7 @@ pub struct Settings {
     pub maxdisk: u64,
     /// Bytes that stay free on the file system.
     pub disk_reserve: u64,
-    /// Milliseconds of steps.
+    /// Milliseconds of processor time.
     pub script_hold_limit: u64,
     /// Directory of backups, absolute.
     pub backup_dir: Option<PathBuf>,

@@ -15,6 +15,17 @@ pub fn to_background(nice: i32) {
     }
 }
 
+/// Processor time that the calling thread has had; only differences mean anything.
+pub fn thread_time() -> std::time::Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: the structure is the caller's own; where the clock does not exist it stays as it is.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
+    }
+    std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
 /// Fills this with what nobody can foretell.
 ///
 /// # Errors

@@ -177,9 +177,9 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Scripts",
         rows: &[
-            live("script-hold-limit", Int(1, 60_000), "80",
-                "Milliseconds, as steps count, that a script may keep the shards of its keys once it has written; one that needs \
-                more is taken back."),
+            live("script-hold-limit", Int(1, 60_000), "50",
+                "Milliseconds of processor time that a script may keep the shards of its keys once it has written; one that needs \
+                more is taken back. Others wait for these shards meanwhile."),
         ],
     },
     Section {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | on a network thread | it is run again from its beginning elsewhere, as any command that takes long |
 //! | on a thread for commands in slices | it goes on, without its shards: its keys are held ([`crate::shard::txn::rest`]) |
-//! | once it has written, or looked at a key that it did not declare, or within EXEC | it goes on with its shards; after the steps of `script-hold-limit`, or [`MOST_SILENT`] between two commands, it is ended and taken back |
+//! | once it has written, or looked at a key that it did not declare, or within EXEC | it goes on with its shards; after `script-hold-limit` of processor time it is ended and taken back |
 //!
 //! All that it writes is one record of the log, made when it has ended, by an error, too. One that is run again begins with
 //! the numbers that `math.random` had then.
@@ -12,6 +12,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::convert::{error_table, one_line, to_lua, to_reply};
 use super::host::{self, Whose};
@@ -28,6 +29,7 @@ use crate::server::acl::permit::permit_within;
 use crate::shard::engine::gate;
 use crate::shard::memory::libraries::{Libraries, Library};
 use crate::util::num::format_double;
+use crate::util::sys;
 
 /// Steps that a script is given at a time: some tens of microseconds.
 const SLICE: u64 = 4 << 10;
@@ -35,10 +37,8 @@ const SLICE: u64 = 4 << 10;
 const CALL: u64 = 64;
 /// Steps of a script that cost as much as a command's step.
 pub(super) const STEPS_A_STEP: u64 = 4;
-/// Steps in a millisecond, about.
-const STEPS_A_MS: u64 = 100 << 10;
-/// Steps of a script that keeps its shards, between two commands: about 50 ms.
-const MOST_SILENT: u64 = 50 * STEPS_A_MS;
+/// By how much longer a debug build may keep its shards: everything takes it that much longer.
+const SLOWER: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 
 /// What is run.
 #[derive(Clone, Copy)]
@@ -110,9 +110,9 @@ pub(super) struct Run<'a> {
     running: Option<Arc<Running>>,
     /// Steps of its slice that it has not used up.
     left: u64,
-    /// Steps since it keeps its shards, and since its last command.
-    held: u64,
-    silent: u64,
+    /// Since when it keeps its shards, by this thread's processor time, and the steps since somebody has looked how long that is.
+    keeps_since: Option<Duration>,
+    unseen: u64,
     /// Steps that the meter has not been told of.
     untold: u64,
     /// Bytes that the meter has been told of.
@@ -159,8 +159,8 @@ pub(super) fn run(
         declared: keys,
         running: None,
         left: SLICE,
-        held: 0,
-        silent: 0,
+        keeps_since: None,
+        unseen: 0,
         untold: 0,
     };
     let db = ctx.session().db.clone();
@@ -259,11 +259,10 @@ impl Run<'_> {
                     return Ok(());
                 }
                 Outcome::Call(function) => {
-                    self.silent = 0;
                     let before = meter::steps_so_far();
                     host::call(self, ctx, function)?;
                     let steps = CALL + (meter::steps_so_far() - before).unsigned_abs() * STEPS_A_STEP;
-                    (self.held, self.left) = (self.held + steps, self.left.saturating_sub(steps));
+                    (self.unseen, self.left) = (self.unseen + steps, self.left.saturating_sub(steps));
                     if self.left == 0 { self.go_on(ctx)? } else { self.slice() }
                 }
                 Outcome::OutOfFuel => self.go_on(ctx)?,
@@ -276,7 +275,7 @@ impl Run<'_> {
         let outcome = self.machine.run(self.left);
         let used = self.machine.used() - before;
         self.left = self.left.saturating_sub(used);
-        (self.held, self.silent, self.untold) = (self.held + used, self.silent + used, self.untold + used);
+        (self.unseen, self.untold) = (self.unseen + used, self.untold + used);
         outcome
     }
 
@@ -289,11 +288,27 @@ impl Run<'_> {
         }
         meter::step((self.untold / STEPS_A_STEP) as usize)?;
         self.untold %= STEPS_A_STEP;
-        let keeps_shards = !ctx.txn.may_rest() && ctx.txn.may_block();
-        if !keeps_shards {
-            self.held = 0;
-        } else if self.silent > MOST_SILENT || self.held > ctx.settings().script_hold_limit * STEPS_A_MS {
-            return Err(self.error("ERR script takes too long for one that keeps its keys' shards, and was taken back"));
+        self.keep_within_limit(ctx)
+    }
+
+    /// Others wait for the shards that it keeps: only for so long. Time that the thread has not had does not count, so that a busy
+    /// machine ends no script that does little.
+    fn keep_within_limit(&mut self, ctx: &mut Ctx) -> Result {
+        if ctx.txn.may_rest() || !ctx.txn.may_block() {
+            self.keeps_since = None;
+            return Ok(());
+        }
+        if self.keeps_since.is_some() && self.unseen < SLICE {
+            return Ok(());
+        }
+        self.unseen = 0;
+        let now = sys::thread_time();
+        let since = *self.keeps_since.get_or_insert(now);
+        let limit = Duration::from_millis(ctx.settings().script_hold_limit * SLOWER);
+        if now.saturating_sub(since) > limit {
+            return Err(
+                self.error("ERR script keeps its keys' shards for longer than script-hold-limit, and was taken back")
+            );
         }
         Ok(())
     }

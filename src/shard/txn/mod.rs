@@ -23,6 +23,7 @@ mod order;
 mod prefetch;
 pub mod rest;
 pub mod slices;
+mod straight;
 mod strings;
 mod undo;
 
@@ -325,7 +326,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         _ = meter::hold(more);
     }
 
-    fn add_count(&mut self, at: u16, ns: NsId, delta: i64) {
+    pub(in crate::shard) fn add_count(&mut self, at: u16, ns: NsId, delta: i64) {
         let core = &mut self.lease[at as usize];
         let count = core.counts.get(&ns).copied().unwrap_or(0) + delta;
         if count < 0 && !core.miscounted {
