@@ -123,6 +123,14 @@ fn fill_big(pipe: &mut Pipe) {
     let noise: Vec<u8> = (0..700_000).map(|_| rng.next() as u8).collect();
     pipe.send(&[&b"SET"[..], b"big:noise", &noise]);
     pipe.send(&["SET".to_owned(), "big:repeats".to_owned(), "abcdefg".repeat(300_000)]);
+    // Keys that stand shortened in Tarn's records.
+    let long = "k".repeat(1500);
+    for command in ["RPUSH list: a b", "SADD set: a b", "ZADD zset: 1 a 2 b", "HSET hash: a 1", "XADD stream: 1-1 a b"]
+    {
+        let command = command.replace(": ", &format!(":{long} "));
+        pipe.call(&command);
+        pipe.call(&format!("PEXPIREAT {} 1900000000000", command.split(' ').nth(1).unwrap_or_default()));
+    }
     let many = |name: &str, key: &str, of: &dyn Fn(u64) -> Vec<String>| -> Vec<String> {
         [vec![name.to_owned(), key.to_owned()], (0..25_000).flat_map(of).collect()].concat()
     };
@@ -281,6 +289,8 @@ fn what_real_servers_save_is_imported() {
         let (mut tarn, dir) = tarn();
         let report = assert_imported(&import(&[&folder(&server).join("dump.rdb")], &dir, &[]));
         assert!(report.contains("1 libraries of functions"), "{report}");
+        let whole = Command::new(Kind::Tarn.binary().unwrap()).arg("check").arg(&dir).output().unwrap();
+        assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stdout));
         start(&mut tarn);
         for db in [0, 3] {
             assert_same_content(&server, &tarn, db, kind.title(), forget_nothing);
@@ -314,6 +324,28 @@ fn exported(dir: &Path, kind: Kind) -> Option<(Server, String)> {
     let told = assert_imported(&command.output().unwrap());
     start(&mut server);
     Some((server, told))
+}
+
+#[test]
+fn what_is_in_the_way_of_an_export_stays() {
+    let (tarn, dir) = tarn();
+    let (from, to) = (tarn.dir().join("file.rdb"), tarn.dir().join("out.rdb"));
+    std::fs::write(&from, small_file()).unwrap();
+    assert_imported(&import(&[&from], &dir, &[]));
+    let export = || {
+        let mut command = Command::new(Kind::Tarn.binary().unwrap());
+        command.arg("export").arg(&to).args(["--for", "redis-7.0", "--dir"]).arg(&dir).output().unwrap()
+    };
+    let aside = tarn.dir().join("out.rdb.new");
+    std::fs::write(&aside, "mine").unwrap();
+    let refused = export();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("out.rdb.new is in the way"), "{told}");
+    assert_eq!(std::fs::read(&aside).unwrap(), b"mine");
+    std::fs::remove_file(&aside).unwrap();
+    let report = assert_imported(&export());
+    assert!(report.starts_with("50 keys") && !aside.exists(), "{report}");
+    assert_eq!(strings(&std::fs::read(&to).unwrap()).len(), 50);
 }
 
 #[test]
@@ -418,6 +450,18 @@ fn a_damaged_file_leaves_everything_as_it_was() {
     let told = text(&cut);
     assert!(!cut.status.success() && told.contains("offset 200") && told.contains("cut short"), "{told}");
     assert!(told.contains("Nothing was imported"), "{told}");
+    // A key that comes twice, as Redis refuses it.
+    let mut twice = whole.clone();
+    twice.splice(whole.len() - 9..whole.len() - 9, *b"\x00\x05key07\x05other");
+    write(&twice);
+    let told = text(&import(&[&path], &dir, &["--replace"]));
+    assert!(told.contains("comes twice") && told.contains("key07") && told.contains("Nothing was imported"), "{told}");
+    // In another file it replaces what came before.
+    write(&whole);
+    let other = tarn.dir().join("other.rdb");
+    std::fs::write(&other, [&b"REDIS0010\xfe\x00\x00\x05key07\x05other\xff"[..], &[0; 8]].concat()).unwrap();
+    let report = assert_imported(&import(&[&path, &other], &dir, &["--replace"]));
+    assert!(report.contains("51 keys read") && report.contains("holds 50 keys"), "{report}");
     let mut module = whole.clone();
     module.truncate(whole.len() - 9);
     module.extend_from_slice(b"\x07\x03mod\x81\x01\x23\x45\x67\x89\xab\xcd\xef\x00\xff\0\0\0\0\0\0\0\0");

@@ -1,10 +1,11 @@
 //! `tarn export FILE --for SERVER`: a data directory that no server has open becomes dump.rdb.
 //!
-//! The file is made beside its place, and moved there when all of it is on disk. The directory is opened as a server would, so
+//! The file is made beside its place, as `FILE.new`, and moved there when all of it is on disk; what has that name already is
+//! nobody's to remove. The directory is opened as a server would, so
 //! that what only the log holds is brought to the store; then its partitions are read as they are at that moment.
 
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -68,7 +69,14 @@ fn write(export: &Export, engine: &Arc<Engine>) -> Result<String, Failure> {
     temp.push(".new");
     let temp = PathBuf::from(temp);
     let io = |error: std::io::Error| Failure(format!("cannot write {}: {error}", temp.display()));
-    let file = BufWriter::with_capacity(1 << 20, File::create(&temp).map_err(io)?);
+    let file = File::create_new(&temp).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            let path = temp.display();
+            Failure(format!("{path} is in the way: another export makes it, or left it when it was interrupted"))
+        }
+        _ => io(error),
+    })?;
+    let file = BufWriter::with_capacity(1 << 20, file);
     let written = everything.write(file, export.target, |keys| {
         if keys.is_multiple_of(256) {
             progress.tell(0, keys);
@@ -86,7 +94,13 @@ fn write(export: &Export, engine: &Arc<Engine>) -> Result<String, Failure> {
     let file = file.into_inner().map_err(|error| io(error.into_error()))?;
     file.sync_all().map_err(io)?;
     std::fs::rename(&temp, &export.file).map_err(io)?;
-    Ok(report(export, &exported, progress.elapsed().as_secs_f64()))
+    let mut report = report(export, &exported, progress.elapsed().as_secs_f64());
+    let folder = crate::util::path::folder_of(&export.file);
+    if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
+        report +=
+            &format!("cannot sync {}: {error}: a crash of the machine may take the file away\n", folder.display());
+    }
+    Ok(report)
 }
 
 fn report(export: &Export, exported: &Exported, seconds: f64) -> String {

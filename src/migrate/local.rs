@@ -19,6 +19,7 @@ use crate::shard::actor::ShardSet;
 use crate::shard::engine::{EngineOptions, MOST_DELAY_US, OpenError};
 use crate::shard::router::ShardId;
 use crate::shard::txn::{Txn, WriteSet};
+use crate::util::pace;
 
 /// Opens a data directory. Nothing is synced before it is closed, nothing expires.
 ///
@@ -27,7 +28,9 @@ use crate::shard::txn::{Txn, WriteSet};
 pub(super) fn open(config: Config) -> Result<Arc<Server>, OpenError> {
     let settings = config.settings();
     let budget = Budget::new(&settings, &Machine::read());
-    let options = EngineOptions { fsync: Fsync::No, nice: 0, ..budget.engine_options(&settings) };
+    pace::serve_nobody();
+    let flush_threads = crate::shard::engine::cores();
+    let options = EngineOptions { fsync: Fsync::No, nice: 0, flush_threads, ..budget.engine_options(&settings) };
     let engine = Engine::open(Arc::new(RealIo), options)?;
     engine.active_expire.store(false, Ordering::Relaxed);
     let server = Arc::new(Server::new(engine, config, table()));

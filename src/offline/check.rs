@@ -70,8 +70,19 @@ pub(super) fn is_whole(dir: &Path) -> Result<bool, Failure> {
     Ok(whole)
 }
 
-/// Whether all is well now.
+/// Whether all is well now. Where nothing is to be repaired, no part of the directory is made.
 fn check(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
+    let log = dir.join(store::LOG_FOLDER);
+    let lacks_log = !log.exists();
+    let whole = look(dir, repair, say);
+    if lacks_log && !repair {
+        // Those who read it have it made; another could not be removed so.
+        let _ = std::fs::remove_dir(&log);
+    }
+    whole
+}
+
+fn look(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
     let Some(superblock) = Superblock::load(dir)? else {
         return Err(format!("{} holds no data of tarn", dir.display()).into());
     };

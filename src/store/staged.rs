@@ -42,6 +42,11 @@ pub fn commit(dir: &Path) -> Result {
     superblock::sync_dir(dir)
 }
 
+/// Whether there is something that was made and is not yet in its place.
+pub fn is_made(dir: &Path) -> bool {
+    dir.join(MADE).is_dir()
+}
+
 /// Moves what was made to its place, if there is any.
 pub fn settle(dir: &Path) -> Result {
     let folder = dir.join(MADE);

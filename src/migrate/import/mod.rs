@@ -12,8 +12,8 @@
 //! changed; the next import removes what was left. The directory is locked meanwhile.
 //!
 //! **Fast, in bounded memory.** One thread goes through the file and finds where values end; what it passes on in batches, one
-//! shard's each, is decoded and put by as many others as there are cores: a batch is one transaction. Writers wait for the
-//! flush as clients do. Values that are big come piece by piece, and go to the store so (rule 10).
+//! shard's each, is decoded and put by as many others as there are cores: a batch is one transaction. Keys of the file that
+//! is read first go straight to the store ([`crate::shard::Engine::go_straight`]); else writers wait for the flush as clients do. Values that are big come piece by piece, and go to the store so (rule 10).
 
 mod aof;
 mod files;
@@ -32,7 +32,7 @@ use super::progress::Progress;
 use crate::config::{Config, Source};
 use crate::handler::Server;
 use crate::shard::engine::Engine;
-use crate::store::{DataDir, staged};
+use crate::store::{DataDir, StoreError, staged};
 
 /// What is asked for.
 #[derive(Debug)]
@@ -113,6 +113,8 @@ struct Session {
     done_bytes: u64,
     /// The time of the commands that are run.
     clock_ms: u64,
+    /// Nothing has been read yet.
+    is_empty: bool,
 }
 
 /// Imports, and reports.
@@ -142,19 +144,32 @@ pub(super) fn go(import: &Import) -> Result<String, Failure> {
     }
     let staging = staged::begin(&import.dir)?;
     match fill(import, &staging, &files) {
-        Ok(mut report) => {
-            staged::commit(&import.dir)?;
-            if let Err(error) = staged::settle(&import.dir) {
-                report +=
-                    &format!("{error}: it is imported, and moved to its place by whoever opens the directory next\n");
-            }
-            Ok(report)
+        Ok(report) => {
+            let committed = staged::commit(&import.dir);
+            let report = with_end(report, committed, staged::is_made(&import.dir))?;
+            Ok(match staged::settle(&import.dir) {
+                Ok(()) => report,
+                Err(error) => format!(
+                    "{report}{error}: it is imported, and moved to its place by whoever opens the directory next\n"
+                ),
+            })
         }
         Err(failure) => {
             // What is in its way stays; the next import removes it.
             let _ = staged::abandon(&import.dir);
             Err(failure)
         }
+    }
+}
+
+/// The report, with what went wrong in the last step: where all of it `is_made` all the same, it counts.
+fn with_end(report: String, committed: Result<(), StoreError>, is_made: bool) -> Result<String, Failure> {
+    match committed {
+        Ok(()) => Ok(report),
+        Err(error) if is_made => Ok(format!(
+            "{report}{error}: it is imported, but a crash of the machine may bring back what was there before\n"
+        )),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -172,6 +187,7 @@ fn fill(import: &Import, staging: &Path, files: &[files::Part]) -> Result<String
         progress: Progress::new(total),
         done_bytes: 0,
         clock_ms: aof::FIRST_MS,
+        is_empty: true,
     };
     let read = files.iter().try_for_each(|part| session.read(part));
     let engine = session.server.engine.clone();
@@ -181,8 +197,9 @@ fn fill(import: &Import, staging: &Path, files: &[files::Part]) -> Result<String
         return Err(failure);
     }
     session.progress.say("everything is read, the rest is brought to disk");
-    let counted = count(&engine);
     engine.close(true)?;
+    // The last flush has looked at what was overwritten blindly.
+    let counted = count(&engine);
     let failed = engine.flush_fails();
     if failed {
         return Err(Failure("not everything could be brought to disk".to_owned()));
@@ -202,6 +219,7 @@ impl Session {
             files::Kind::Rdb => self.read_rdb(part)?,
             files::Kind::Aof => self.read_aof(part)?,
         }
+        self.is_empty = false;
         self.done_bytes += part.bytes;
         Ok(())
     }
@@ -223,5 +241,20 @@ impl Session {
             report += &format!("{count} × {what}\n");
         }
         report
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_last_step_leaves_is_told_as_it_is() {
+        let failed = || Err(StoreError::NeedsReopen("the disk"));
+        assert_eq!(with_end("all\n".to_owned(), Ok(()), true).unwrap(), "all\n");
+        let told = with_end("all\n".to_owned(), failed(), true).unwrap();
+        assert!(told.starts_with("all\n") && told.contains("it is imported, but a crash"), "{told}");
+        assert!(with_end("all\n".to_owned(), failed(), false).is_err());
     }
 }

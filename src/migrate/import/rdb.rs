@@ -54,6 +54,8 @@ struct Shared<'a> {
     now_ms: u64,
     /// Keys, and fields, whose time has passed stay: commands that follow may be about them.
     keeps_expired: bool,
+    /// What a shard gathers in memory of keys that go straight to the store.
+    gathers: usize,
     put: AtomicU64,
     expired: AtomicU64,
     failed: AtomicBool,
@@ -123,7 +125,23 @@ impl Shared<'_> {
         });
         put.map_err(|error| failure(&batch.entries[at.min(batch.entries.len() - 1)], &error.text()))?;
         self.put.fetch_add(count, Ordering::Relaxed);
-        Ok(())
+        self.land(batch.shard, self.gathers)
+    }
+
+    fn land(&self, shard: ShardId, limit: usize) -> Result<(), Failure> {
+        let landed = self.server.engine.land(shard, limit);
+        landed.map_err(|error| Failure(format!("{}: {error}", self.path.display())))
+    }
+
+    /// Has all land that is still on its way, this thread that of every `stride`th shard.
+    fn land_all(&self, first: usize, stride: usize) {
+        for shard in (first..self.server.engine.shards.count()).step_by(stride) {
+            if !self.failed.load(Ordering::Acquire)
+                && let Err(failure) = self.land(shard as ShardId, 0)
+            {
+                self.fail(failure);
+            }
+        }
     }
 
     /// Puts a value that comes piece by piece. False if nothing is left of it.
@@ -234,6 +252,12 @@ impl Batches {
 }
 
 impl Session {
+    /// What a shard gathers before it lands: a quarter of what may be dirty is gathered in all.
+    fn gathers(&self) -> usize {
+        let engine = &self.server.engine;
+        engine.dirty_budget.load(Ordering::Relaxed) as usize / 4 / engine.shards.count()
+    }
+
     /// Reads a file that begins as dump.rdb does, and the commands that may follow.
     pub(super) fn read_rdb(&mut self, part: &files::Part) -> Result<(), Failure> {
         let place = |offset| Place { path: &part.path, offset, db: b"", key: None };
@@ -278,12 +302,15 @@ impl Session {
             version: reader.version(),
             now_ms: now_ms(),
             keeps_expired: is_base,
+            gathers: self.gathers(),
             put: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         };
-        let workers = crate::shard::engine::cores();
+        let (engine, workers) = (&shared.server.engine, crate::shard::engine::cores());
+        // What is read first finds nothing that it could overwrite.
+        engine.go_straight(std::mem::take(&mut self.is_empty));
         let (to, from) = crossbeam_channel::bounded(2 * workers);
         let read = std::thread::scope(|scope| {
             for _ in 0..workers {
@@ -297,6 +324,11 @@ impl Session {
             batches.turn_to(b"0");
             read
         });
+        std::thread::scope(|scope| {
+            let shared = &shared;
+            (0..workers).for_each(|first| _ = scope.spawn(move || shared.land_all(first, workers)));
+        });
+        engine.go_straight(false);
         self.tally.keys += shared.put.load(Ordering::Relaxed);
         self.tally.expired += shared.expired.load(Ordering::Relaxed);
         match shared.failure.lock().take() {

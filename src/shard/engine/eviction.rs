@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Engine, MOST_DELAY_US};
+use super::{Engine, MOST_DELAY_US, gate};
 use crate::shard::router::ShardId;
 
 /// Parts of `maxdisk`; the table above has them.
@@ -242,11 +242,12 @@ impl Engine {
                     return;
                 }
                 eviction.end_round();
-                at.0 = match eviction.gone.load(Ordering::Relaxed) {
-                    0 => At::Wait(Instant::now() + IN_VAIN),
-                    // One that runs may have passed by what has gone.
-                    _ => At::Flush(self.flushes() + 1 + u64::from(self.flush_lock.is_locked())),
-                };
+                if eviction.gone.load(Ordering::Relaxed) == 0 {
+                    at.0 = At::Wait(Instant::now() + IN_VAIN);
+                    return;
+                }
+                // One that runs may have passed by what has gone.
+                at.0 = At::Flush(self.flushes() + 1 + u64::from(self.flush_lock.is_locked()));
                 return self.wake_flusher(true);
             }
             At::Flush(flushes) if self.flushes() < flushes => {
@@ -265,6 +266,12 @@ impl Engine {
             self.begin_round((live - end).min(live / MOST));
             at.0 = At::Round(Instant::now());
         }
+    }
+
+    /// Whether keys may go now: not during CLIENT PAUSE, and not so many that writers would wait for the flush of what has gone.
+    pub(in crate::shard) fn takes_removals(&self) -> bool {
+        let budget = self.dirty_budget.load(Ordering::Relaxed);
+        self.gate.load(Ordering::Relaxed) & gate::PAUSED == 0 && (self.dirty_bytes() as u64) < budget / 4 * 3
     }
 
     fn flushes(&self) -> u64 {

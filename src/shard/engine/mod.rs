@@ -16,6 +16,7 @@ pub mod eviction;
 pub mod long;
 pub mod options;
 pub mod readers;
+mod straight;
 pub mod watch;
 
 pub use options::{EngineOptions, Sizes};

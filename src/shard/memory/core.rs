@@ -110,6 +110,8 @@ pub struct Core {
     pub reclaiming: bool,
     /// LSN of the shard's last commit.
     pub last_lsn: Lsn,
+    /// New keys go straight to fjall, while data is imported.
+    pub(in crate::shard) straight: Option<Box<super::straight::Straight>>,
     /// Commands that have run here.
     pub commands: u64,
     /// Memory of the table's objects and of the order index.

@@ -16,6 +16,8 @@
 //! | [`membership`] | a filter of the keys that fjall may hold |
 //! | [`order`] | an index of the table's keys in order, for walks |
 //! | [`fields`] | which hashes have fields that expire, and when |
+//! | [`records`] | records on their way to fjall, encoded and sorted |
+//! | [`straight`] | new keys that go to fjall past the table, while data is imported |
 //! | [`names`] | namespaces |
 //! | [`libraries`] | libraries of functions |
 //! | [`garbage`] | records of what is dead, and how they are worked off |
@@ -40,6 +42,8 @@ pub mod object;
 pub mod order;
 pub mod overlay;
 pub mod reads;
+pub(in crate::shard) mod records;
+pub(in crate::shard) mod straight;
 pub mod table;
 pub mod tracked;
 pub mod uses;

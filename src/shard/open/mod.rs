@@ -302,6 +302,7 @@ fn open_core(
         order_asked_ms: 0,
         old_orders: Vec::new(),
         last_lsn: 0,
+        straight: None,
         commands: 0,
         table_bytes: 0,
         admitted: 0,

@@ -181,7 +181,8 @@ impl Build {
         }
     }
 
-    /// Makes the key hold what was built. A collection without elements removes it, unless it is a stream. `None` for that.
+    /// Makes the key hold what was built. A collection without elements removes it, unless it is a stream. `None` for that, and
+    /// where it goes straight to fjall ([`Txn::put_straight`]).
     pub fn finish(mut self, txn: &mut Txn<'_, '_>, shape: Shape) -> Result<Option<Found>> {
         let (ns, key) = (self.key.0, std::mem::take(&mut self.key.1));
         // The database may have been flushed while the command rested.
@@ -190,6 +191,10 @@ impl Build {
             // The size of a blind collection is 0 whatever it holds. A string without chunks is one of zeros.
             if self.elements.is_empty() && !matches!(shape.kind, Kind::Stream | Kind::String) {
                 txn.delete(ns, &key)?;
+                return Ok(None);
+            }
+            if txn.put_straight(ns, &key, &shape, b"", &self.elements)? {
+                meter::release(self.bytes);
                 return Ok(None);
             }
             let at = txn.put_body(ns, &key, shape.kind, shape.body(), shape.expire_ms)?;

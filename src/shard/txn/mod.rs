@@ -23,6 +23,7 @@ mod order;
 mod prefetch;
 pub mod rest;
 pub mod slices;
+mod straight;
 mod strings;
 mod undo;
 
@@ -245,8 +246,11 @@ impl<'a, 'e> Txn<'a, 'e> {
             // Written where it changes alone: other processors keep the line.
             let now_s = (now_ms / 1000) as u16;
             if object.state & state::REFERENCED == 0 || object.used != now_s {
-                object.state |= state::REFERENCED;
-                object.used = core.uses.after_use(object.used, now_ms, core.commands);
+                let used = core.uses.after_use(object.used, now_ms, core.commands);
+                if object.state & state::REFERENCED == 0 || object.used != used {
+                    object.state |= state::REFERENCED;
+                    object.used = used;
+                }
             }
         }
         self.hits += u64::from(count_hits);
@@ -322,7 +326,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         _ = meter::hold(more);
     }
 
-    fn add_count(&mut self, at: u16, ns: NsId, delta: i64) {
+    pub(in crate::shard) fn add_count(&mut self, at: u16, ns: NsId, delta: i64) {
         let core = &mut self.lease[at as usize];
         let count = core.counts.get(&ns).copied().unwrap_or(0) + delta;
         if count < 0 && !core.miscounted {

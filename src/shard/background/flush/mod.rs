@@ -16,8 +16,6 @@
 //! an ingestion finishes the log is synced up to the highest LSN gathered (rule 1); an object turns clean only if it was
 //! not changed since it was gathered (rule 2); a failed ingestion turns everything dirty again.
 
-mod records;
-
 use crate::codec::element::Group;
 use crate::codec::{self, ExpiryKind};
 use crate::log::Lsn;
@@ -27,9 +25,9 @@ use crate::util::scale::Scaled;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::object::{Kind, Object, state};
 use crate::shard::memory::overlay::{self, Key};
+use crate::shard::memory::records::{Records, Span};
 use crate::shard::memory::table::Index;
 use crate::shard::rank;
-use records::{Records, Span};
 
 /// Records encoded or settled per hold of the shard's lock.
 pub const SLICE: Scaled<usize> = Scaled::new(128).in_unit_tests(8);

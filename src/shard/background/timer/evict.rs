@@ -89,10 +89,10 @@ pub(super) struct Hand {
 impl Timer<'_> {
     /// Removes the shard's part of a round, or some of it.
     pub(super) fn evict(&mut self, now_ms: u64) -> Result {
-        let eviction = &self.engine.eviction;
-        let (round, due) = eviction.due(self.id);
-        let Some(policy) = eviction.policy().filter(|_| due > 0) else { return Ok(()) };
-        let partition = self.engine.store.partition(self.id).clone();
+        let (engine, id) = (self.engine, self.id);
+        let (eviction, (round, due)) = (&engine.eviction, engine.eviction.due(id));
+        let Some(policy) = eviction.policy().filter(|_| due > 0 && engine.takes_removals()) else { return Ok(()) };
+        let partition = engine.store.partition(id).clone();
         let known = self.hand.take().filter(|hand| hand.policy == policy);
         let mut hand = match known {
             Some(hand) => hand,
@@ -103,10 +103,11 @@ impl Timer<'_> {
         }
         let (began, mut pace) = (Instant::now(), Pace::new());
         let mut done = Ok(());
-        while done.is_ok() && eviction.due(self.id).1 > 0 && began.elapsed() < TURN {
+        let goes_on = || eviction.due(id).1 > 0 && engine.takes_removals() && began.elapsed() < TURN;
+        while done.is_ok() && goes_on() {
             done = self.evict_some(&mut hand, &partition, now_ms);
             if done.is_err() || hand.keys_left == 0 || hand.laps >= LAPS {
-                eviction.end_part(self.id);
+                eviction.end_part(id);
                 hand.laps = 0;
             }
             pace.step();

@@ -1,9 +1,9 @@
-//! A flight's records as fjall is to get them, encoded into one buffer. What else a flight knows of a record refers to
+//! Records as fjall is to get them in one ingestion, encoded into one buffer. What else a flight knows of a record refers to
 //! its bytes there: a second copy of a key would cost as much memory as the element that is being brought away.
 
 /// A key within the buffer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Span {
+pub(in crate::shard) struct Span {
     at: usize,
     len: u32,
 }
@@ -22,20 +22,20 @@ const TOMBSTONE: u32 = u32::MAX;
 
 /// Encoded records, in order after [`Records::sort`].
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(in crate::shard) struct Records {
     bytes: Vec<u8>,
     list: Vec<Record>,
 }
 
 impl Records {
     /// None yet, with room for so many bytes.
-    pub(super) fn with_capacity(bytes: usize) -> Self {
+    pub(in crate::shard) fn with_capacity(bytes: usize) -> Self {
         Records { bytes: Vec::with_capacity(bytes), list: Vec::new() }
     }
 
     /// Adds a record, or a tombstone. Answers where its key stands.
     #[inline]
-    pub(super) fn push(&mut self, key: &[u8], value: Option<&[u8]>) -> Span {
+    pub(in crate::shard) fn push(&mut self, key: &[u8], value: Option<&[u8]>) -> Span {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value.unwrap_or_default());
@@ -45,7 +45,7 @@ impl Records {
     }
 
     /// Adds a record whose value `encode` appends. Answers where its key stands.
-    pub(super) fn push_with(&mut self, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> Span {
+    pub(in crate::shard) fn push_with(&mut self, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> Span {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(key);
         encode(&mut self.bytes);
@@ -55,31 +55,51 @@ impl Records {
     }
 
     /// Adds all of `other`.
-    pub(super) fn append(&mut self, other: &Records) {
+    pub(in crate::shard) fn append(&mut self, other: &Records) {
         let base = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
         self.list.extend(other.list.iter().map(|record| Record { at: base + record.at, ..*record }));
     }
 
     /// Bytes so far.
-    pub(super) fn size_bytes(&self) -> usize {
+    pub(in crate::shard) fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
 
+    /// Memory that it takes.
+    pub(in crate::shard) fn memory_bytes(&self) -> usize {
+        self.bytes.len() + self.list.len() * size_of::<Record>()
+    }
+
     /// Number of records.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::shard) fn len(&self) -> usize {
         self.list.len()
     }
 
     /// The bytes of a key.
     #[inline]
-    pub(super) fn key(&self, span: Span) -> &[u8] {
+    pub(in crate::shard) fn key(&self, span: Span) -> &[u8] {
         &self.bytes[span.at..span.at + span.len as usize]
     }
 
     /// Sorts by key. Of records with the same key one stays: the last of those that begin before `raw_from`, if there is
     /// one, else the last of all.
-    pub(super) fn sort(&mut self, raw_from: usize) {
+    pub(in crate::shard) fn sort(&mut self, raw_from: usize) {
+        self.order(raw_from);
+        let Records { bytes, list } = self;
+        let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
+        list.dedup_by(|later, kept| later.head == kept.head && key(later) == key(kept));
+    }
+
+    /// Sorts records of which no two are to have the same key. One that two have.
+    pub(in crate::shard) fn sort_distinct(&mut self) -> Option<&[u8]> {
+        self.order(usize::MAX);
+        let key = |r: &Record| &self.bytes[r.at..r.at + r.key_len as usize];
+        let twice = self.list.windows(2).find(|two| two[0].head == two[1].head && key(&two[0]) == key(&two[1]));
+        twice.map(|two| key(&two[0]))
+    }
+
+    fn order(&mut self, raw_from: usize) {
         let Records { bytes, list } = self;
         let raw = |r: &Record| r.at >= raw_from;
         let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
@@ -107,11 +127,10 @@ impl Records {
             let by_head = bytes[a.at].cmp(&bytes[b.at]).then(a.head.cmp(&b.head));
             by_head.then_with(|| key(a).cmp(key(b))).then(raw(a).cmp(&raw(b))).then(b.at.cmp(&a.at))
         });
-        list.dedup_by(|later, kept| later.head == kept.head && key(later) == key(kept));
     }
 
     /// Keys, and values or tombstones.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+    pub(in crate::shard) fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         self.list.iter().map(|r| {
             let value = r.at + r.key_len as usize;
             let key = &self.bytes[r.at..value];
@@ -120,7 +139,7 @@ impl Records {
     }
 
     /// Forgets the records; what the spans refer to stays.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::shard) fn forget(&mut self) {
         self.list = Vec::new();
     }
 }
@@ -128,7 +147,7 @@ impl Records {
 impl Span {
     /// The last `len` bytes of it.
     #[inline]
-    pub(super) fn tail(self, len: usize) -> Span {
+    pub(in crate::shard) fn tail(self, len: usize) -> Span {
         debug_assert!(len <= self.len as usize);
         Span { at: self.at + self.len as usize - len, len: len as u32 }
     }

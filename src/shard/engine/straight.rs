@@ -1,0 +1,53 @@
+//! Keys that go straight to fjall ([`crate::shard::memory::straight`]): when they do, and how they land.
+
+use super::Engine;
+use crate::shard::memory::straight::Straight;
+use crate::shard::router::ShardId;
+use crate::store::StoreError;
+
+impl Engine {
+    /// From now on, new keys go straight to fjall, or no longer. Who has put some has them land before anybody looks at them.
+    pub fn go_straight(&self, on: bool) {
+        for shard in self.shards.iter() {
+            shard.core().straight = on.then(Box::default);
+        }
+    }
+
+    /// Has that land which a shard has gathered, if it takes more than `limit` bytes of memory.
+    ///
+    /// # Errors
+    /// fjall's, and of a key that has come twice.
+    pub fn land(&self, shard: ShardId, limit: usize) -> Result<(), LandError> {
+        let taken = {
+            let mut core = self.shards.at(shard).core();
+            let full = core.straight.as_mut().filter(|straight| straight.records.memory_bytes() > limit);
+            full.map(|straight| std::mem::take(&mut **straight))
+        };
+        let Some(Straight { mut records, keys, .. }) = taken else { return Ok(()) };
+        if let Some(key) = records.sort_distinct() {
+            return Err(LandError::Twice(key.to_vec()));
+        }
+        // The log has nothing of it.
+        self.store.partition(shard).ingest_with(records.iter(), || std::io::Result::Ok(()))?;
+        self.count_runs();
+        let counted = self.transact(&[shard], 0, |txn| {
+            keys.iter().for_each(|(&ns, &more)| txn.add_count(0, ns, more));
+            Ok(())
+        });
+        counted.map_err(|error| LandError::Count(error.text().into_owned()))
+    }
+}
+
+/// Why it cannot land.
+#[derive(Debug, thiserror::Error)]
+pub enum LandError {
+    /// A record that there may be once.
+    #[error("a key comes twice (record '{}')", .0.escape_ascii())]
+    Twice(Vec<u8>),
+    /// fjall.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// The keys cannot be counted.
+    #[error("{0}")]
+    Count(String),
+}
