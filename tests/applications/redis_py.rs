@@ -15,7 +15,7 @@ use crate::has;
 
 /// The client that waits, and that of asyncio.
 const CLIENTS: [&str; 2] = ["tests", "tests/test_asyncio"];
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 3;
 /// Files of tests that run on one server, one after the other; those that wait longest come first.
 const PARTS: [&[&str]; 3] = [
     &["pubsub"],
