@@ -2,7 +2,7 @@
 //! memory and on Redis 8.2, with flushes, eviction, restarts and `kill -9` between, and looks at every key by several
 //! ways. With odd seeds Tarn is scaled (see `common::server`).
 //!
-//! `TARN_MODEL_SECONDS` sets the length (30 s), or `TARN_MODEL_ROUNDS` the batches of commands; `TARN_MODEL_SEED` the seed (the clock).
+//! `TARN_MODEL_SECONDS` sets the length (15 s), or `TARN_MODEL_ROUNDS` the batches of commands; `TARN_MODEL_SEED` the seed (the clock).
 //! What a machine without Python or Redis 8.2 does: see `common::server`.
 
 mod common;
@@ -32,7 +32,7 @@ fn tarn_holds_what_the_model_holds() {
     }
     match std::env::var("TARN_MODEL_ROUNDS") {
         Ok(rounds) => command.args(["--rounds", &rounds]),
-        Err(_) => command.args(["--seconds", &std::env::var("TARN_MODEL_SECONDS").unwrap_or_else(|_| "30".to_owned())]),
+        Err(_) => command.args(["--seconds", &std::env::var("TARN_MODEL_SECONDS").unwrap_or_else(|_| "15".to_owned())]),
     };
     let output = command.output().unwrap_or_else(|e| panic!("python3: {e}"));
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

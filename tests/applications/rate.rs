@@ -232,18 +232,25 @@ fn kill_again_and_again(server: &mut Server, worker: &mut Process) -> Vec<(Momen
     kills
 }
 
-/// Waits until no job is left, and the worker has ended.
-fn drain(application: &Application<'_>, server: &Server, worker: &mut Process) {
+/// Waits until no job is left, and the worker has ended. One that does nothing any more since its server was killed is ended and
+/// started again, as whoever supervises it would.
+fn drain(application: &Application<'_>, server: &Server, worker: &mut Process, killed: bool) {
     let mut client = server.client();
     client.call(&format!("SELECT {}", application.database));
     let exists = format!("EXISTS {}", application.pending.join(" "));
-    let (mut empty, mut done, mut progress) = (0, 0, Instant::now());
+    let (mut empty, mut done, mut progress, mut silent) = (0, 0, Instant::now(), 0);
     while empty < 10 {
         worker.keep();
         empty = if client.call(&exists).int() == Some(0) { empty + 1 } else { 0 };
         let length = worker.notes.last().and_then(|notes| fs::metadata(notes).ok()).map_or(0, |notes| notes.len());
         if length != done {
             (done, progress) = (length, Instant::now());
+        }
+        if killed && silent < 3 && progress.elapsed() > PATIENCE / 4 {
+            let clients = client.call("CLIENT LIST").text();
+            eprintln!("{}: jobs are left, the worker is started again; clients:\n{clients}", application.name);
+            let _ = worker.child.kill();
+            (silent, progress) = (silent + 1, Instant::now());
         }
         assert!(progress.elapsed() < PATIENCE, "{}: jobs are left, and nobody does them", application.name);
         std::thread::sleep(Duration::from_millis(20));
@@ -274,7 +281,7 @@ pub(crate) fn at_full_rate(application: &Application<'_>, command: impl Fn() -> 
     };
     drop(adder.child.stdin.take());
     adder.await_end();
-    drain(application, &server, &mut worker);
+    drain(application, &server, &mut worker, killed);
 
     let jobs = read(adder.notes.iter().chain(&worker.notes));
     let restarts = worker.notes.len() - 1;
