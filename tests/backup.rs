@@ -14,22 +14,11 @@ use std::time::{Duration, Instant};
 use common::resp::Client;
 use common::rng::{Rng, seed_from};
 use common::server::{Kind, Server};
+use common::tool::{done, tarn};
 
 const ACCOUNTS: u64 = 100;
 const EACH: i64 = 1000;
 const SMALL: [&str; 8] = ["--maxmemory", "32mb", "--dirty-budget", "1mb", "--block-cache-size", "1mb", "--shards", "8"];
-
-fn tarn(args: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_tarn")).args(args).output().unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
-}
-
-fn done(args: &[&str]) -> String {
-    let (ok, said) = tarn(args);
-    assert!(ok, "tarn {args:?}: {said}");
-    said
-}
 
 /// A server with a folder for backups, which is on the same file system.
 fn server(folder: &Path, args: &[&str]) -> Server {

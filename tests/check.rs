@@ -7,9 +7,9 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use common::server::Server;
+use common::tool::tarn;
 use tarn::codec::key::{DiskKey, decode_key};
 use tarn::codec::{Extra, Meta};
 use tarn::store::{Store, StoreOptions};
@@ -99,12 +99,6 @@ fn made() -> Made {
     server.kill9();
     copy(&server.dir().join("data"), killed.path());
     Made { stopped, killed }
-}
-
-fn tarn(args: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_tarn")).args(args).output().unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
 fn check(dir: &Path, repair: bool) -> (bool, String) {

@@ -14,20 +14,9 @@ use std::time::Duration;
 use common::resp::Client;
 use common::rng::{Rng, seed_from};
 use common::server::{Kind, Server};
+use common::tool::{done, tarn};
 
 const NAMED: [&str; 2] = ["--namespaces", "yes"];
-
-fn tarn(args: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_tarn")).args(args).output().unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
-}
-
-fn done(args: &[&str]) -> String {
-    let (ok, said) = tarn(args);
-    assert!(ok, "tarn {args:?}: {said}");
-    said
-}
 
 /// One of each kind that has elements.
 const OF_LONG_KEYS: [&str; 7] = [

@@ -8,6 +8,7 @@
 //! | [`notation`] | replies as scripts write them: printing, parsing, matching |
 //! | [`rng`] | a small seeded generator |
 //! | [`tls`] | certificates, and a client that speaks TLS |
+//! | [`tool`] | `tarn` with a subcommand, run to its end |
 //! | [`wait`] | waiting for an event |
 
 #![allow(dead_code, reason = "every test binary uses another part")]
@@ -19,4 +20,5 @@ pub(crate) mod rng;
 pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod tls;
+pub(crate) mod tool;
 pub(crate) mod wait;
