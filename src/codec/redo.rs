@@ -207,6 +207,11 @@ impl Record {
         std::mem::take(&mut self.bytes)
     }
 
+    /// Makes room for so many bytes more.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// Bytes that it has room for.
     #[inline]
     pub const fn capacity(&self) -> usize {

@@ -331,6 +331,13 @@ impl Ctx<'_, '_> {
         }
     }
 
+    /// Makes room for so many commands within this one, which write so many bytes: buffers that double as they grow copy, and
+    /// touch twice the memory, while the shards are held.
+    pub fn reserve(&mut self, commands: usize, bytes: usize) {
+        self.effects.reserve(commands);
+        self.txn.reserve(commands, bytes);
+    }
+
     /// Notes how a command that ran within this one has ended.
     fn note_ran(&mut self, command: &super::Command, args: super::Args<'_>, clock: Clock, reply: &[u8]) {
         let took = Took { ns: clock.ran_ns(), request_bytes: 0, reply_bytes: reply.len() };

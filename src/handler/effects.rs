@@ -118,6 +118,11 @@ impl Effects {
         }
     }
 
+    /// Makes room for so many more.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.noted.reserve(count);
+    }
+
     /// How many there are.
     #[inline]
     pub(super) fn len(&self) -> usize {

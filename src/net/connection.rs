@@ -17,7 +17,8 @@
 //! runs elsewhere; a peer that does not read stops being read once its output passes a bound.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,6 +82,12 @@ enum Stop {
     Full,
     /// To be closed once the output is out.
     Close,
+}
+
+/// Others first, the tick among them, and those whose sockets have something by now: a peer that sends without end must not
+/// keep them waiting. A task that only woke itself would run dozens of times before the runtime looks at the sockets.
+fn behind_others(cx: &mut Context<'_>) -> Poll<Stop> {
+    pin!(tokio::task::yield_now()).poll(cx).map(|()| Stop::Dry)
 }
 
 impl Connection {
@@ -234,9 +241,7 @@ impl Connection {
             }
             match self.read(state, cx) {
                 Poll::Ready(Some(Stop::Dry | Stop::Full)) if state.more => {
-                    // Others first, the tick among them: a peer that sends without end must not keep them waiting.
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+                    return behind_others(cx);
                 }
                 Poll::Ready(Some(Stop::Dry | Stop::Full)) => {}
                 Poll::Ready(Some(stop)) => return Poll::Ready(stop),

@@ -119,6 +119,11 @@ impl OwnedArgs {
         self.spans.push((start, self.buf.len() as u32));
     }
 
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> usize {
+        self.buf.len()
+    }
+
     /// Bytes of memory held, for the accounts of queued commands.
     pub fn memory_bytes(&self) -> usize {
         alloc::block_bytes(self.buf.capacity()) + alloc::block_bytes(self.spans.capacity() * size_of::<Span>())

@@ -65,6 +65,10 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
         return Err(Error::Cold);
     }
     let queue = std::mem::take(&mut multi.queue);
+    if queue.len() > AHEAD {
+        let written = queue.iter().filter(|(command, _)| command.has(flags::WRITE));
+        ctx.reserve(queue.len(), written.map(|(_, args)| args.bytes()).sum());
+    }
     out.array(queue.len());
     for (at, (command, args)) in queue.iter().enumerate() {
         if at % AHEAD == 0 {
@@ -96,11 +100,12 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// Fetches what the next [`AHEAD`] commands will touch, those of one key.
-fn prefetch(ctx: &Ctx, queue: &[(&'static Command, OwnedArgs)]) {
+fn prefetch(ctx: &mut Ctx, queue: &[(&'static Command, OwnedArgs)]) {
     if queue.len() < LEAST_AHEAD {
         return;
     }
-    ctx.txn.prefetch(ctx.session().ns, queue.iter().take(AHEAD).filter_map(only_key));
+    let ns = ctx.session().ns;
+    ctx.txn.prefetch(ns, queue.iter().take(AHEAD).filter_map(only_key));
 }
 
 /// The key of a command that has one, and whether it writes.

@@ -98,6 +98,14 @@ impl Table {
         Some(index)
     }
 
+    /// An object that will be written, if it still is in the table.
+    #[inline]
+    pub fn prefetch_to_stamp(&self, index: Index) {
+        if (index as usize) < self.places {
+            prefetch_to_write::<Object>(self.at(index));
+        }
+    }
+
     /// Third step: the key's bytes.
     #[inline]
     pub fn prefetch_bytes(&self, index: Index, to_write: bool) {

@@ -9,11 +9,24 @@ use crate::shard::memory::object::{Kind, state};
 /// What each buffer of a write set may keep from one transaction to the next.
 const KEPT_BYTES: usize = 1 << 20;
 
+/// What the operation of a command takes beside the command's arguments, bytes.
+const REDO_OF_A_COMMAND: usize = 16;
+
+/// Inverses of an overwritten string: its header and its value.
+const UNDO_OF_A_COMMAND: usize = 2;
+
 impl Txn<'_, '_> {
     /// The reply depends on whatever the cores under lease hold: on absent keys, or on a whole shard.
     pub fn saw_all(&mut self) {
         let last = self.lease.iter().map(|core| core.last_lsn).max();
         self.need = self.need.max(last.unwrap_or(0));
+    }
+
+    /// Makes room for what so many commands, which write so many bytes, leave in the write set.
+    pub fn reserve(&mut self, commands: usize, bytes: usize) {
+        self.set.redo.reserve(bytes + commands * REDO_OF_A_COMMAND);
+        self.set.undo.reserve(commands * UNDO_OF_A_COMMAND);
+        self.set.touched.reserve(commands);
     }
 
     /// Where the transaction stands.
@@ -78,6 +91,7 @@ impl Txn<'_, '_> {
         }
         self.set.arena.clear();
         for i in 0..self.set.touched.len() {
+            self.fetch_touched(i);
             let (at, tells) = self.set.touched[i];
             self.stamp(at, tells, lsn);
         }
@@ -107,6 +121,7 @@ impl Txn<'_, '_> {
     /// Logs the metadata of the bodies that changed, once each.
     fn log_pending(&mut self) {
         for i in 0..self.set.touched.len() {
+            self.fetch_touched(i);
             let (at, _) = self.set.touched[i];
             let table = &mut self.lease[at.at as usize].table;
             if !table.is_used(at.index) {

@@ -2,7 +2,7 @@
 //! after the other would wait for each of their lines.
 //!
 //! As in the look-ahead of a pipeline each step is taken for all keys before the next is for any, so that their misses
-//! overlap. Nothing is kept: what was fetched may be changed, or gone, when it is looked up.
+//! overlap. Only the keys' hashes are kept: what was fetched may be changed, or gone, when it is looked up.
 
 use smallvec::SmallVec;
 
@@ -13,12 +13,22 @@ use crate::shard::memory::table::{Index, table_hash};
 /// Keys fetched at once.
 pub const AHEAD: usize = 32;
 
+/// How far ahead of the object at hand a commit fetches.
+const TOUCHED_AHEAD: usize = 8;
+
 impl Txn<'_, '_> {
     /// Fetches what the next look-ups of these keys will touch, of [`AHEAD`] of them at most; with each goes whether it
-    /// is to be written.
-    pub fn prefetch<'k>(&self, ns: NsId, keys: impl Iterator<Item = (&'k [u8], bool)>) {
+    /// is to be written. They stay where they are until they have been looked up.
+    pub fn prefetch<'k>(&mut self, ns: NsId, keys: impl Iterator<Item = (&'k [u8], bool)>) {
+        let hints = &mut self.set.hints;
+        hints.clear();
+        self.hinted.set(0);
         let slot = |(key, written): (&[u8], bool)| {
             let hash = self.router.hash(key);
+            // Where an empty one lies, another begins.
+            if !key.is_empty() {
+                hints.push((key.as_ptr() as usize, hash));
+            }
             let shard = self.router.shard(hash, key);
             let at = self.lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
             let hash = table_hash(hash, ns);
@@ -32,6 +42,14 @@ impl Txn<'_, '_> {
         let objects: SmallVec<[(usize, Index, bool); AHEAD]> = slots.into_iter().filter_map(object).collect();
         for (at, index, written) in objects {
             self.lease[at].table.prefetch_bytes(index, written);
+        }
+    }
+
+    /// Fetches an object that a commit will come to, of those that it goes through.
+    #[inline]
+    pub(super) fn fetch_touched(&self, now_at: usize) {
+        if let Some((at, _)) = self.set.touched.get(now_at + TOUCHED_AHEAD) {
+            self.lease[at.at as usize].table.prefetch_to_stamp(at.index);
         }
     }
 }
