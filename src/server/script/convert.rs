@@ -3,7 +3,6 @@
 
 use crate::handler::Reply;
 use crate::lua::{Machine, Tab, Value};
-use crate::resp::reply::Mark;
 
 /// Levels of a reply: as many as Redis's Lua stack holds.
 const MOST_LEVELS: usize = 7995;
@@ -143,51 +142,111 @@ fn to_int(number: f64) -> i64 {
 /// What is still to be written.
 enum Todo {
     Value(Value),
-    /// The elements from this one on; the header, and how many there were.
-    Elements(Tab, usize, Mark, usize),
-    /// The pairs after this key; the header, how many there were, and whether values are written, too.
-    Pairs(Tab, Value, Mark, usize, bool),
+    /// The elements of an array are being counted: so many so far.
+    Count(Tab, usize),
+    /// The elements from this one on, to the last.
+    Elements(Tab, usize, usize),
+    /// The pairs of a map or a set are being counted: the last key, and so many so far.
+    CountPairs(Tab, Value, usize, Of),
+    /// The pairs after this key.
+    Pairs(Tab, Value, Of),
     /// What was open is whole.
     Close,
 }
 
-/// A script's result as a reply. `resp3`: the script has asked for RESP3.
-pub(super) fn to_reply(machine: &mut Machine, value: Value, resp3: bool, out: &mut Reply) {
-    let mut todo = vec![Todo::Value(value)];
-    let mut levels = 0;
-    while let Some(next) = todo.pop() {
+/// What is made of a table's pairs.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    Map,
+    Set,
+}
+
+/// Elements that are counted in the time of writing one.
+const COUNTED_A_STEP: usize = 8;
+/// Bytes that are copied in the time of a step of a script.
+const BYTES_A_STEP: usize = 16;
+
+/// A script's result on its way into a reply. It can stop after any value: what a table refers to many times is written as
+/// often, so that little memory makes replies without end. Tables are counted first, for a header that is written later moves all
+/// that follows it.
+pub(super) struct Answer {
+    todo: Vec<Todo>,
+    levels: usize,
+    /// The script has asked for RESP3.
+    resp3: bool,
+}
+
+impl Answer {
+    pub(super) fn new(value: Value, resp3: bool) -> Answer {
+        Answer { todo: vec![Todo::Value(value)], levels: 0, resp3 }
+    }
+
+    /// Whether all is written.
+    pub(super) fn is_whole(&self) -> bool {
+        self.todo.is_empty()
+    }
+
+    /// Goes on for about so many steps; how many they were.
+    pub(super) fn write(&mut self, machine: &mut Machine, most_steps: u64, out: &mut Reply) -> u64 {
+        let (mut steps, before) = (0, out.len());
+        loop {
+            let taken = steps + (out.len() - before) / BYTES_A_STEP;
+            if taken as u64 >= most_steps {
+                return taken as u64;
+            }
+            let Some(next) = self.todo.pop() else { return taken as u64 };
+            steps += 1;
+            self.one(next, machine, out);
+        }
+    }
+
+    fn one(&mut self, next: Todo, machine: &mut Machine, out: &mut Reply) {
         match next {
-            Todo::Value(_) if levels >= MOST_LEVELS => out.error_text(b"ERR reached lua stack limit"),
+            Todo::Value(_) if self.levels >= MOST_LEVELS => out.error_text(b"ERR reached lua stack limit"),
             Todo::Value(value) => {
-                if let Some(more) = write(machine, value, resp3, out) {
-                    levels += 1;
-                    todo.push(Todo::Close);
-                    todo.push(more);
+                if let Some(more) = write(machine, value, self.resp3, out) {
+                    self.levels += 1;
+                    self.todo.extend([Todo::Close, more]);
                 }
             }
-            Todo::Elements(tab, at, mark, count) => match machine.get_index(tab, at) {
-                Value::Nil => out.set_len(mark, count),
-                value => {
-                    todo.push(Todo::Elements(tab, at + 1, mark, count + 1));
-                    todo.push(Todo::Value(value));
+            Todo::Count(tab, before) => {
+                let to = before + COUNTED_A_STEP;
+                let count = (before..to).find(|at| machine.get_index(tab, at + 1) == Value::Nil);
+                if let Some(count) = count {
+                    out.array(count);
+                }
+                self.todo.push(count.map_or(Todo::Count(tab, to), |count| Todo::Elements(tab, 1, count)));
+            }
+            Todo::Elements(tab, at, last) if at <= last => {
+                self.todo.extend([Todo::Elements(tab, at + 1, last), Todo::Value(machine.get_index(tab, at))]);
+            }
+            Todo::Elements(..) => {}
+            Todo::CountPairs(tab, key, count, of) => match (machine.next(tab, key), of) {
+                (Some((key, _)), _) => self.todo.push(Todo::CountPairs(tab, key, count + 1, of)),
+                (None, Of::Map) => {
+                    out.map(count);
+                    self.todo.push(Todo::Pairs(tab, Value::Nil, of));
+                }
+                (None, Of::Set) => {
+                    out.set(count);
+                    self.todo.push(Todo::Pairs(tab, Value::Nil, of));
                 }
             },
-            Todo::Pairs(tab, key, mark, count, with_values) => match machine.next(tab, key) {
-                None => out.set_len(mark, count),
-                Some((key, value)) => {
-                    todo.push(Todo::Pairs(tab, key, mark, count + 1, with_values));
-                    if with_values {
-                        todo.push(Todo::Value(value));
+            Todo::Pairs(tab, key, of) => {
+                if let Some((key, value)) = machine.next(tab, key) {
+                    self.todo.push(Todo::Pairs(tab, key, of));
+                    if of == Of::Map {
+                        self.todo.push(Todo::Value(value));
                     }
-                    todo.push(Todo::Value(key));
+                    self.todo.push(Todo::Value(key));
                 }
-            },
-            Todo::Close => levels -= 1,
+            }
+            Todo::Close => self.levels -= 1,
         }
     }
 }
 
-/// Writes a value, or its header: then what is to follow.
+/// Writes a value, or answers what is to follow.
 fn write(machine: &mut Machine, value: Value, resp3: bool, out: &mut Reply) -> Option<Todo> {
     match value {
         Value::Str(_) => out.bulk(machine.bytes_of(value).unwrap_or_default()),
@@ -218,10 +277,9 @@ fn write_table(machine: &mut Machine, tab: Tab, out: &mut Reply) -> Option<Todo>
         out.double(number);
         return None;
     }
-    for (name, with_values) in [("map", true), ("set", false)] {
+    for (name, of) in [("map", Of::Map), ("set", Of::Set)] {
         if let Value::Table(inner) = machine.get_field(tab, name) {
-            let mark = if with_values { out.defer_map() } else { out.defer_set() };
-            return Some(Todo::Pairs(inner, Value::Nil, mark, 0, with_values));
+            return Some(Todo::CountPairs(inner, Value::Nil, 0, of));
         }
     }
     if let Some(number) = text(machine, tab, "big_number") {
@@ -236,7 +294,7 @@ fn write_table(machine: &mut Machine, tab: Tab, out: &mut Reply) -> Option<Todo>
         out.verbatim(&string, &String::from_utf8_lossy(&padded));
         return None;
     }
-    Some(Todo::Elements(tab, 1, out.defer_array(), 0))
+    Some(Todo::Count(tab, 0))
 }
 
 /// A text without line ends.

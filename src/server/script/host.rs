@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::handler::Ctx;
 use crate::handler::acl::check::Asked;
 use crate::lua::{HostItem, HostItems, Machine, Value};
+use crate::meter;
 use crate::server::REDIS_VERSION;
 use crate::util::sha1::sha1_hex;
 
@@ -110,8 +111,18 @@ pub(super) fn function(number: u16) -> Option<Host> {
     FUNCTIONS.iter().map(|(_, id)| *id).find(|id| *id as u16 == number)
 }
 
-/// Does what the script has called, and answers it.
+/// Does what the script has called, and answers it. The arguments are copied for that: a script may name a long string many times.
 pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
+    let texts = run.machine.values().iter().filter_map(|value| run.machine.bytes_of(*value));
+    let bytes = texts.map(<[u8]>::len).sum();
+    meter::hold(bytes)?;
+    meter::step(bytes / meter::STEP_BYTES)?;
+    called(run, ctx, function)?;
+    meter::release(bytes);
+    Ok(())
+}
+
+fn called(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
     let Some(function) = self::function(function) else {
         return Err(Error::err("ERR the script has called a function that there is not"));
     };
@@ -125,8 +136,10 @@ pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
             let mut text = Vec::new();
             let [value] = args[..] else { return run.fail(b"ERR wrong number of arguments", false) };
             run.machine.write_text(value, &mut text);
-            crate::meter::step(1 + text.len() / crate::meter::STEP_BYTES)?;
-            let hex = run.machine.string(&sha1_hex(&text)).ok_or(Error::TooMuch)?;
+            let (ns, steps) = (ctx.ns(), text.len() / meter::STEP_BYTES);
+            meter::step(1 + steps)?;
+            let hex = ctx.txn.rest_for(ns, steps, || Ok(sha1_hex(&text)))?;
+            let hex = run.machine.string(&hex).ok_or(Error::TooMuch)?;
             run.machine.answer(&[hex]);
         }
         Host::Log => return log(&mut run.machine, &args),
@@ -222,7 +235,13 @@ pub(super) fn log(machine: &mut Machine, args: &[Value]) -> Result {
         if n > 0 {
             text.push(b' ');
         }
-        machine.write_text(*value, &mut text);
+        match machine.bytes_of(*value) {
+            Some(bytes) => text.extend_from_slice(&bytes[..bytes.len().min(MOST_LOGGED)]),
+            None => _ = machine.write_text(*value, &mut text),
+        }
+        if text.len() >= MOST_LOGGED {
+            break;
+        }
     }
     let text = String::from_utf8_lossy(&text[..text.len().min(MOST_LOGGED)]);
     match level as u8 {

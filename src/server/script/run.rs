@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::convert::{error_table, one_line, to_lua, to_reply};
+use super::convert::{Answer, error_table, one_line, to_lua};
 use super::host::{self, Whose};
 use super::library::{self, ALLOW_OOM, Kept, NO_WRITES};
 use crate::error::{Error, OOM, Result};
@@ -249,9 +249,7 @@ impl Run<'_> {
             self.charge(ctx)?;
             outcome = match outcome {
                 Outcome::Done => {
-                    let value = self.machine.values().first().copied().unwrap_or(Value::Nil);
-                    to_reply(&mut self.machine, value, self.resp == 3, out);
-                    return Ok(());
+                    return self.answer(ctx, out);
                 }
                 Outcome::Failed(failure) => {
                     // As in Redis, what it has written stays.
@@ -263,19 +261,40 @@ impl Run<'_> {
                     host::call(self, ctx, function)?;
                     let steps = CALL + (meter::steps_so_far() - before).unsigned_abs() * STEPS_A_STEP;
                     (self.unseen, self.left) = (self.unseen + steps, self.left.saturating_sub(steps));
-                    if self.left == 0 { self.go_on(ctx)? } else { self.slice() }
+                    if self.left == 0 { self.go_on(ctx, Run::slice)? } else { self.slice() }
                 }
-                Outcome::OutOfFuel => self.go_on(ctx)?,
+                Outcome::OutOfFuel => self.go_on(ctx, Run::slice)?,
             };
         }
+    }
+
+    /// Replies with the script's result, in slices as well.
+    fn answer(&mut self, ctx: &mut Ctx, out: &mut Reply) -> Result {
+        let value = self.machine.values().first().copied().unwrap_or(Value::Nil);
+        let mut answer = Answer::new(value, self.resp == 3);
+        self.write(&mut answer, out);
+        while !answer.is_whole() {
+            self.charge(ctx)?;
+            self.go_on(ctx, |run| run.write(&mut answer, out))?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, answer: &mut Answer, out: &mut Reply) {
+        let used = answer.write(&mut self.machine, self.left.max(1), out);
+        self.spend(used);
+    }
+
+    /// Takes steps off the slice.
+    fn spend(&mut self, steps: u64) {
+        self.left = self.left.saturating_sub(steps);
+        (self.unseen, self.untold) = (self.unseen + steps, self.untold + steps);
     }
 
     fn slice(&mut self) -> Outcome {
         let before = self.machine.used();
         let outcome = self.machine.run(self.left);
-        let used = self.machine.used() - before;
-        self.left = self.left.saturating_sub(used);
-        (self.unseen, self.untold) = (self.unseen + used, self.untold + used);
+        self.spend(self.machine.used() - before);
         outcome
     }
 
@@ -313,8 +332,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Goes on with a script that has used up a slice.
-    fn go_on(&mut self, ctx: &mut Ctx) -> Result<Outcome> {
+    /// Goes on with a script that has used up a slice, by another one.
+    fn go_on<R>(&mut self, ctx: &mut Ctx, slice: impl FnOnce(&mut Self) -> R) -> Result<R> {
         let running = match &self.running {
             Some(running) => running.clone(),
             None => {
@@ -334,7 +353,7 @@ impl Run<'_> {
         }
         let ns = ctx.ns();
         self.left = SLICE;
-        ctx.txn.rest(ns, || Ok(self.slice()))
+        ctx.txn.rest(ns, || Ok(slice(self)))
     }
 
     /// An error of the script as a whole, told as where it stands.
