@@ -48,6 +48,9 @@ pub(super) fn run(vm: &mut Vm, protos: &[Loaded]) -> Exit {
 /// fails for want of bytes an instruction, or a library function called by it, changes nothing that is seen.
 fn try_again(vm: &mut Vm) -> bool {
     let place = (vm.current, vm.th.frames.len());
+    if vm.heap.meter.wants_more.get() {
+        return false;
+    }
     let Some(frame) = vm.th.frames.last_mut() else { return false };
     if frame.kind != FrameKind::Lua || frame.pc == 0 {
         return false;

@@ -1,6 +1,7 @@
 //! How a running script fails, and the meter that every step and every byte passes.
 
 use super::value::Value;
+use std::cell::Cell;
 
 /// Why an instruction or a library function did not succeed. All but `Memory` can be caught by `pcall`.
 #[derive(Clone, Debug)]
@@ -49,14 +50,29 @@ pub(super) struct Meter {
     pub(super) peak: usize,
     /// Steps that were put aside so that the machine stops and collects garbage.
     aside: Option<i64>,
+    /// The longest string and the largest part of a table that may be made: what takes long is not begun.
+    pub(super) most_at_once: usize,
+    /// That was too little.
+    pub(super) wants_more: Cell<bool>,
 }
 
 /// Bytes of copying that cost as much as an instruction.
 const BYTES_A_STEP: usize = 16;
+/// Bytes that are looked at in that time.
+const READ_A_STEP: usize = 4;
 
 impl Meter {
     pub(super) fn new(max_bytes: usize) -> Meter {
-        Meter { fuel: 0, bytes: 0, max_bytes, collect_at: usize::MAX, peak: 0, aside: None }
+        Meter {
+            fuel: 0,
+            bytes: 0,
+            max_bytes,
+            collect_at: usize::MAX,
+            peak: 0,
+            aside: None,
+            most_at_once: usize::MAX,
+            wants_more: Cell::new(false),
+        }
     }
 
     /// Charges steps.
@@ -69,12 +85,15 @@ impl Meter {
         self.work(bytes / BYTES_A_STEP);
     }
 
+    /// Charges the reading of bytes one by one.
+    pub(super) fn read(&mut self, bytes: usize) {
+        self.work(bytes / READ_A_STEP);
+    }
+
     /// Charges bytes before they are allocated, and the work of filling them.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), Fault> {
-        let sum = self.bytes.saturating_add(bytes);
-        if sum > self.max_bytes {
-            return Err(Fault::Memory);
-        }
+        self.room(bytes)?;
+        let sum = self.bytes + bytes;
         self.bytes = sum;
         self.peak = self.peak.max(sum);
         self.copy(bytes);
@@ -102,6 +121,10 @@ impl Meter {
 
     /// Whether so many bytes could be had, for results whose size is known before they are made.
     pub(super) fn room(&self, bytes: usize) -> Result<(), Fault> {
+        if bytes > self.most_at_once {
+            self.wants_more.set(true);
+            return Err(Fault::Memory);
+        }
         if self.bytes.saturating_add(bytes) > self.max_bytes { Err(Fault::Memory) } else { Ok(()) }
     }
 

@@ -99,8 +99,10 @@ pub struct Machine {
     /// Globals that were set for one script.
     set: Vec<Value>,
     pending: Option<Fault>,
-    /// Steps charged in all runs since the last start.
+    /// Steps charged since the last start, by runs and by what the host has made in between.
     used: u64,
+    /// Steps that were left when the last run ended.
+    left: i64,
     limits: Limits,
     items: Items,
     /// What scripts find, and what the text of a library finds while it is loaded.
@@ -171,6 +173,7 @@ impl Machine {
             set: Vec::new(),
             pending: None,
             used: 0,
+            left: 0,
             limits,
             items,
             environments,
@@ -213,25 +216,40 @@ impl Machine {
         let th = &mut self.vm.th;
         th.top = 1;
         th.status = Status::Running;
-        self.used = 0;
+        (self.used, self.left) = (0, self.vm.heap.meter.left());
         let made = lib::coroutine::bottom_frame(&mut self.vm.th, &mut self.vm.heap.meter);
         let made = made.and_then(|()| self.vm.push(function)).and_then(|()| self.vm.push_all(args));
         self.vm.input = Input::Call(1, args.len());
         made.is_ok()
     }
 
-    /// Goes on for so many steps; one is about an instruction.
+    /// Goes on for so many steps; one is about an instruction. What the host has made since the last run is paid from them.
     pub fn run(&mut self, fuel: u64) -> Outcome {
-        // What the host has made since the last run may be the reason to collect.
+        // It may be the reason to collect as well.
         if self.vm.heap.meter.resume() && self.collection.is_none() {
             self.collect();
         }
-        self.vm.heap.meter.fuel = i64::try_from(fuel).unwrap_or(i64::MAX);
+        let fuel = i64::try_from(fuel).unwrap_or(i64::MAX);
+        let owed = (self.left - self.vm.heap.meter.fuel).max(0);
+        self.vm.heap.meter.fuel = fuel.saturating_sub(owed);
         let outcome = self.advance();
         self.vm.heap.meter.resume();
-        let left = self.vm.heap.meter.fuel;
-        self.used += (i64::try_from(fuel).unwrap_or(i64::MAX) - left).max(0) as u64;
+        self.left = self.vm.heap.meter.fuel;
+        self.used += (fuel - self.left).max(0) as u64;
         outcome
+    }
+
+    /// Lets no string and no part of a table be made that is larger, whoever makes it: the script fails then, and
+    /// [`wants_more`](Machine::wants_more) says so.
+    pub fn limit_at_once(&mut self, most_bytes: usize) {
+        let meter = &mut self.vm.heap.meter;
+        meter.most_at_once = most_bytes;
+        meter.wants_more.set(false);
+    }
+
+    /// Whether the script needed more at once than it might.
+    pub fn wants_more(&self) -> bool {
+        self.vm.heap.meter.wants_more.get()
     }
 
     fn advance(&mut self) -> Outcome {

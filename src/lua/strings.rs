@@ -1,5 +1,6 @@
 //! All strings of a machine, each once. The hash is that of Redis's Lua 5.1, seeded by the length and, unlike plain
-//! Lua's, over all bytes, because the order of `pairs` follows from it.
+//! Lua's, over all bytes, because the order of `pairs` follows from it. That goes byte by byte: long strings, which are hardly keys
+//! of tables, have another one.
 
 use super::fault::{Fault, Meter};
 use super::value::Str;
@@ -9,6 +10,8 @@ const OVERHEAD: usize = 48;
 /// Bytes whose hashing costs as much as an instruction.
 const HASHED_A_STEP: usize = 8;
 const NONE: u32 = u32::MAX;
+/// Strings that a slice of a sweep passes, more or less: those that were made to collide stand in its way.
+const PASSED: usize = 32 << 10;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -35,9 +38,23 @@ pub(super) const FREE: u8 = 0;
 pub(super) const WHITE: u8 = 1;
 pub(super) const BLACK: u8 = 2;
 
+/// Longer strings are hashed in another way.
+const LONG: usize = 4096;
+
 pub(super) fn hash(bytes: &[u8]) -> u32 {
+    if bytes.len() > LONG {
+        return xxhash_rust::xxh3::xxh3_64(bytes) as u32;
+    }
     let seed = bytes.len() as u32;
     bytes.iter().rev().fold(seed, |h, byte| h ^ (h << 5).wrapping_add(h >> 2).wrapping_add(u32::from(*byte)))
+}
+
+fn charged_hash(bytes: &[u8], meter: &mut Meter) -> u32 {
+    match bytes.len() {
+        short @ ..=LONG => meter.work(short / HASHED_A_STEP),
+        long => meter.copy(long),
+    }
+    hash(bytes)
 }
 
 impl Strings {
@@ -51,8 +68,8 @@ impl Strings {
     }
 
     pub(super) fn intern(&mut self, bytes: &[u8], meter: &mut Meter) -> Result<Str, Fault> {
-        let hash = hash(bytes);
-        meter.work(bytes.len() / HASHED_A_STEP);
+        meter.room(bytes.len())?;
+        let hash = charged_hash(bytes, meter);
         match self.find(bytes, hash, meter) {
             Some(found) => Ok(found),
             None => self.add(bytes.into(), hash, meter),
@@ -61,8 +78,7 @@ impl Strings {
 
     /// Interns bytes that were already gathered, without copying them again.
     pub(super) fn intern_owned(&mut self, bytes: Vec<u8>, meter: &mut Meter) -> Result<Str, Fault> {
-        let hash = hash(&bytes);
-        meter.work(bytes.len() / HASHED_A_STEP);
+        let hash = charged_hash(&bytes, meter);
         match self.find(&bytes, hash, meter) {
             Some(found) => Ok(found),
             None => self.add(bytes.into_boxed_slice(), hash, meter),
@@ -140,17 +156,24 @@ impl Strings {
     pub(super) fn sweep(&mut self, at: usize, steps: usize, meter: &mut Meter) -> Option<usize> {
         let from = at.max(self.fixed);
         let to = (from + steps).min(self.slots.len());
+        let mut passed = 0;
         for id in from..to {
             match self.marks[id] {
                 BLACK => self.marks[id] = WHITE,
-                WHITE => self.release(id, meter),
+                WHITE => passed += self.release(id, meter),
                 _ => {}
+            }
+            if passed > PASSED {
+                meter.work(passed);
+                return Some(id + 1).filter(|next| *next < self.slots.len());
             }
         }
         (to < self.slots.len()).then_some(to)
     }
 
-    fn release(&mut self, id: usize, meter: &mut Meter) {
+    /// Frees a string; how many others of its bucket it had to pass.
+    fn release(&mut self, id: usize, meter: &mut Meter) -> usize {
+        let mut passed = 0;
         let slot = std::mem::take(&mut self.slots[id]);
         let bucket = slot.hash as usize & (self.buckets.len() - 1);
         let mut at = self.buckets[bucket];
@@ -159,6 +182,7 @@ impl Strings {
         } else {
             while self.slots[at as usize].next != id as u32 {
                 at = self.slots[at as usize].next;
+                passed += 1;
             }
             self.slots[at as usize].next = slot.next;
         }
@@ -166,5 +190,6 @@ impl Strings {
         self.count -= 1;
         self.marks[id] = FREE;
         self.free.push(id as u32);
+        passed
     }
 }

@@ -187,27 +187,27 @@ impl Vm {
         if value.is_function() { Ok(value) } else { Err(self.type_error(args, n, "function")) }
     }
 
-    pub(super) fn check_number(&self, args: Args, n: usize) -> Result<f64, Fault> {
+    pub(super) fn check_number(&mut self, args: Args, n: usize) -> Result<f64, Fault> {
         match self.arg(args, n) {
             Value::Number(number) => Ok(number),
             value => self.to_number(value).ok_or_else(|| self.type_error(args, n, "number")),
         }
     }
 
-    pub(super) fn check_int(&self, args: Args, n: usize) -> Result<i64, Fault> {
+    pub(super) fn check_int(&mut self, args: Args, n: usize) -> Result<i64, Fault> {
         Ok(to_int(self.check_number(args, n)?))
     }
 
     /// An argument that C takes as an `int`.
-    pub(super) fn check_i32(&self, args: Args, n: usize) -> Result<i32, Fault> {
+    pub(super) fn check_i32(&mut self, args: Args, n: usize) -> Result<i32, Fault> {
         Ok(self.check_int(args, n)? as i32)
     }
 
-    pub(super) fn opt_i32(&self, args: Args, n: usize, default: i32) -> Result<i32, Fault> {
+    pub(super) fn opt_i32(&mut self, args: Args, n: usize, default: i32) -> Result<i32, Fault> {
         if self.arg(args, n).is_nil() { Ok(default) } else { self.check_i32(args, n) }
     }
 
-    pub(super) fn opt_int(&self, args: Args, n: usize, default: i64) -> Result<i64, Fault> {
+    pub(super) fn opt_int(&mut self, args: Args, n: usize, default: i64) -> Result<i64, Fault> {
         if self.arg(args, n).is_nil() { Ok(default) } else { self.check_int(args, n) }
     }
 
@@ -233,10 +233,13 @@ impl Vm {
 
     // Conversions.
 
-    pub(super) fn to_number(&self, value: Value) -> Option<f64> {
+    pub(super) fn to_number(&mut self, value: Value) -> Option<f64> {
         match value {
             Value::Number(n) => Some(n),
-            Value::Str(s) => super::number::parse(self.heap.bytes(s)),
+            Value::Str(s) => {
+                self.heap.meter.read(self.heap.strings.get(s).len());
+                super::number::parse(self.heap.bytes(s))
+            }
             _ => None,
         }
     }

@@ -49,13 +49,13 @@ fn assert(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
 
 fn collectgarbage(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let option = vm.opt_string(args, 0)?;
-    let option = option.map_or(b"collect".to_vec(), |s| vm.heap.bytes(s).to_vec());
     vm.opt_i32(args, 1, 0)?;
-    match &option[..] {
+    let option = option.map_or(&b"collect"[..], |s| vm.heap.bytes(s));
+    match option {
         b"count" => Ok(Flow::One(Value::Number(vm.heap.meter.bytes as f64 / 1024.0))),
         b"step" => Ok(Flow::One(Value::Bool(false))),
         b"stop" | b"restart" | b"collect" | b"setpause" | b"setstepmul" => Ok(Flow::One(Value::Number(0.0))),
-        _ => Err(Fault::arg(1, [b"invalid option '", &option[..], b"'"].concat())),
+        _ => Err(Fault::arg(1, [b"invalid option '", option, b"'"].concat())),
     }
 }
 
@@ -210,6 +210,7 @@ fn tonumber(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     if !(2..=36).contains(&base) {
         return Err(Fault::arg(2, "base out of range"));
     }
+    vm.heap.meter.read(vm.heap.strings.get(s).len());
     let bytes = vm.heap.bytes(s);
     let text = &bytes[..memchr::memchr(0, bytes).unwrap_or(bytes.len())];
     Ok(Flow::One(parse_in_base(text, base as u32).map_or(Value::Nil, Value::Number)))
@@ -338,6 +339,7 @@ fn clock(vm: &mut Vm, _: Args) -> Result<Flow, Fault> {
 fn loadstring(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let source = vm.check_string(args, 0)?;
     let name = vm.opt_string(args, 1)?.unwrap_or(source);
+    vm.heap.meter.copy(vm.heap.bytes(source).len() + vm.heap.bytes(name).len());
     let (source, name) = (vm.heap.bytes(source).to_vec(), vm.heap.bytes(name).to_vec());
     compile_chunk(vm, &source, &name)
 }
@@ -373,6 +375,7 @@ pub(in super::super) struct Load {
 fn load(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let reader = vm.check_function(args, 0)?;
     let name = vm.opt_string(args, 1)?;
+    vm.heap.meter.copy(name.map_or(0, |s| vm.heap.bytes(s).len()));
     let name = name.map_or(b"=(load)".to_vec(), |s| vm.heap.bytes(s).to_vec());
     Box::new(Load { reader, name, source: Vec::new() }).ask(vm)
 }

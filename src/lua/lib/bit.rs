@@ -24,7 +24,7 @@ fn done(bits: u32) -> Result<Flow, Fault> {
 }
 
 /// The low 32 bits of a number rounded to an integer: those of the double after a number was added that shifts them there.
-fn bits(vm: &Vm, args: Args, n: usize) -> Result<u32, Fault> {
+fn bits(vm: &mut Vm, args: Args, n: usize) -> Result<u32, Fault> {
     const SHIFT: f64 = 6_755_399_441_055_744.0;
     Ok((vm.check_number(args, n)? + SHIFT).to_bits() as u32)
 }

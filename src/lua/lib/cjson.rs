@@ -404,7 +404,10 @@ fn write_string(text: &[u8], out: &mut Vec<u8>) {
             b'\n' => out.extend_from_slice(b"\\n"),
             12 => out.extend_from_slice(b"\\f"),
             b'\r' => out.extend_from_slice(b"\\r"),
-            0..=31 | 127 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            0..=31 | 127 => {
+                let digit = |n: u8| b"0123456789abcdef"[usize::from(n)];
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+            }
             _ => out.push(*byte),
         }
     }

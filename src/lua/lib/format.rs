@@ -41,7 +41,10 @@ fn format(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
         let conversion = rest.first().copied().unwrap_or(0);
         rest = rest.get(1..).unwrap_or(&[]);
         convert(vm, args, n, (&spec, conversion), &mut out)?;
-        vm.heap.meter.work(4 + (out.len() - charged) / 16);
+        let written = out.len() - charged;
+        // Long numbers are worked out digit by digit.
+        let digits = if matches!(conversion, b'e' | b'E' | b'f' | b'g' | b'G') { written * written / 8 } else { 0 };
+        vm.heap.meter.work(4 + written / 16 + digits);
         charged = out.len();
         vm.check_length(out.len())?;
     }

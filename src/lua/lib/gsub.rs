@@ -55,21 +55,24 @@ pub(in super::super) struct Gsub {
 }
 
 /// The part of a pattern that counts.
-fn visible(pattern: &[u8]) -> usize {
+fn visible(vm: &mut Vm, pattern: Str) -> usize {
+    let pattern = vm.heap.strings.get(pattern);
+    vm.heap.meter.copy(pattern.len());
     memchr::memchr(0, pattern).unwrap_or(pattern.len())
 }
 
 fn is_plain(pattern: &[u8]) -> bool {
-    !pattern.iter().any(|b| b"^$*+?.([%-".contains(b))
+    !pattern.iter().any(|b| matches!(b, b'^' | b'$' | b'*' | b'+' | b'?' | b'.' | b'(' | b'[' | b'%' | b'-'))
 }
 
 fn find(vm: &mut Vm, args: Args, mode: Mode) -> Result<Flow, Fault> {
     let (subject, pattern) = (vm.check_string(args, 0)?, vm.check_string(args, 1)?);
-    let (s, p) = (vm.heap.strings.get(subject), vm.heap.strings.get(pattern));
     let init = vm.opt_int(args, 2, 1)?;
+    let end = visible(vm, pattern);
+    vm.heap.meter.read(end);
+    let (s, p) = (vm.heap.strings.get(subject), vm.heap.strings.get(pattern));
     let init = if init < 0 { init.saturating_add(s.len() as i64 + 1) } else { init };
     let init = (init - 1).clamp(0, s.len() as i64) as usize;
-    let end = visible(p);
     if mode == Mode::Find && (vm.arg(args, 3).truthy() || is_plain(&p[..end])) {
         vm.heap.meter.copy((s.len() - init) * 2 + p.len());
         let Some(at) = memchr::memmem::find(&s[init..], p) else { return Ok(Flow::One(Value::Nil)) };
@@ -92,7 +95,7 @@ fn gmatch_next(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let [Value::Str(subject), Value::Str(pattern), Value::Number(at)] = vm.heap.bounds.get(bound.0).values else {
         return Ok(Flow::Nothing);
     };
-    let end = visible(vm.heap.bytes(pattern));
+    let end = visible(vm, pattern);
     if at as usize > vm.heap.bytes(subject).len() {
         return Ok(Flow::Nothing);
     }
@@ -112,13 +115,14 @@ fn gsub(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
         value if value.is_function() => {}
         _ => return Err(Fault::arg(3, "string/function/table expected")),
     }
+    let end = visible(vm, pattern);
     let p = vm.heap.bytes(pattern);
-    let end = visible(p);
     let anchored = p.first() == Some(&b'^') && end > 0;
     let mut search = Gsub::new(Mode::Replace, subject, pattern, (usize::from(anchored), end), 0);
     search.replacement = replacement;
     search.max = max;
     if let Value::Str(s) = replacement {
+        vm.heap.meter.copy(vm.heap.bytes(s).len());
         search.plain = !vm.heap.bytes(s).contains(&b'%');
     }
     search.run(vm)

@@ -49,22 +49,26 @@ pub(in super::super) struct Matcher {
     choices: Vec<Choice>,
     s: usize,
     p: usize,
+    /// Characters of the repetition at hand that are counted already.
+    counted: usize,
     /// Bytes that were charged for the choices.
     pub(in super::super) charged: usize,
 }
 
 const CHOICE_BYTES: usize = size_of::<Choice>();
+/// Comparisons of a repetition before the fuel is looked at.
+const COMPARED: usize = 16 << 10;
 
 impl Matcher {
     pub(in super::super) fn new() -> Matcher {
-        Matcher { captures: Vec::new(), choices: Vec::new(), s: 0, p: 0, charged: 0 }
+        Matcher { captures: Vec::new(), choices: Vec::new(), s: 0, p: 0, counted: 0, charged: 0 }
     }
 
     /// Begins at a place of the subject and of the pattern.
     pub(in super::super) fn start(&mut self, s: usize, p: usize) {
         self.captures.clear();
         self.choices.clear();
-        (self.s, self.p) = (s, p);
+        (self.s, self.p, self.counted) = (s, p, 0);
     }
 
     fn choose(&mut self, choice: Choice, meter: &mut Meter) -> Result<(), Fault> {
@@ -164,7 +168,7 @@ impl Matcher {
         }
     }
 
-    /// As many as there are; at least `least`, which is known to be there.
+    /// As many as there are; at least `least`, which is known to be there. Where there are many, the item is come back to.
     fn longest(
         &mut self,
         subject: &[u8],
@@ -174,8 +178,15 @@ impl Matcher {
         meter: &mut Meter,
     ) -> Result<bool, Fault> {
         let from = self.s + least;
-        let count = subject[from..].iter().take_while(|byte| matches(**byte, pattern, item, after)).count();
-        meter.work((count + 1) * (1 + (after - item) / 4) / 4);
+        let most = 1 + COMPARED / (after - item);
+        let piece = subject[from + self.counted..].iter().take(most);
+        let more = piece.take_while(|byte| matches(**byte, pattern, item, after)).count();
+        meter.work((more + 1) * (1 + (after - item) / 4) / 4);
+        self.counted += more;
+        if more == most {
+            return Ok(true);
+        }
+        let count = std::mem::take(&mut self.counted);
         if count > 0 {
             self.choose(Choice::Fewer { s: from, count, p: after + 1 }, meter)?;
         }

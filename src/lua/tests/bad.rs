@@ -144,6 +144,10 @@ fn patterns_cost_steps_and_no_stack() {
         ("balance", "return ('('):rep(1e5):find('%b()')", End::Fuel),
         ("balanced", "return (('('):rep(5e4) .. (')'):rep(5e4)):find('%b()')", End::Done),
         ("long set", "return ('a'):rep(1e4):find('[' .. ('b'):rep(2e5) .. ']')", End::Fuel),
+        ("repeated set", "return ('a'):rep(1e6):find('[' .. ('b'):rep(1e6) .. 'a]*')", End::Fuel),
+        ("repeated set to the end", "return ('a'):rep(1e5):find('^[' .. ('b'):rep(100) .. 'a]+$')", End::Done),
+        ("long patterns", "local p = ('a'):rep(1e6) .. '%' while true do ('b'):find(p) end", End::Fuel),
+        ("long replacements", "local s = ('a'):rep(1e6) while true do ('b'):gsub('c', s) end", End::Fuel),
         ("gsub of everything", "return #(('x'):rep(1e5):gsub('.', '%0%0'))", End::Done),
         ("gsub bomb", "return ('x'):rep(1e5):gsub('x', ('y'):rep(1e5))", End::Error("too large")),
         (
@@ -244,6 +248,23 @@ fn bombs_stay_within_their_bytes() {
         ("cjson.new", "local t = {} while true do t[#t + 1] = cjson.new() end", End::Memory),
     ] {
         check(name, source.as_bytes(), end);
+    }
+}
+
+/// What goes through a long string costs steps by its length, also where it makes nothing of it.
+#[test]
+fn long_strings_cost_steps() {
+    for (name, each) in [
+        ("numbers", "local n = s + 0"),
+        ("numbers as arguments", "local n = ('x'):sub(s)"),
+        ("numbers in a base", "local n = tonumber(s, 2)"),
+        ("sources", "loadstring(s)"),
+        ("names of sources", "loadstring('', s)"),
+        ("names of readers", "load(function() end, s)"),
+        ("digits", "for _ = 1, 100 do string.format('%99.99f', 1e300) end"),
+    ] {
+        let source = format!("local s = ('1'):rep(2e6) while true do {each} end");
+        check(name, source.as_bytes(), End::Fuel);
     }
 }
 

@@ -309,6 +309,50 @@ fn what_the_host_makes_is_collected_and_costs_no_steps_twice() {
 }
 
 #[test]
+fn the_host_s_work_is_paid_from_the_next_run() {
+    let mut machine = machine(Limits::default());
+    assert!(machine.start(&chunk("return #print()")));
+    assert!(matches!(machine.run(1_000), Outcome::Call(PRINT)));
+    let text = machine.string(&vec![b'x'; 1 << 20]).unwrap();
+    machine.answer(&[text]);
+    let before = machine.used();
+    assert!(matches!(machine.run(1_000), Outcome::OutOfFuel));
+    assert!(machine.used() - before > 50_000, "{}", machine.used() - before);
+    assert!(matches!(machine.run(1_000_000), Outcome::Done));
+    assert!(machine.used() - before < 500_000, "once, and no more");
+}
+
+/// What is larger than it may be is not begun, and no script catches that.
+#[test]
+fn what_takes_long_at_once_is_not_begun() {
+    const MOST: usize = 1 << 16;
+    for (source, fits) in [
+        ("return #('x'):rep(6e4)", true),
+        ("return #('x'):rep(7e4)", false),
+        ("return pcall(string.rep, 'x', 7e4)", false),
+        ("local s = ('x'):rep(4e4) return #(s .. s)", false),
+        ("local s = print()", false),
+        ("local t = {} for n = 1, 1e4 do t[n] = n end", false),
+        ("local t = {} for n = 1, 1e3 do t[n] = n end", true),
+    ] {
+        let mut machine = machine(Limits::default());
+        machine.limit_at_once(MOST);
+        assert!(machine.start(&chunk(source)));
+        let failed = loop {
+            match machine.run(1_000_000) {
+                Outcome::Call(_) => break machine.string(&vec![b'x'; MOST + 1]).is_none(),
+                Outcome::Done => break false,
+                Outcome::Failed(failure) => break failure.value.is_none(),
+                Outcome::OutOfFuel => {}
+            }
+        };
+        assert_eq!((failed, machine.wants_more()), (!fits, !fits), "{source}");
+        machine.limit_at_once(usize::MAX);
+        assert!(!machine.wants_more());
+    }
+}
+
+#[test]
 fn what_stays_loaded_has_a_bound() {
     let mut machine = machine(Limits::default());
     let mut sources = 0;

@@ -37,6 +37,8 @@ const SLICE: u64 = 4 << 10;
 const CALL: u64 = 64;
 /// Steps of a script that cost as much as a command's step.
 pub(super) const STEPS_A_STEP: u64 = 4;
+/// The longest string that a script makes on a network thread, and the largest part of a table. What needs more is run elsewhere.
+const MOST_AT_ONCE: usize = 256 << 10;
 /// By how much longer a debug build may keep its shards: everything takes it that much longer.
 const SLOWER: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 
@@ -165,7 +167,14 @@ pub(super) fn run(
     };
     let db = ctx.session().db.clone();
     let was_scripted = std::mem::replace(&mut ctx.scripted, true);
-    let result = run.begin(keys, argv).and_then(|()| run.finish(ctx, out));
+    if meter::is_here() {
+        run.machine.limit_at_once(MOST_AT_ONCE);
+    }
+    let mut result = run.begin(keys, argv).and_then(|()| run.finish(ctx, out));
+    if run.machine.wants_more() {
+        result = Err(Error::Cold);
+    }
+    run.machine.limit_at_once(usize::MAX);
     ctx.scripted = was_scripted;
     if let Some(running) = &run.running {
         ctx.server.scripts.ended(running);
@@ -189,6 +198,8 @@ impl Run<'_> {
             }
             _ => None,
         };
+        let bytes: usize = keys.iter().chain(argv.iter()).map(<[u8]>::len).sum();
+        meter::foresee((bytes / meter::STEP_BYTES) as u64)?;
         let mut given = [Value::Nil; 2];
         for (tab, args) in given.iter_mut().zip([keys, argv]) {
             *tab = Value::Table(self.texts(args).ok_or(NO_ROOM)?);
