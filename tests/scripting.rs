@@ -128,7 +128,7 @@ const BAD: &[(&str, &str)] = &[
         "redis.call('set', KEYS[1], 1) local t = {} for i = 1, 40 do t = {t, t} end return t",
     ),
     ("reply of doubled maps", "redis.setresp(3) local t = {} for i = 1, 40 do t = {map = {a = t, b = t}} end return t"),
-    ("deep reply", "local t = {1} for i = 1, 7000 do t = {t, string.rep('x', 1000)} end return t"),
+    ("deep reply", "local t = {1} for i = 1, 300 do t = {t, string.rep('x', 30000)} end return t"),
     ("reply of one string", "local s, t = string.rep('x', 1e6), {} for i = 1, 1e5 do t[i] = s end return t"),
     (
         "call with one string",
@@ -141,6 +141,10 @@ const BAD: &[(&str, &str)] = &[
     (
         "question about one string",
         "local s, t = string.rep('x', 1e7), {} for i = 1, 300 do t[i] = s end return redis.acl_check_cmd(unpack(t))",
+    ),
+    (
+        "format of many digits",
+        "local t = {} for i = 1, 7000 do t[i] = 1e300 end return #string.format(string.rep('%99.99f', 7000), unpack(t))",
     ),
     ("errors of long texts", "local s = string.rep('x', 1e6) while true do redis.error_reply(s) end"),
     ("long numbers", "local s = string.rep('1', 1e6) while true do local n = s + 0 end"),

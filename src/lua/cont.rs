@@ -36,6 +36,8 @@ pub(super) enum Cont {
     Sort(Box<Sort>),
     /// `string.find`, `match`, `gmatch`, `gsub`
     Match(Box<Gsub>),
+    /// `string.format`
+    Format(Box<lib::format::Format>),
     /// `cjson.encode`
     Encode(Box<lib::cjson::Encoder>),
     /// `cmsgpack.pack`
@@ -68,6 +70,7 @@ impl Cont {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Cont::Match(state) => state.bytes(),
+            Cont::Format(state) => state.charged,
             Cont::Encode(state) => state.charged,
             Cont::Pack(state) => state.charged,
             _ => 0,
@@ -104,6 +107,7 @@ pub(super) fn step(vm: &mut Vm, cont: Cont, args: Args, input: Input) -> Result<
         Cont::ForEach(each) => each.step(vm, args, results),
         Cont::Insert(insert) => insert.step(vm),
         Cont::Sort(sort) => sort.step(vm, args, results, input),
+        Cont::Format(state) => state.run(vm, args),
         Cont::Encode(state) => state.run(vm),
         Cont::Pack(state) => state.run(vm, args),
         Cont::Decode(state) => state.run(vm),

@@ -1,7 +1,9 @@
 //! `string.format`, which prints as C's `printf` does.
 
+use super::super::cont::Cont;
 use super::super::fault::Fault;
 use super::super::number;
+use super::super::value::Str;
 use super::super::vm::{Args, Flow, NativeFn, Vm, to_int, to_unsigned};
 
 pub(in super::super) const FUNCTIONS: &[(&str, NativeFn)] = &[("string.format", format)];
@@ -18,38 +20,71 @@ struct Spec {
     precision: Option<usize>,
 }
 
+/// A text that is being written, conversion by conversion.
+#[derive(Debug, Default)]
+pub(in super::super) struct Format {
+    /// How far the template is read, and the arguments.
+    at: usize,
+    n: usize,
+    out: Vec<u8>,
+    /// Bytes that were charged for `out`.
+    pub(in super::super) charged: usize,
+}
+
 fn format(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
-    let template = vm.check_string(args, 0)?;
-    let template = vm.heap.bytes(template).to_vec();
-    let mut out = Vec::with_capacity(template.len() + 16);
-    let (mut rest, mut n) = (&template[..], 0);
-    let mut charged = 0;
-    while let Some(at) = memchr::memchr(b'%', rest) {
-        out.extend_from_slice(&rest[..at]);
-        rest = &rest[at + 1..];
+    Format::default().run(vm, args)
+}
+
+impl Format {
+    /// Goes on until all is written or the fuel is used up.
+    pub(in super::super) fn run(mut self, vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
+        let template = vm.check_string(args, 0)?;
+        loop {
+            if vm.heap.meter.fuel <= 0 {
+                return Ok(Flow::Step(Cont::Format(Box::new(self))));
+            }
+            let whole = self.piece(vm, args, template).and_then(|whole| {
+                vm.charge_output(self.out.len(), &mut self.charged)?;
+                Ok(whole)
+            });
+            if !matches!(whole, Ok(false)) {
+                vm.heap.meter.give(self.charged);
+                whole?;
+                return vm.owned(self.out).map(Flow::One);
+            }
+        }
+    }
+
+    /// What stands before the next conversion, and that; whether it was the last piece.
+    fn piece(&mut self, vm: &mut Vm, args: Args, template: Str) -> Result<bool, Fault> {
+        let rest = &vm.heap.bytes(template)[self.at..];
+        let Some(place) = memchr::memchr(b'%', rest) else {
+            self.out.extend_from_slice(rest);
+            return Ok(true);
+        };
+        self.out.extend_from_slice(&rest[..place]);
+        let rest = &rest[place + 1..];
+        self.at += place + 1;
         if rest.first() == Some(&b'%') {
-            out.push(b'%');
-            rest = &rest[1..];
-            continue;
+            self.out.push(b'%');
+            self.at += 1;
+            return Ok(false);
         }
-        n += 1;
-        if n >= args.n {
-            return Err(Fault::arg(n + 1, "no value"));
+        self.n += 1;
+        if self.n >= args.n {
+            return Err(Fault::arg(self.n + 1, "no value"));
         }
-        let spec;
-        (spec, rest) = spec_of(rest)?;
-        let conversion = rest.first().copied().unwrap_or(0);
-        rest = rest.get(1..).unwrap_or(&[]);
-        convert(vm, args, n, (&spec, conversion), &mut out)?;
-        let written = out.len() - charged;
+        let (spec, after) = spec_of(rest)?;
+        let conversion = after.first().copied().unwrap_or(0);
+        self.at += rest.len() - after.get(1..).unwrap_or(&[]).len();
+        let before = self.out.len();
+        convert(vm, args, self.n, (&spec, conversion), &mut self.out)?;
+        let written = self.out.len() - before;
         // Long numbers are worked out digit by digit.
         let digits = if matches!(conversion, b'e' | b'E' | b'f' | b'g' | b'G') { written * written / 8 } else { 0 };
-        vm.heap.meter.work(4 + written / 16 + digits);
-        charged = out.len();
-        vm.check_length(out.len())?;
+        vm.heap.meter.work(4 + digits);
+        Ok(false)
     }
-    out.extend_from_slice(rest);
-    vm.owned(out).map(Flow::One)
 }
 
 fn spec_of(text: &[u8]) -> Result<(Spec, &[u8]), Fault> {

@@ -111,35 +111,42 @@ pub(super) fn function(number: u16) -> Option<Host> {
     FUNCTIONS.iter().map(|(_, id)| *id).find(|id| *id as u16 == number)
 }
 
+/// Bytes of arguments beyond which nobody waits for what needs no key.
+const LONG: usize = 64 << 10;
+
 /// Does what the script has called, and answers it. The arguments are copied for that: a script may name a long string many times.
 pub(super) fn call(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
+    let Some(function) = self::function(function) else {
+        return Err(Error::err("ERR the script has called a function that there is not"));
+    };
     let texts = run.machine.values().iter().filter_map(|value| run.machine.bytes_of(*value));
     let bytes = texts.map(<[u8]>::len).sum();
     meter::hold(bytes)?;
     meter::step(bytes / meter::STEP_BYTES)?;
-    called(run, ctx, function)?;
+    match function {
+        Host::Call => run.command(ctx, false)?,
+        Host::Pcall => run.command(ctx, true)?,
+        Host::AclCheckCmd => acl_check_cmd(run, ctx)?,
+        function if bytes > LONG => run.go_on(ctx, |run| alone(run, function))??,
+        function => alone(run, function)?,
+    }
     meter::release(bytes);
     Ok(())
 }
 
-fn called(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
-    let Some(function) = self::function(function) else {
-        return Err(Error::err("ERR the script has called a function that there is not"));
-    };
+/// What is done without the store.
+fn alone(run: &mut Run<'_>, function: Host) -> Result {
     let args = run.machine.values().to_vec();
     match function {
-        Host::Call => return run.command(ctx, false),
-        Host::Pcall => return run.command(ctx, true),
+        // They have a function of their own.
+        Host::Call | Host::Pcall | Host::AclCheckCmd => {}
         Host::ErrorReply => return reply_table(run, &args, "err"),
         Host::StatusReply => return reply_table(run, &args, "ok"),
         Host::Sha1hex => {
             let mut text = Vec::new();
             let [value] = args[..] else { return run.fail(b"ERR wrong number of arguments", false) };
             run.machine.write_text(value, &mut text);
-            let (ns, steps) = (ctx.ns(), text.len() / meter::STEP_BYTES);
-            meter::step(1 + steps)?;
-            let hex = ctx.txn.rest_for(ns, steps, || Ok(sha1_hex(&text)))?;
-            let hex = run.machine.string(&hex).ok_or(Error::TooMuch)?;
+            let hex = run.machine.string(&sha1_hex(&text)).ok_or(Error::TooMuch)?;
             run.machine.answer(&[hex]);
         }
         Host::Log => return log(&mut run.machine, &args),
@@ -166,21 +173,24 @@ fn called(run: &mut Run<'_>, ctx: &mut Ctx, function: u16) -> Result {
         Host::ReplicateCommands => run.machine.answer(&[Value::Bool(true)]),
         Host::Breakpoint => run.machine.answer(&[Value::Bool(false)]),
         Host::Debug => run.machine.answer(&[]),
-        Host::AclCheckCmd => {
-            let call = match run.call_args() {
-                Ok(call) => call,
-                Err(text) => return run.fail(text, false),
-            };
-            let call = call.as_args();
-            let row = ctx.server.table.find(&call[0]).and_then(|(_, container)| container.resolve_known(call.get(1)));
-            let Some(row) = row else {
-                return run.fail(b"ERR Invalid command passed to redis.acl_check_cmd()", false);
-            };
-            let asked = Asked::new(ctx.server.table, row, call);
-            let may = ctx.restricted().map_or(Ok(true), |user| asked.of(&user).map(|may| may.is_ok()))?;
-            run.machine.answer(&[Value::Bool(may)]);
-        }
     }
+    Ok(())
+}
+
+/// `redis.acl_check_cmd`
+fn acl_check_cmd(run: &mut Run<'_>, ctx: &mut Ctx) -> Result {
+    let call = match run.call_args() {
+        Ok(call) => call,
+        Err(text) => return run.fail(text, false),
+    };
+    let call = call.as_args();
+    let row = ctx.server.table.find(&call[0]).and_then(|(_, container)| container.resolve_known(call.get(1)));
+    let Some(row) = row else {
+        return run.fail(b"ERR Invalid command passed to redis.acl_check_cmd()", false);
+    };
+    let asked = Asked::new(ctx.server.table, row, call);
+    let may = ctx.restricted().map_or(Ok(true), |user| asked.of(&user).map(|may| may.is_ok()))?;
+    run.machine.answer(&[Value::Bool(may)]);
     Ok(())
 }
 

@@ -344,7 +344,7 @@ impl Run<'_> {
     }
 
     /// Goes on with a script that has used up a slice, by another one.
-    fn go_on<R>(&mut self, ctx: &mut Ctx, slice: impl FnOnce(&mut Self) -> R) -> Result<R> {
+    pub(super) fn go_on<R>(&mut self, ctx: &mut Ctx, slice: impl FnOnce(&mut Self) -> R) -> Result<R> {
         let running = match &self.running {
             Some(running) => running.clone(),
             None => {
