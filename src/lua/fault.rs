@@ -121,11 +121,17 @@ impl Meter {
 
     /// Whether so many bytes could be had, for results whose size is known before they are made.
     pub(super) fn room(&self, bytes: usize) -> Result<(), Fault> {
+        self.at_once(bytes)?;
+        if self.bytes.saturating_add(bytes) > self.max_bytes { Err(Fault::Memory) } else { Ok(()) }
+    }
+
+    /// Whether what takes as long as copying so many bytes may be begun.
+    pub(super) fn at_once(&self, bytes: usize) -> Result<(), Fault> {
         if bytes > self.most_at_once {
             self.wants_more.set(true);
             return Err(Fault::Memory);
         }
-        if self.bytes.saturating_add(bytes) > self.max_bytes { Err(Fault::Memory) } else { Ok(()) }
+        Ok(())
     }
 
     pub(super) fn give(&mut self, bytes: usize) {

@@ -35,8 +35,8 @@ pub(in super::super) const FUNCTIONS: &[(&str, NativeFn)] = &[
     ("os.clock", clock),
 ];
 
-/// Bytes that a byte of source comes to, at most, while it is compiled.
-const COMPILED_BYTES: usize = 16;
+/// Bytes that are copied in the time in which a byte of source is compiled.
+const COPIED_A_SOURCE_BYTE: usize = 32;
 
 /// Values that a library function of C could put on its stack.
 pub(in super::super) const MAX_RESULTS: usize = 8000;
@@ -360,7 +360,8 @@ fn compile_chunk(vm: &mut Vm, source: &[u8], name: &[u8]) -> Result<Flow, Fault>
     }
     // Compiling takes some instructions' time for each byte.
     vm.heap.meter.work(200 + source.len());
-    vm.heap.meter.room(source.len().saturating_mul(COMPILED_BYTES))?;
+    vm.heap.meter.at_once(source.len().saturating_mul(COPIED_A_SOURCE_BYTE))?;
+    vm.heap.meter.room(source.len().saturating_mul(4))?;
     match compile::compile(source, name, vm.th.levels as usize) {
         Ok(chunk) => Ok(Flow::Load(chunk)),
         Err(text) => failed(vm, &text),

@@ -44,7 +44,11 @@ impl Format {
                 return Ok(Flow::Step(Cont::Format(Box::new(self))));
             }
             let whole = self.piece(vm, args, template).and_then(|whole| {
-                vm.charge_output(self.out.len(), &mut self.charged)?;
+                if self.out.len() > vm.max_string {
+                    return Err(Fault::lib("resulting string too large"));
+                }
+                vm.heap.meter.take(self.out.len() - self.charged)?;
+                self.charged = self.out.len();
                 Ok(whole)
             });
             if !matches!(whole, Ok(false)) {
@@ -163,7 +167,7 @@ fn convert(vm: &mut Vm, args: Args, n: usize, (spec, conversion): (&Spec, u8), o
             let text = vm.heap.bytes(s);
             if spec.precision.is_none() && text.len() >= 100 {
                 // Too long to be padded: it is put there as it is.
-                vm.heap.meter.room(out.len() + text.len())?;
+                vm.heap.meter.room(text.len())?;
                 out.extend_from_slice(text);
             } else {
                 let visible = memchr::memchr(0, text).unwrap_or(text.len());
@@ -241,7 +245,7 @@ fn float(spec: &Spec, conversion: u8, value: f64, out: &mut Vec<u8>) {
 fn quoted(vm: &mut Vm, args: Args, n: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
     let s = vm.check_string(args, n)?;
     let text = vm.heap.bytes(s);
-    vm.heap.meter.room(out.len() + text.len() * 2)?;
+    vm.heap.meter.room(text.len() * 2)?;
     out.push(b'"');
     for byte in text {
         match byte {
