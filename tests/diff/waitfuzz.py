@@ -352,6 +352,10 @@ class Crowd:
         swapped = any("SWAPDB" in x for x in list(self.history)[-5 if "EXEC" in self.history[-1] else -1 :])
         if mismatch.what != "reply" and swapped:
             return True
+        if mismatch.what.startswith("what ") and isinstance(mismatch.a, resp.Error) and mismatch.a.startswith(b"WRONGTYPE"):
+            pair = self.pairs[int(mismatch.what.split()[1])]
+            if self.opt.spread and pair.waits[0] == b"XREAD":
+                return True  # it looks at the streams of those shards only that are at hand
         return any(self.meets_odd_keys(pair) for pair in self.pairs if pair.waits is not None)
 
     def same(self, what, a, b):

@@ -41,7 +41,11 @@ impl Hashes {
     /// For about so many entries, of which one in [`HASH_ROOM`] shares its place.
     fn new(entries: usize) -> Hashes {
         let places = (entries * HASH_ROOM).next_power_of_two().clamp(MIN_HASHES, MAX_HASHES);
-        Hashes((0..places).map(|_| AtomicU8::new(0)).collect())
+        // Of what nobody has counted yet the system need not have a page.
+        let counts = Box::new_zeroed_slice(places);
+        #[expect(unsafe_code, reason = "no safe form")]
+        // SAFETY: a counter of zero is all zeros.
+        Hashes(unsafe { counts.assume_init() })
     }
 
     fn at(&self, hash: u32) -> &AtomicU8 {
