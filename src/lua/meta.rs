@@ -195,7 +195,7 @@ pub(super) fn arith(
     left: Value,
     right: Value,
 ) -> Result<Next, Fault> {
-    if let (Some(x), Some(y)) = (vm.to_number(left), vm.to_number(right)) {
+    if let (Some(x), Some(y)) = (vm.number_of(left), vm.number_of(right)) {
         let n = if event == Event::Unm { -x } else { exec::arith(i.op(), x, y) };
         set_a(vm, i, Value::Number(n));
         return Ok(Next::Done);
@@ -207,7 +207,7 @@ pub(super) fn arith(
     if !handler.is_nil() {
         return call_meta(vm, protos, &[handler, left, right], 1, Return::Meta);
     }
-    let (operand, value) = if vm.to_number(left).is_none() { (i.b(), left) } else { (i.c(), right) };
+    let (operand, value) = if vm.number_of(left).is_none() { (i.b(), left) } else { (i.c(), right) };
     let register = (operand < CONST_BIT as usize).then_some(operand);
     Err(names::type_error(vm, protos, register, value, "perform arithmetic on"))
 }
@@ -417,7 +417,7 @@ pub(super) fn finish_loop(vm: &mut Vm, protos: &[Loaded], first: usize) -> Next 
 pub(super) fn for_prepare(vm: &mut Vm, at: usize) -> Result<(), Fault> {
     let mut numbers = [0.0; 3];
     for (n, what) in ["initial value", "limit", "step"].into_iter().enumerate() {
-        let number = vm.to_number(vm.th.stack[at + n]);
+        let number = vm.number_of(vm.th.stack[at + n]);
         numbers[n] = number.ok_or_else(|| Fault::run(format!("'for' {what} must be a number")))?;
         vm.th.stack[at + n] = Value::Number(numbers[n]);
     }

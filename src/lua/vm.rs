@@ -190,7 +190,7 @@ impl Vm {
     pub(super) fn check_number(&mut self, args: Args, n: usize) -> Result<f64, Fault> {
         match self.arg(args, n) {
             Value::Number(number) => Ok(number),
-            value => self.to_number(value).ok_or_else(|| self.type_error(args, n, "number")),
+            value => self.number_of(value).ok_or_else(|| self.type_error(args, n, "number")),
         }
     }
 
@@ -233,7 +233,7 @@ impl Vm {
 
     // Conversions.
 
-    pub(super) fn to_number(&mut self, value: Value) -> Option<f64> {
+    pub(super) fn number_of(&mut self, value: Value) -> Option<f64> {
         match value {
             Value::Number(n) => Some(n),
             Value::Str(s) => {

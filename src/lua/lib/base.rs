@@ -207,7 +207,7 @@ fn tonumber(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let base = vm.opt_i32(args, 1, 10)?;
     if base == 10 {
         let value = vm.check_any(args, 0)?;
-        return Ok(Flow::One(vm.to_number(value).map_or(Value::Nil, Value::Number)));
+        return Ok(Flow::One(vm.number_of(value).map_or(Value::Nil, Value::Number)));
     }
     let s = vm.check_string(args, 0)?;
     if !(2..=36).contains(&base) {

@@ -204,7 +204,7 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
                     if n == 0 {
                         return Err(Fault::lib("format 'c0' needs a previous size"));
                     }
-                    let Some(count) = vm.to_number(vm.th.stack[vm.th.top - 1]) else {
+                    let Some(count) = vm.number_of(vm.th.stack[vm.th.top - 1]) else {
                         return Err(Fault::lib("format 'c0' needs a previous size"));
                     };
                     vm.th.top -= 1;
