@@ -42,10 +42,10 @@ impl Hashes {
     fn new(entries: usize) -> Hashes {
         let places = (entries * HASH_ROOM).next_power_of_two().clamp(MIN_HASHES, MAX_HASHES);
         // Of what nobody has counted yet the system need not have a page.
-        let counts = Box::new_zeroed_slice(places);
+        let counts = Box::into_raw(vec![0_u8; places].into_boxed_slice());
         #[expect(unsafe_code, reason = "no safe form")]
-        // SAFETY: a counter of zero is all zeros.
-        Hashes(unsafe { counts.assume_init() })
+        // SAFETY: it comes from a box, and an `AtomicU8` is in memory what a `u8` is.
+        Hashes(unsafe { Box::from_raw(counts as *mut [AtomicU8]) })
     }
 
     fn at(&self, hash: u32) -> &AtomicU8 {
