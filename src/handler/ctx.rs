@@ -40,15 +40,15 @@ pub struct Ctx<'a, 'e> {
 }
 
 /// Whether a command has waited for a key before it runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub enum Served {
     /// It has just come.
     #[default]
     No,
     /// It has, and is run with all its shards.
     Whole,
-    /// It has, and is run with those shards where something has changed.
-    Partly,
+    /// It has, and is run with those shards where something has changed. What these keys hold is for others, who came before it.
+    Partly(Vec<Box<[u8]>>),
 }
 
 impl<'a, 'e> Deref for Ctx<'a, 'e> {
@@ -166,9 +166,9 @@ impl Ctx<'_, '_> {
     /// or others who wait for it come first.
     #[inline]
     pub fn passes_over(&self, key: &[u8], kind: Kind) -> bool {
-        match self.served {
+        match &self.served {
             Served::Whole => false,
-            Served::Partly => self.is_elsewhere(key),
+            Served::Partly(of_others) => self.is_elsewhere(key) || of_others.iter().any(|other| **other == *key),
             // Who does not wait takes what there is.
             Served::No if !self.may_wait() => false,
             Served::No => self
@@ -181,7 +181,7 @@ impl Ctx<'_, '_> {
     /// Whether a key is in a shard that is not at hand now that what the command has waited for has changed in another one.
     #[inline]
     pub fn is_elsewhere(&self, key: &[u8]) -> bool {
-        self.served == Served::Partly && self.txn.core_of(key).is_err()
+        matches!(self.served, Served::Partly(_)) && self.txn.core_of(key).is_err()
     }
 
     /// Where the command stands.

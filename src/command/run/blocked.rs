@@ -6,7 +6,7 @@
 //!
 //! | it is served | by | with |
 //! |---|---|---|
-//! | at once | whoever has changed the key | the shards at hand: of other keys it has seen that there is nothing, and whoever changes that waits for it, or serves it itself |
+//! | at once | whoever has changed the key | the shards at hand: of other keys it has seen that there is nothing, and whoever changes that waits for it, or serves it itself; what others have waited for longer it leaves to them where a key is only looked at anew |
 //! | later | [`Place::Here`] | all its shards: it needs one that is not at hand, or the disk, or a key that somebody goes through |
 //!
 //! As long as it is being served later, nobody behind it in a line is served; when it is done, or waits again, they are looked
@@ -51,6 +51,19 @@ impl Waits {
         self.waiter.over();
         leave(server, &self.waiter, lease, (!at_once, true));
         self.need
+    }
+
+    /// What of its keys at hand is for others, who have waited longer and are about to be served, while it is served for the sake of
+    /// one that nobody has changed: the line of each comes to it in time. A stream gives everybody the same.
+    pub(super) fn of_others(&self, lease: &Lease<'_>, looked_at: &[u8]) -> Vec<Box<[u8]>> {
+        let waiter = &self.waiter;
+        let is_held_up = |shard: &u16, key: &[u8]| {
+            let Ok(at) = lease.binary_search_by_key(shard, |core| core.shard) else { return false };
+            let core = &lease[at];
+            core.names.id(&waiter.db).is_some_and(|ns| core.blocked.is_held_up(ns, key, waiter))
+        };
+        let others = waiter.keys.iter().filter(|(shard, key)| **key != *looked_at && is_held_up(shard, key));
+        others.filter(|_| waiter.kind != Kind::Stream).map(|(_, key)| key.clone()).collect()
     }
 }
 
@@ -307,7 +320,7 @@ fn serve_key<'e>(server: &Arc<Server>, mut lease: Lease<'e>, at: usize, due: Due
             break;
         }
         *left -= 1;
-        lease = serve_one(lease, &waiter, parked);
+        lease = serve_one(lease, &waiter, parked, unknown.then_some(&*key));
         from = match lease[at].blocked.stands(ns, &key, &waiter, nth) {
             Some(nth) if waiter.waits() => {
                 last = Some(waiter);
@@ -321,14 +334,14 @@ fn serve_key<'e>(server: &Arc<Server>, mut lease: Lease<'e>, at: usize, due: Due
     lease
 }
 
-fn serve_one<'e>(mut lease: Lease<'e>, waiter: &Arc<Waiter>, parked: Parked) -> Lease<'e> {
+fn serve_one<'e>(mut lease: Lease<'e>, waiter: &Arc<Waiter>, parked: Parked, looked_at: Option<&[u8]>) -> Lease<'e> {
     let Ok(mut request) = parked.downcast::<Request>() else { return lease };
     request.now_ms = now_ms();
     let at_hand = |shard: &u16| lease.binary_search_by_key(shard, |core| core.shard).is_ok();
     if waiter.whole && !request.shards.iter().all(at_hand) {
         request.post(Place::Here);
     } else {
-        lease = request.run_once(lease, Place::Served);
+        lease = request.run_once(lease, Place::Served(looked_at.map(Into::into)));
     }
     lease
 }

@@ -148,8 +148,9 @@ pub(super) enum Place {
     Alone(meter::Turn),
     /// On a thread where it may rest.
     Long,
-    /// With whoever has changed a key for which it has waited, which may not have all of its shards.
-    Served,
+    /// With whoever has changed a key for which it has waited, which may not have all of its shards. Where a key is named, it is
+    /// only looked at anew: nobody is known to have changed it.
+    Served(Option<Box<[u8]>>),
 }
 
 impl Place {
@@ -205,7 +206,7 @@ impl Request {
         self.waits_since = ticks::now();
         let (server, shards) = (self.server.clone(), self.shards.clone());
         let post = match place {
-            Place::Here | Place::Served => Engine::post,
+            Place::Here | Place::Served(_) => Engine::post,
             Place::Elsewhere | Place::Alone(_) => Engine::post_blocking,
             Place::Long => |engine: &Engine, shards, job| engine.long.post(shards, job),
         };
@@ -232,7 +233,7 @@ impl Request {
         }
         let bounds = Bounds::of(&server.config.settings());
         let running = meter::begin(match &place {
-            Place::Here | Place::Served => Allowance::here(bounds.command),
+            Place::Here | Place::Served(_) => Allowance::here(bounds.command),
             Place::Elsewhere | Place::Long => Allowance::elsewhere(bounds.command, self.ended()),
             Place::Alone(turn) => Allowance::elsewhere(bounds.command, self.ended()).at(turn),
         });
@@ -246,10 +247,11 @@ impl Request {
         let call = Call { command: self.command, args: self.args.as_args(), hash, now_ms, request_bytes };
         let buffers = (&mut set, &mut effects);
         let (here, rests) =
-            (matches!(place, Place::Here | Place::Served), place.rests(&self.session, self.row, call.args));
+            (matches!(place, Place::Here | Place::Served(_)), place.rests(&self.session, self.row, call.args));
         let served = match (&self.waits, &place) {
             (None, _) => Served::No,
-            (_, Place::Served) => Served::Partly,
+            (Some(waits), Place::Served(Some(key))) => Served::Partly(waits.of_others(&lease, key)),
+            (_, Place::Served(None)) => Served::Partly(Vec::new()),
             _ => Served::Whole,
         };
         let may = (bounds.reply, !here, rests, served);
@@ -269,7 +271,7 @@ impl Request {
         if let Err(Again::Free) = result {
             return self.wait_for_key(lease, place);
         }
-        let served_here = matches!(place, Place::Served);
+        let served_here = matches!(place, Place::Served(_));
         // With a turn to have the memory alone.
         drop(place);
         match result {
@@ -345,7 +347,7 @@ impl Request {
         // What it waits for may take long: a turn to have the memory alone is others' meanwhile.
         let place = match place {
             Place::Alone(_) => Place::Elsewhere,
-            Place::Served => Place::Here,
+            Place::Served(_) => Place::Here,
             place => place,
         };
         // Meanwhile others may overwrite without a look: who counts asks again.

@@ -2,6 +2,7 @@
 
 mod rests;
 mod slices;
+mod waits;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;

@@ -177,7 +177,7 @@ fn a_replay_knows_by_itself_what_there_was() {
             redo::encode_count(0, ns, before + 1, out);
         });
         world.engine().shards.at(0).core().set_count(ns, before as i64 + 1);
-        world.engine().write_out(lsn);
+        world.engine().log.sync_to(lsn).unwrap();
         world.model.get_mut(DB).unwrap().insert(key.to_vec(), Value::string(b"2".to_vec(), 0));
         world.note();
         fill(&mut world, 6);

@@ -1,0 +1,33 @@
+use super::*;
+
+/// A waiter that is looked at anew for one of its keys, which nobody has changed, finds another of them at hand: what that holds is for
+/// who has waited for it longer.
+#[test]
+fn who_is_looked_at_anew_leaves_to_others_what_is_theirs() {
+    let mut world = World::new();
+    let ([none, line], server) = (world.keys(), world.runner.server.clone());
+    let [mut first, mut second] = [Peer::new(&server), Peer::new(&server)];
+    let waits = first.begin(&words(&format!("BLPOP {line} 0")));
+    let waits_behind = second.begin(&words(&format!("BLMPOP 0 2 {none} {line} LEFT")));
+    {
+        let mut core = world.engine().shards.at(0).core();
+        let ns = core.names.id(b"0").unwrap();
+        core.blocked.changed(ns, none.as_bytes(), true);
+    }
+    for (line, reply) in [
+        ("MULTI".to_owned(), "+OK "),
+        (format!("LPUSH {line} one"), "+QUEUED "),
+        (format!("DEL {none}"), "+QUEUED "),
+        ("EXEC".to_owned(), "*2 :1 :0 "),
+    ] {
+        assert_eq!(world.call(&line), reply);
+    }
+    // It was served by who has pushed.
+    let served = waits.err().and_then(|mut finished| finished.try_recv().ok());
+    assert_eq!(
+        served.map(|finished| first.end(Ok(finished.reply))).as_deref(),
+        Some(&*format!("*2 ${} {line} $3 one ", line.len()))
+    );
+    world.call(&format!("LPUSH {line} two"));
+    assert_eq!(second.end(waits_behind), format!("*2 ${} {line} *1 $3 two ", line.len()));
+}
