@@ -25,7 +25,8 @@ const LACKS: &[&str] = &["_distrib_", "key=\"aof-disable-auto-gc", "key=\"io-thr
 const CONFIG: &str = "redis_config_value";
 
 /// May be greater than 0 on Redis, and is 0 on Tarn: nothing forks, there is no backlog for replicas, keys that have expired are found by an index and not
-/// by samples, no memory is left out of what is counted, and the allocator tells of none that it keeps.
+/// by samples, no memory is left out of what is counted, and the allocator tells of none that it keeps. Of the log's buffer and of the syncs that are
+/// due each tells how it is at that moment.
 const ZERO_HERE: &[&str] = &[
     "redis_latest_fork_seconds",
     "redis_cpu_user_children_seconds_total",
@@ -38,6 +39,8 @@ const ZERO_HERE: &[&str] = &[
     "redis_mem_not_counted_for_eviction_bytes",
     "redis_allocator_rss_bytes",
     "redis_config_io_threads",
+    "redis_aof_buffer_length",
+    "redis_aof_pending_bio_fsync",
 ];
 
 /// -1 for what has not happened, or is not there, as on Redis.
