@@ -37,7 +37,8 @@ const SLICE: u64 = 4 << 10;
 const CALL: u64 = 64;
 /// Steps of a script that cost as much as a command's step.
 pub(super) const STEPS_A_STEP: u64 = 4;
-/// The longest string that a script makes on a network thread, and the largest part of a table. What needs more is run elsewhere.
+/// The longest string that a script makes where it cannot rest while it does, and the largest part of a table. What needs more is
+/// run where it can.
 const MOST_AT_ONCE: usize = 256 << 10;
 /// By how much longer a debug build may keep its shards: everything takes it that much longer.
 const SLOWER: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
@@ -167,12 +168,15 @@ pub(super) fn run(
     };
     let db = ctx.session().db.clone();
     let was_scripted = std::mem::replace(&mut ctx.scripted, true);
-    if meter::is_here() {
+    let elsewhere = elsewhere(ctx);
+    if elsewhere.is_some() {
         run.machine.limit_at_once(MOST_AT_ONCE);
     }
     let mut result = run.begin(keys, argv).and_then(|()| run.finish(ctx, out));
-    if run.machine.wants_more() {
-        result = Err(Error::Cold);
+    if let Some(elsewhere) = elsewhere
+        && run.machine.wants_more()
+    {
+        result = Err(elsewhere);
     }
     run.machine.limit_at_once(usize::MAX);
     ctx.scripted = was_scripted;
@@ -185,6 +189,14 @@ pub(super) fn run(
     let (of, bytes) = run.end(result.is_ok(), random);
     ctx.server.scripts.tell_machine(of, bytes);
     result
+}
+
+/// How a script is run again where it may do at once what takes long, unless that is here.
+fn elsewhere(ctx: &Ctx) -> Option<Error> {
+    if meter::is_here() {
+        return Some(Error::Cold);
+    }
+    (ctx.txn.reads_in_slices() && !ctx.txn.may_rest()).then_some(Error::Long)
 }
 
 /// There is no room for what a script is given.
@@ -255,7 +267,7 @@ impl Run<'_> {
     }
 
     fn finish(&mut self, ctx: &mut Ctx, out: &mut Reply) -> Result {
-        let mut outcome = self.slice();
+        let mut outcome = if ctx.txn.may_rest() { self.go_on(ctx, Run::slice)? } else { self.slice() };
         loop {
             self.charge(ctx)?;
             outcome = match outcome {
