@@ -9,7 +9,8 @@
 //! All that it writes is one record of the log, made when it has ended, by an error, too. One that is run again begins with
 //! the numbers that `math.random` had then.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,6 +43,9 @@ pub(super) const STEPS_A_STEP: u64 = 4;
 const MOST_AT_ONCE: usize = 256 << 10;
 /// By how much longer a debug build may keep its shards: everything takes it that much longer.
 const SLOWER: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
+
+/// Keys that are compared with one by one.
+const FEW: usize = 16;
 
 /// What is run.
 #[derive(Clone, Copy)]
@@ -109,6 +113,8 @@ pub(super) struct Run<'a> {
     /// What `redis.setresp` has asked for.
     pub(super) resp: u8,
     declared: Args<'a>,
+    /// The same, if they are many and the script has called a command.
+    many: OnceCell<HashSet<&'a [u8]>>,
     /// It runs for long by now.
     running: Option<Arc<Running>>,
     /// Steps of its slice that it has not used up.
@@ -160,6 +166,7 @@ pub(super) fn run(
         read_only,
         resp: 2,
         declared: keys,
+        many: OnceCell::new(),
         running: None,
         left: SLICE,
         keeps_since: None,
@@ -510,6 +517,13 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn is_declared(&self, key: &[u8]) -> bool {
+        if self.declared.len() <= FEW {
+            return self.declared.iter().any(|declared| declared == key);
+        }
+        self.many.get_or_init(|| self.declared.iter().collect()).contains(key)
+    }
+
     /// Whether all that a command looks at is among the keys that the script has declared.
     fn has_declared(&self, row: &Command, args: Args<'_>) -> bool {
         match row.route {
@@ -517,8 +531,7 @@ impl Run<'_> {
             Route::All | Route::By(_) => false,
             Route::One(_) | Route::Keys => {
                 let keys = keys_of(row, args).unwrap_or_default();
-                let is_declared = |key: &[u8]| self.declared.iter().any(|declared| declared == key);
-                !has_others(row, args) && keys.iter().all(|(at, _)| is_declared(&args[*at]))
+                !has_others(row, args) && keys.iter().all(|(at, _)| self.is_declared(&args[*at]))
             }
         }
     }
