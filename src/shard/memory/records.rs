@@ -1,6 +1,8 @@
 //! Records as fjall is to get them in one ingestion, encoded into one buffer. What else a flight knows of a record refers to
 //! its bytes there: a second copy of a key would cost as much memory as the element that is being brought away.
 
+use std::cmp::Ordering;
+
 /// A key within the buffer.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::shard) struct Span {
@@ -20,17 +22,64 @@ struct Record {
 
 const TOMBSTONE: u32 = u32::MAX;
 
+/// Of runs that are shorter in the mean there are too many.
+const LEAST_A_RUN: usize = 2;
+
+impl Record {
+    fn key(self, bytes: &[u8]) -> &[u8] {
+        &bytes[self.at..self.at + self.key_len as usize]
+    }
+
+    /// By their keys, once they have their heads.
+    fn compare(&self, other: &Record, bytes: &[u8]) -> Ordering {
+        let by_head = bytes[self.at].cmp(&bytes[other.at]).then(self.head.cmp(&other.head));
+        by_head.then_with(|| self.key(bytes).cmp(other.key(bytes)))
+    }
+}
+
+/// Gives records their heads. A group are those whose keys have the same first byte.
+fn set_heads<T>(bytes: &[u8], items: &mut [T], record: fn(&mut T) -> &mut Record) {
+    let mut shared = [usize::MAX; 256];
+    let mut first: [&[u8]; 256] = [&[]; 256];
+    for item in items.iter_mut() {
+        let key = record(item).key(bytes);
+        let tag = key[0] as usize;
+        if shared[tag] == usize::MAX {
+            (shared[tag], first[tag]) = (key.len(), key);
+        }
+        let most = shared[tag].min(key.len());
+        let same = key[..most].iter().zip(first[tag]).position(|(a, b)| a != b);
+        shared[tag] = same.unwrap_or(most);
+    }
+    for item in items {
+        let record = record(item);
+        let key = record.key(bytes);
+        let rest = &key[shared[key[0] as usize]..];
+        let mut head = [0; 8];
+        let len = rest.len().min(8);
+        head[..len].copy_from_slice(&rest[..len]);
+        record.head = u64::from_be_bytes(head);
+    }
+}
+
 /// Encoded records, in order after [`Records::sort`].
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Records {
     bytes: Vec<u8>,
     list: Vec<Record>,
+    /// Where runs begin in the list, if it is all made of them: records that were added in order.
+    runs: Vec<usize>,
 }
 
 impl Records {
     /// None yet, with room for so many bytes.
     pub(in crate::shard) fn with_capacity(bytes: usize) -> Self {
-        Records { bytes: Vec::with_capacity(bytes), list: Vec::new() }
+        Records { bytes: Vec::with_capacity(bytes), ..Records::default() }
+    }
+
+    /// The records that are added until the next call come in order.
+    pub(in crate::shard) fn begin_run(&mut self) {
+        self.runs.push(self.list.len());
     }
 
     /// Adds a record, or a tombstone. Answers where its key stands.
@@ -68,7 +117,7 @@ impl Records {
 
     /// Memory that it takes.
     pub(in crate::shard) fn memory_bytes(&self) -> usize {
-        self.bytes.len() + self.list.len() * size_of::<Record>()
+        self.bytes.len() + self.list.len() * size_of::<Record>() + self.runs.len() * size_of::<usize>()
     }
 
     /// Number of records.
@@ -86,47 +135,42 @@ impl Records {
     /// one, else the last of all.
     pub(in crate::shard) fn sort(&mut self, raw_from: usize) {
         self.order(raw_from);
-        let Records { bytes, list } = self;
-        let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
-        list.dedup_by(|later, kept| later.head == kept.head && key(later) == key(kept));
+        let Records { bytes, list, .. } = self;
+        list.dedup_by(|later, kept| later.head == kept.head && later.key(bytes) == kept.key(bytes));
     }
 
     /// Sorts records of which no two are to have the same key. One that two have.
     pub(in crate::shard) fn sort_distinct(&mut self) -> Option<&[u8]> {
+        if self.order_runs() {
+            return None;
+        }
         self.order(usize::MAX);
-        let key = |r: &Record| &self.bytes[r.at..r.at + r.key_len as usize];
-        let twice = self.list.windows(2).find(|two| two[0].head == two[1].head && key(&two[0]) == key(&two[1]));
-        twice.map(|two| key(&two[0]))
+        let is_twice =
+            |two: &&[Record]| two[0].head == two[1].head && two[0].key(&self.bytes) == two[1].key(&self.bytes);
+        self.list.windows(2).find(is_twice).map(|two| two[0].key(&self.bytes))
+    }
+
+    /// Sorts the runs, as there are far fewer of them; whether that has brought all records in order, each with a key of its own.
+    fn order_runs(&mut self) -> bool {
+        let runs = std::mem::take(&mut self.runs);
+        if runs.first() != Some(&0) || runs.len() * LEAST_A_RUN > self.list.len() {
+            return false;
+        }
+        let ends = runs[1..].iter().copied().chain([self.list.len()]);
+        let ranges = runs.iter().copied().zip(ends).filter(|(from, to)| from < to);
+        let mut firsts: Vec<(Record, (usize, usize))> = ranges.map(|range| (self.list[range.0], range)).collect();
+        let Records { bytes, list, .. } = self;
+        set_heads(bytes, &mut firsts, |(first, _)| first);
+        firsts.sort_unstable_by(|(a, _), (b, _)| a.compare(b, bytes));
+        *list = firsts.iter().flat_map(|&(_, (from, to))| &list[from..to]).copied().collect();
+        list.is_sorted_by(|a, b| a.key(bytes) < b.key(bytes))
     }
 
     fn order(&mut self, raw_from: usize) {
-        let Records { bytes, list } = self;
+        let Records { bytes, list, .. } = self;
         let raw = |r: &Record| r.at >= raw_from;
-        let key = |r: &Record| &bytes[r.at..r.at + r.key_len as usize];
-        let mut shared = [usize::MAX; 256];
-        let mut first: [&[u8]; 256] = [&[]; 256];
-        for record in list.iter() {
-            let key = key(record);
-            let tag = key[0] as usize;
-            if shared[tag] == usize::MAX {
-                (shared[tag], first[tag]) = (key.len(), key);
-            }
-            let most = shared[tag].min(key.len());
-            let same = key[..most].iter().zip(first[tag]).position(|(a, b)| a != b);
-            shared[tag] = same.unwrap_or(most);
-        }
-        for record in list.iter_mut() {
-            let key = key(record);
-            let rest = &key[shared[key[0] as usize]..];
-            let mut head = [0; 8];
-            let len = rest.len().min(8);
-            head[..len].copy_from_slice(&rest[..len]);
-            record.head = u64::from_be_bytes(head);
-        }
-        list.sort_unstable_by(|a, b| {
-            let by_head = bytes[a.at].cmp(&bytes[b.at]).then(a.head.cmp(&b.head));
-            by_head.then_with(|| key(a).cmp(key(b))).then(raw(a).cmp(&raw(b))).then(b.at.cmp(&a.at))
-        });
+        set_heads(bytes, list, |record| record);
+        list.sort_unstable_by(|a, b| a.compare(b, bytes).then(raw(a).cmp(&raw(b))).then(b.at.cmp(&a.at)));
     }
 
     /// Keys, and values or tombstones.
@@ -176,6 +220,30 @@ mod tests {
         let expected: [(&[u8], _); 4] =
             [(b"e/1", some("counter")), (b"e/2", None), (b"m/a", some("")), (b"m/b", some("2"))];
         assert_eq!(sorted, expected);
+    }
+
+    /// Runs are put in order as wholes where that does it; else all records are sorted.
+    #[test]
+    fn runs_are_sorted_like_single_records() {
+        let sorted = |runs: &[&[&'static str]]| {
+            let mut records = Records::default();
+            for run in runs {
+                records.begin_run();
+                run.iter().for_each(|key| _ = records.push(key.as_bytes(), Some(b"value")));
+            }
+            let twice = records.sort_distinct().map(|key| String::from_utf8_lossy(key).into_owned());
+            let keys: Vec<_> = records.iter().map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect();
+            (keys.join(" "), twice)
+        };
+        let right = |keys: &str| (keys.to_owned(), None);
+        assert_eq!(
+            sorted(&[&["e/c/1", "e/c/2"], &["m/c"], &[], &["e/a/1", "e/a/2"]]),
+            right("e/a/1 e/a/2 e/c/1 e/c/2 m/c")
+        );
+        assert_eq!(sorted(&[&["e/c", "m/a"], &["e/d", "f"]]), right("e/c e/d f m/a"), "runs that overlap");
+        assert_eq!(sorted(&[&["b", "a"], &["c", "d"]]), right("a b c d"), "a run that is none");
+        assert_eq!(sorted(&[&["a", "c"], &["b", "c"]]).1.as_deref(), Some("c"));
+        assert_eq!(sorted(&[&["a", "a"]]).1.as_deref(), Some("a"));
     }
 
     #[test]

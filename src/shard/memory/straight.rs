@@ -41,16 +41,23 @@ impl Straight {
         disk_key.clear();
         codec::key::element_prefix(ns, key, meta.version, disk_key);
         let prefix = disk_key.len();
-        for (element, value) in elements {
+        let mut in_order: Vec<_> = elements.iter().collect();
+        in_order.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        if !in_order.is_empty() {
+            records.begin_run();
+        }
+        for (element, value) in in_order {
             disk_key.truncate(prefix);
             disk_key.extend_from_slice(element);
             records.push(disk_key, Some(value));
         }
+        records.begin_run();
         disk_key.clear();
         codec::key::meta_key(ns, key, disk_key);
         let long_key = codec::is_long(key).then_some(key);
         records.push_with(disk_key, |out| meta.encode(long_key, value, out));
         if meta.expire_ms != 0 {
+            records.begin_run();
             disk_key.clear();
             codec::key::expiry_key(meta.expire_ms, ExpiryKind::Key, ns, key, disk_key);
             records.push(disk_key, Some(b""));
