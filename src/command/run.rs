@@ -522,6 +522,7 @@ fn under_lease<'e>(
                 command.name
             );
             let lsn = ctx.txn.commit(&server.engine.log);
+            ctx.be_late();
             ctx.at_commit();
             ctx.take_wait().map_or(Ok((lsn, false)), |wait| Err(Again::Waits(wait, lsn)))
         }
@@ -536,6 +537,7 @@ fn under_lease<'e>(
                 Error::Undeclared => Err(Again::Everywhere),
                 Error::Long => Err(Again::Long),
                 error => {
+                    ctx.be_late();
                     ctx.show_failed(command, call.args);
                     ctx.at_commit();
                     ctx.txn.count_look_ups();

@@ -10,7 +10,7 @@ use super::effects::{Effect, Ran};
 use super::events::{MONITORED, Telling};
 use super::observe::{Clock, Took, What};
 use super::session::Multi;
-use super::{Effects, Error, Found, Result, Server, Session};
+use super::{After, Effects, Error, Found, Result, Server, Session};
 use crate::codec::NsId;
 use crate::config::classes::Classes;
 use crate::config::settings::Settings;
@@ -33,6 +33,8 @@ pub struct Ctx<'a, 'e> {
     pub served: Served,
     /// It is a script's.
     pub scripted: bool,
+    /// How much later than else its reply leaves, ms: it has kept others waiting for long, and is not to do so again at once.
+    pub late_ms: u64,
     /// What is told of keys, if anybody hears it.
     pub(super) telling: Option<Box<Telling>>,
     /// Somebody is shown what runs.
@@ -81,7 +83,7 @@ impl<'a, 'e> Ctx<'a, 'e> {
         let heard = server.heard.load(Ordering::Relaxed);
         let telling = if heard == 0 { None } else { prepare(&mut txn, Classes::from_bits(heard)) };
         let monitored = heard & MONITORED != 0;
-        Ctx { txn, session, effects, server, served: Served::No, scripted: false, telling, monitored }
+        Ctx { txn, session, effects, server, served: Served::No, scripted: false, late_ms: 0, telling, monitored }
     }
 
     /// Gives the cores back.
@@ -182,6 +184,14 @@ impl Ctx<'_, '_> {
     #[inline]
     pub fn is_elsewhere(&self, key: &[u8]) -> bool {
         matches!(self.served, Served::Partly(_)) && self.txn.core_of(key).is_err()
+    }
+
+    /// Has the reply leave as late as was said.
+    #[inline]
+    pub fn be_late(&mut self) {
+        if self.late_ms > 0 {
+            self.alter().after = After::HoldMs(self.late_ms);
+        }
     }
 
     /// Where the command stands.

@@ -25,6 +25,9 @@ use crate::shard::txn::AHEAD;
 /// Of fewer commands the first is run before what the next touches could be there.
 const LEAST_AHEAD: usize = 4;
 
+/// A queue of so many commands is freed in less time than another thread is called.
+const FREED_HERE: usize = 512;
+
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     if ctx.session().multi.is_some() {
         return Err(Error::err("ERR MULTI calls can not be nested"));
@@ -94,7 +97,13 @@ fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let fits = meter::fits();
     match ctx.multi() {
         Some(multi) if fits == Err(Error::Crowded) => multi.queue = queue,
-        _ => ctx.end_multi(),
+        _ => {
+            ctx.end_multi();
+            if queue.len() > FREED_HERE {
+                // Not while the shards are held.
+                ctx.server.engine.readers.work(Box::new(move || drop(queue)));
+            }
+        }
     }
     fits
 }

@@ -41,6 +41,9 @@ pub(super) const STEPS_A_STEP: u64 = 4;
 /// The longest string that a script makes where it cannot rest while it does, and the largest part of a table. What needs more is
 /// run where it can.
 const MOST_AT_ONCE: usize = 256 << 10;
+/// After how many times `script-hold-limit` who has used it up is answered: one client that does so again and again keeps a shard for
+/// a small part of the time.
+const LATE: u64 = 20;
 /// By how much longer a debug build may keep its shards: everything takes it that much longer.
 const SLOWER: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 
@@ -353,8 +356,9 @@ impl Run<'_> {
         self.unseen = 0;
         let now = sys::thread_time();
         let since = *self.keeps_since.get_or_insert(now);
-        let limit = Duration::from_millis(ctx.settings().script_hold_limit * SLOWER);
-        if now.saturating_sub(since) > limit {
+        let limit_ms = ctx.settings().script_hold_limit;
+        if now.saturating_sub(since) > Duration::from_millis(limit_ms * SLOWER) {
+            ctx.late_ms = limit_ms * LATE;
             return Err(
                 self.error("ERR script keeps its keys' shards for longer than script-hold-limit, and was taken back")
             );

@@ -1,4 +1,5 @@
 use super::*;
+use crate::handler::After;
 
 /// A waiter that is looked at anew for one of its keys, which nobody has changed, finds another of them at hand: what that holds is for
 /// who has waited for it longer.
@@ -30,4 +31,21 @@ fn who_is_looked_at_anew_leaves_to_others_what_is_theirs() {
     );
     world.call(&format!("LPUSH {line} two"));
     assert_eq!(second.end(waits_behind), format!("*2 ${} {line} *1 $3 two ", line.len()));
+}
+
+/// Who keeps others waiting for as long as one may is answered late: sent again and again, it would keep them waiting for ever.
+#[test]
+fn a_script_that_uses_up_its_hold_limit_is_answered_late() {
+    let mut world = World::new();
+    let [key, _] = world.keys();
+    assert_eq!(world.call("CONFIG SET script-hold-limit 1"), "+OK ");
+    let source = "redis.call('SET', KEYS[1], 1) while true do end";
+    let args: OwnedArgs = ["EVAL", source, "1", &key].into_iter().map(str::as_bytes).collect();
+    let begun = world.begin(&args);
+    let reply = world.end(begun);
+    assert!(reply.contains("script-hold-limit"), "{reply}");
+    let after = std::mem::replace(&mut world.session.as_mut().unwrap().after, After::Nothing);
+    assert_eq!(after, After::HoldMs(20));
+    assert_eq!(world.call(&format!("EXISTS {key}")), ":0 ");
+    assert_eq!(world.session.as_mut().unwrap().after, After::Nothing);
 }
