@@ -10,6 +10,7 @@ use super::fault::Fault;
 use super::heap::{Heap, Loaded};
 use super::names;
 use super::number;
+use super::table::may_be_key;
 use super::thread::Return;
 use super::value::{Str, Tab, Value};
 use super::vm::{Event, Exit, Vm};
@@ -169,6 +170,8 @@ pub(super) fn set_table(
                 vm.heap.raw_set(tab, key, value)?;
                 return Ok(Next::Done);
             }
+            // Before anybody is asked.
+            may_be_key(key)?;
             handler
         } else {
             let handler = metamethod_of(vm, target, Event::NewIndex);

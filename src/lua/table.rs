@@ -40,6 +40,15 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) struct NoSuchKey;
 
+/// Whether a table may have such a key.
+pub(super) fn may_be_key(key: Value) -> Result<(), Fault> {
+    match key {
+        Value::Nil => Err(Fault::run("table index is nil")),
+        Value::Number(n) if n.is_nan() => Err(Fault::run("table index is NaN")),
+        _ => Ok(()),
+    }
+}
+
 impl Table {
     /// A table with room for so many elements and pairs.
     pub(super) fn with_sizes(array: usize, nodes: usize, meter: &mut Meter) -> Result<Table, Fault> {
@@ -181,11 +190,7 @@ impl Table {
             *slot = value;
             return Ok(());
         }
-        match key {
-            Value::Nil => return Err(Fault::run("table index is nil")),
-            Value::Number(n) if n.is_nan() => return Err(Fault::run("table index is NaN")),
-            _ => {}
-        }
+        may_be_key(key)?;
         self.add(key, value, meter)
     }
 

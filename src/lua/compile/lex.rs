@@ -50,7 +50,6 @@ pub(super) struct Lexer<'a> {
     pub(super) last_line: u32,
     pub(super) token: Token,
     ahead: Option<Token>,
-    ahead_line: u32,
     /// The bytes of the current name or string, or the number's value.
     pub(super) text: Vec<u8>,
     pub(super) number: f64,
@@ -76,7 +75,6 @@ impl<'a> Lexer<'a> {
             last_line: 1,
             token: Token::End,
             ahead: None,
-            ahead_line: 1,
             text: Vec::new(),
             number: 0.0,
             ahead_text: Vec::new(),
@@ -92,7 +90,6 @@ impl<'a> Lexer<'a> {
         match self.ahead.take() {
             Some(token) => {
                 self.token = token;
-                self.line = self.ahead_line;
                 std::mem::swap(&mut self.text, &mut self.ahead_text);
                 self.number = self.ahead_number;
             }
@@ -101,14 +98,14 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// The token after the current one.
+    /// The token after the current one. As in Lua, its line is from now on the current one's, too: what goes by lines takes
+    /// `{x` and `(y)}` on the next line for a call.
     pub(super) fn peek(&mut self) -> Result<Token, SyntaxError> {
-        let (line, number) = (self.line, self.number);
+        let number = self.number;
         let text = std::mem::take(&mut self.text);
         let token = self.read()?;
         self.ahead_text = std::mem::replace(&mut self.text, text);
         self.ahead_number = std::mem::replace(&mut self.number, number);
-        self.ahead_line = std::mem::replace(&mut self.line, line);
         self.ahead = Some(token);
         Ok(token)
     }

@@ -39,7 +39,10 @@ struct Generator {
 }
 
 /// What programs use so that addresses are never shown, keys have an order, and strings stay short.
-const PRELUDE: &str = "local function str(x) local t = type(x) \
+/// That of strings is protected here, as in Redis.
+const PRELUDE: &str = "local meta = getmetatable \
+    local function getmetatable(x) if type(x) ~= 'string' then return meta(x) end end \
+    local function str(x) local t = type(x) \
     if t == 'table' or t == 'function' or t == 'thread' then return t end return tostring(x) end \
     local function cut(x) if type(x) == 'string' then return x:sub(1, 24) end return x end \
     local function key(x) local t = type(x) if t == 'table' or t == 'function' or t == 'thread' then return t end return cut(x) end \
@@ -592,7 +595,7 @@ fn spoilt_programs_are_refused_with_the_same_texts() {
             if got != *expected {
                 failed += 1;
                 if failed <= 5 {
-                    eprintln!("seed {seed}:\n  here: {got}\n  lua:  {expected}");
+                    eprintln!("seed {seed}:\n{program}\n  here: {got}\n  lua:  {expected}");
                 }
             }
         }
