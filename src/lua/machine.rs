@@ -116,6 +116,8 @@ pub type HostItems = Arc<[(String, HostItem)]>;
 /// Those beside the library, and all that is there while a library's text is loaded.
 type Items = [HostItems; 2];
 
+/// Bytes that are copied in the time of a step.
+const BYTES_A_STEP: usize = 8;
 /// So many scripts stay loaded.
 const MAX_LOADED: usize = 512;
 /// And so many bytes of them, when no script runs.
@@ -245,6 +247,16 @@ impl Machine {
         let meter = &mut self.vm.heap.meter;
         meter.most_at_once = most_bytes;
         meter.wants_more.set(false);
+    }
+
+    /// Steps that what the host has made since the last run has cost.
+    pub fn owed(&self) -> u64 {
+        u64::try_from(self.left - self.vm.heap.meter.fuel).unwrap_or(0)
+    }
+
+    /// Whether so many steps are more than may be done at once; the script [`wants_more`](Machine::wants_more) then.
+    pub fn is_too_much(&self, steps: u64) -> bool {
+        self.vm.heap.meter.at_once((steps as usize).saturating_mul(BYTES_A_STEP)).is_err()
     }
 
     /// Whether the script needed more at once than it might.

@@ -182,7 +182,13 @@ pub(super) fn run(
     if elsewhere.is_some() {
         run.machine.limit_at_once(MOST_AT_ONCE);
     }
-    let mut result = run.begin(keys, argv).and_then(|()| run.finish(ctx, out));
+    let begun = if ctx.txn.may_rest() {
+        let ns = ctx.ns();
+        ctx.txn.rest(ns, || run.begin(keys, argv))
+    } else {
+        run.begin(keys, argv)
+    };
+    let mut result = begun.and_then(|()| run.finish(ctx, out));
     if let Some(elsewhere) = elsewhere
         && run.machine.wants_more()
     {
@@ -241,10 +247,14 @@ impl Run<'_> {
 
     /// A table of texts.
     fn texts(&mut self, args: Args<'_>) -> Option<Tab> {
-        let tab = self.machine.table(args.len(), 0)?;
+        let (tab, before) = (self.machine.table(args.len(), 0)?, self.machine.owed());
         for (n, arg) in args.iter().enumerate() {
             let text = self.machine.string(arg)?;
             self.machine.set_index(tab, n + 1, text)?;
+            // Those that were made to collide take long.
+            if self.machine.is_too_much(self.machine.owed().saturating_sub(before)) {
+                return None;
+            }
         }
         Some(tab)
     }

@@ -49,3 +49,26 @@ fn a_script_that_uses_up_its_hold_limit_is_answered_late() {
     assert_eq!(world.call(&format!("EXISTS {key}")), ":0 ");
     assert_eq!(world.session.as_mut().unwrap().after, After::Nothing);
 }
+
+/// Arguments of a script that were made to collide take long to tell apart: not on a network thread.
+#[test]
+fn arguments_that_collide_are_told_apart_elsewhere() {
+    const COUNT: usize = 600;
+    let mut world = World::new();
+    let mut call = |texts: &mut dyn Iterator<Item = String>| {
+        let mut args: OwnedArgs = ["EVAL", "return #ARGV", "0"].into_iter().map(str::as_bytes).collect();
+        texts.take(COUNT).for_each(|text| args.push(text.as_bytes()));
+        let begun = world.begin(&args);
+        let was_here = begun.is_ok();
+        assert_eq!(world.end(begun), format!(":{COUNT} "));
+        was_here
+    };
+    // As the strings of Lua are hashed.
+    let hash = |text: &str| {
+        text.bytes()
+            .rev()
+            .fold(text.len() as u32, |h, byte| h ^ (h << 5).wrapping_add(h >> 2).wrapping_add(byte.into()))
+    };
+    assert!(call(&mut (0..).map(|n: u32| format!("{n:08}"))));
+    assert!(!call(&mut (0..).map(|n: u32| format!("{n:08}")).filter(|text| hash(text) % 1024 == 0)));
+}
