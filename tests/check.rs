@@ -178,11 +178,11 @@ fn put(key: &[u8], value: &[u8]) -> Vec<Item> {
     vec![(key.to_vec(), Some(value.to_vec()))]
 }
 
-/// A record of the same key with another byte, from the end.
+/// A record of the same key with another byte, from the end: this one, unless it is this one.
 fn other(key: &[u8], from_end: usize, byte: u8) -> Vec<u8> {
     let mut key = key.to_vec();
     let at = key.len() - from_end;
-    key[at] = byte;
+    key[at] = if key[at] == byte { byte ^ 1 } else { byte };
     key
 }
 

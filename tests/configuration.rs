@@ -208,8 +208,8 @@ fn debians_configuration_file_starts_it_in_the_background() {
             let leads_to = std::fs::read_link(format!("/proc/{pid}/fd/{stream}")).unwrap();
             assert_eq!(leads_to, Path::new("/dev/null"), "{kind:?}");
         }
-        let wrote = std::fs::read_to_string(&log).unwrap_or_default();
-        assert!(wrote.contains("Ready to accept connections"), "{kind:?}: {wrote}");
+        let wrote = || std::fs::read_to_string(&log).unwrap_or_default();
+        until("its log says so", || wrote().contains("Ready to accept connections"));
         drop(client);
         end(&pid_file);
     }
