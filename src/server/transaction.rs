@@ -48,6 +48,13 @@ fn discard(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn exec(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
+    let result = run_queue(ctx, out);
+    // Other keys may come to where those of the queue lay.
+    ctx.txn.end_prefetch();
+    result
+}
+
+fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
     let may_block = ctx.txn.may_block();
     let Some(multi) = ctx.multi() else {
         return Err(Error::err("ERR EXEC without MULTI"));
@@ -279,6 +286,30 @@ mod tests {
         assert!(session.multi.is_none());
         assert_eq!((session.db.as_slice(), session.ns), (&b"1"[..], ns));
         assert_eq!(run(&server, &mut session, true).0, Err(Error::err("ERR EXEC without MULTI")));
+    }
+
+    /// The hashes of the queue's keys are known by where these lie: after it, others may lie there.
+    #[test]
+    fn nothing_is_known_of_the_keys_of_a_queue_that_has_run() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = Server::new(engine(dir.path(), 2), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
+        session.ns = server.engine.first_names().id(b"0").unwrap();
+        let mut set = WriteSet::default();
+        for n in 0..2 * LEAST_AHEAD {
+            queue(&mut session, &format!("SET key{n} v"));
+        }
+        let lease = server.engine.lease(&server.engine.all_shards());
+        let mut effects = Effects::default();
+        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, true);
+        let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
+        let args: OwnedArgs = [&b"exec"[..]].into_iter().collect();
+        exec(&mut ctx, args.as_args(), &mut Reply::new(2)).unwrap();
+        ctx.txn.commit(&server.engine.log);
+        ctx.at_commit();
+        drop(ctx.into_lease());
+        carry_out(None, effects.take());
+        assert!(set.hints.is_empty());
     }
 
     /// What the first attempt did to other connections would be done twice, or change what the second one answers.

@@ -45,6 +45,12 @@ impl Txn<'_, '_> {
         }
     }
 
+    /// The keys that were fetched go: others may come to where they lay.
+    pub fn end_prefetch(&mut self) {
+        self.set.hints.clear();
+        self.hinted.set(0);
+    }
+
     /// Fetches an object that a commit will come to, of those that it goes through.
     #[inline]
     pub(super) fn fetch_touched(&self, now_at: usize) {
