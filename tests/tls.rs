@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::flood::assert_lets_others_in;
 use common::resp::{Value, encode};
 use common::rng::Rng;
 use common::server::{Kind, Server, free_port, has_program, has_python};
@@ -497,6 +498,14 @@ fn bad_records_and_tiny_ones() {
     }
     assert!(sender.join().is_ok_and(|sent| sent.is_ok()));
     secure.assert_sound();
+}
+
+#[test]
+fn a_peer_that_sends_without_end_lets_others_in() {
+    let secure = Secure::start("server", &["--io-threads", "1"]);
+    let peer = secure.peer(Client::known());
+    let socket = peer.stream.sock.try_clone().unwrap_or_else(|e| panic!("{e}"));
+    assert_lets_others_in(&secure.server, peer.stream, &socket);
 }
 
 /// Replies that nobody reads wait in the server, within its bounds, and come whole when they are read.

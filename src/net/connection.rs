@@ -17,8 +17,7 @@
 //! runs elsewhere; a peer that does not read stops being read once its output passes a bound.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +25,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::ahead::{AHEAD, Parsed};
+use super::behind_others;
 use super::parked::Parked;
 use super::socket::Socket;
 use super::state::State;
@@ -82,12 +82,6 @@ enum Stop {
     Full,
     /// To be closed once the output is out.
     Close,
-}
-
-/// Others first, the tick among them, and those whose sockets have something by now: a peer that sends without end must not
-/// keep them waiting. A task that only woke itself would run dozens of times before the runtime looks at the sockets.
-fn behind_others(cx: &mut Context<'_>) -> Poll<Stop> {
-    pin!(tokio::task::yield_now()).poll(cx).map(|()| Stop::Dry)
 }
 
 impl Connection {
@@ -241,7 +235,9 @@ impl Connection {
             }
             match self.read(state, cx) {
                 Poll::Ready(Some(Stop::Dry | Stop::Full)) if state.more => {
-                    return behind_others(cx);
+                    // A peer that sends without end must not keep others waiting, nor the tick.
+                    behind_others(cx);
+                    return Poll::Pending;
                 }
                 Poll::Ready(Some(Stop::Dry | Stop::Full)) => {}
                 Poll::Ready(Some(stop)) => return Poll::Ready(stop),

@@ -29,3 +29,14 @@ mod socket;
 mod state;
 mod subscribers;
 pub mod worker;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Context;
+
+/// Has the task come again behind others, and behind those whose sockets have something by now. One that only woke itself would run
+/// dozens of times before the runtime looks at the sockets.
+fn behind_others(cx: &mut Context<'_>) {
+    // The first poll defers the task.
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
+}

@@ -21,6 +21,7 @@ use rustls::ServerConnection;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use super::behind_others;
 use crate::handler::Server;
 
 /// Most bytes that are in rustls on their way to the socket.
@@ -148,7 +149,7 @@ impl Secure {
             if self.reads.get() >= TURN {
                 if read == 0 {
                     self.reads.set(0);
-                    cx.waker().wake_by_ref();
+                    behind_others(cx);
                 }
                 return self.brought(read, Poll::Pending);
             }

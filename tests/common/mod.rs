@@ -2,6 +2,7 @@
 //!
 //! | module | owns |
 //! |---|---|
+//! | [`flood`] | a peer that sends without end |
 //! | [`resp`] | reply values, their decoding and encoding, a blocking client |
 //! | [`server`] | Tarn or a real server, started on a free port in a directory of its own, killed by its pid on drop |
 //! | [`script`] | the files of `tests/scripts/`: commands and the replies expected of them |
@@ -14,6 +15,7 @@
 #![allow(dead_code, reason = "every test binary uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails must fail its test")]
 
+pub(crate) mod flood;
 pub(crate) mod notation;
 pub(crate) mod resp;
 pub(crate) mod rng;
