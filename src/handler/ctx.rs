@@ -189,7 +189,7 @@ impl Ctx<'_, '_> {
     /// Has the reply leave as late as was said.
     #[inline]
     pub fn be_late(&mut self) {
-        if self.late_ms > 0 {
+        if self.late_ms > 0 && self.session.after == After::Nothing {
             self.alter().after = After::HoldMs(self.late_ms);
         }
     }
@@ -341,11 +341,11 @@ impl Ctx<'_, '_> {
         }
     }
 
-    /// Makes room for so many commands within this one, which write so many bytes: buffers that double as they grow copy, and
-    /// touch twice the memory, while the shards are held.
-    pub fn reserve(&mut self, commands: usize, bytes: usize) {
+    /// Makes room for so many commands within this one, of which so many write so many bytes: buffers that double as they grow
+    /// copy, and touch twice the memory, while the shards are held.
+    pub fn reserve(&mut self, commands: usize, writes: usize, bytes: usize) {
         self.effects.reserve(commands);
-        self.txn.reserve(commands, bytes);
+        self.txn.reserve(writes, bytes);
     }
 
     /// Notes how a command that ran within this one has ended.

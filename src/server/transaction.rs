@@ -25,9 +25,6 @@ use crate::shard::txn::AHEAD;
 /// Of fewer commands the first is run before what the next touches could be there.
 const LEAST_AHEAD: usize = 4;
 
-/// A queue of so many commands is freed in less time than another thread is called.
-const FREED_HERE: usize = 512;
-
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     if ctx.session().multi.is_some() {
         return Err(Error::err("ERR MULTI calls can not be nested"));
@@ -76,8 +73,9 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
     }
     let queue = std::mem::take(&mut multi.queue);
     if queue.len() > AHEAD {
-        let written = queue.iter().filter(|(command, _)| command.has(flags::WRITE));
-        ctx.reserve(queue.len(), written.map(|(_, args)| args.bytes()).sum());
+        let writes = queue.iter().filter(|(command, _)| command.has(flags::WRITE));
+        let (count, bytes) = writes.fold((0, 0), |(count, bytes), (_, args)| (count + 1, bytes + args.bytes()));
+        ctx.reserve(queue.len(), count, bytes);
     }
     out.array(queue.len());
     for (at, (command, args)) in queue.iter().enumerate() {
@@ -104,13 +102,7 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
     let fits = meter::fits();
     match ctx.multi() {
         Some(multi) if fits == Err(Error::Crowded) => multi.queue = queue,
-        _ => {
-            ctx.end_multi();
-            if queue.len() > FREED_HERE {
-                // Not while the shards are held.
-                ctx.server.engine.readers.work(Box::new(move || drop(queue)));
-            }
-        }
+        _ => ctx.end_multi(),
     }
     fits
 }
@@ -245,6 +237,7 @@ mod tests {
         }
         drop(ctx.into_lease());
         carry_out(None, effects.take());
+        assert!(set.hints.is_empty(), "keys are known by where they lie: others may lie there now");
         (result, String::from_utf8_lossy(out.as_slice()).replace("\r\n", " "))
     }
 
@@ -286,30 +279,6 @@ mod tests {
         assert!(session.multi.is_none());
         assert_eq!((session.db.as_slice(), session.ns), (&b"1"[..], ns));
         assert_eq!(run(&server, &mut session, true).0, Err(Error::err("ERR EXEC without MULTI")));
-    }
-
-    /// The hashes of the queue's keys are known by where these lie: after it, others may lie there.
-    #[test]
-    fn nothing_is_known_of_the_keys_of_a_queue_that_has_run() {
-        let dir = crate::util::scratch::tempdir().unwrap();
-        let server = Server::new(engine(dir.path(), 2), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
-        session.ns = server.engine.first_names().id(b"0").unwrap();
-        let mut set = WriteSet::default();
-        for n in 0..2 * LEAST_AHEAD {
-            queue(&mut session, &format!("SET key{n} v"));
-        }
-        let lease = server.engine.lease(&server.engine.all_shards());
-        let mut effects = Effects::default();
-        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, true);
-        let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
-        let args: OwnedArgs = [&b"exec"[..]].into_iter().collect();
-        exec(&mut ctx, args.as_args(), &mut Reply::new(2)).unwrap();
-        ctx.txn.commit(&server.engine.log);
-        ctx.at_commit();
-        drop(ctx.into_lease());
-        carry_out(None, effects.take());
-        assert!(set.hints.is_empty());
     }
 
     /// What the first attempt did to other connections would be done twice, or change what the second one answers.

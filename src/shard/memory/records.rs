@@ -225,21 +225,24 @@ mod tests {
     /// Runs are put in order as wholes where that does it; else all records are sorted.
     #[test]
     fn runs_are_sorted_like_single_records() {
-        let sorted = |runs: &[&[&'static str]]| {
+        let of = |runs: &[&[&'static str]]| {
             let mut records = Records::default();
             for run in runs {
                 records.begin_run();
                 run.iter().for_each(|key| _ = records.push(key.as_bytes(), Some(b"value")));
             }
+            records
+        };
+        let sorted = |runs: &[&[&'static str]]| {
+            let mut records = of(runs);
             let twice = records.sort_distinct().map(|key| String::from_utf8_lossy(key).into_owned());
             let keys: Vec<_> = records.iter().map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect();
             (keys.join(" "), twice)
         };
         let right = |keys: &str| (keys.to_owned(), None);
-        assert_eq!(
-            sorted(&[&["e/c/1", "e/c/2"], &["m/c"], &[], &["e/a/1", "e/a/2"]]),
-            right("e/a/1 e/a/2 e/c/1 e/c/2 m/c")
-        );
+        let four = [&["e/c/1", "e/c/2", "e/c/3"][..], &["m/c"], &[], &["e/a/1", "e/a/2", "e/a/3", "e/a/4"]];
+        assert_eq!(sorted(&four), right("e/a/1 e/a/2 e/a/3 e/a/4 e/c/1 e/c/2 e/c/3 m/c"));
+        assert!(of(&four).order_runs() && !of(&[&["a"], &["b"]]).order_runs(), "too many runs for their records");
         assert_eq!(sorted(&[&["e/c", "m/a"], &["e/d", "f"]]), right("e/c e/d f m/a"), "runs that overlap");
         assert_eq!(sorted(&[&["b", "a"], &["c", "d"]]), right("a b c d"), "a run that is none");
         assert_eq!(sorted(&[&["a", "c"], &["b", "c"]]).1.as_deref(), Some("c"));

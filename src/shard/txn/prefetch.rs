@@ -25,12 +25,12 @@ impl Txn<'_, '_> {
         self.hinted.set(0);
         let slot = |(key, written): (&[u8], bool)| {
             let hash = self.router.hash(key);
+            let shard = self.router.shard(hash, key);
+            let at = self.lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
             // Where an empty one lies, another begins.
             if !key.is_empty() {
                 hints.push((key.as_ptr() as usize, hash));
             }
-            let shard = self.router.shard(hash, key);
-            let at = self.lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
             let hash = table_hash(hash, ns);
             self.lease[at].table.slots().prefetch(hash);
             Some((at, hash, written))
