@@ -57,13 +57,16 @@ impl Waits {
     /// one that nobody has changed: the line of each comes to it in time. A stream gives everybody the same.
     pub(super) fn of_others(&self, lease: &Lease<'_>, looked_at: &[u8]) -> Vec<Box<[u8]>> {
         let waiter = &self.waiter;
-        let is_held_up = |shard: &u16, key: &[u8]| {
+        if waiter.kind == Kind::Stream {
+            return Vec::new();
+        }
+        let is_of_others = |shard: &u16, key: &[u8]| {
             let Ok(at) = lease.binary_search_by_key(shard, |core| core.shard) else { return false };
             let core = &lease[at];
-            core.names.id(&waiter.db).is_some_and(|ns| core.blocked.is_held_up(ns, key, waiter))
+            core.names.id(&waiter.db).is_some_and(|ns| core.blocked.comes_later(ns, key, waiter.kind))
         };
-        let others = waiter.keys.iter().filter(|(shard, key)| **key != *looked_at && is_held_up(shard, key));
-        others.filter(|_| waiter.kind != Kind::Stream).map(|(_, key)| key.clone()).collect()
+        let others = waiter.keys.iter().filter(|(shard, key)| **key != *looked_at && is_of_others(shard, key));
+        others.map(|(_, key)| key.clone()).collect()
     }
 }
 

@@ -179,7 +179,7 @@ pub(super) const SECTIONS: &[Section] = &[
         rows: &[
             live("script-hold-limit", Int(1, 60_000), "50",
                 "Milliseconds of processor time that a script may keep the shards of its keys once it has written; one that needs \
-                more is taken back. Others wait for these shards meanwhile."),
+                more is taken back, and answered after 20 times as long. Meanwhile others wait for them."),
         ],
     },
     Section {

@@ -1,3 +1,5 @@
+//! Who is kept waiting, and by whom.
+
 use super::*;
 use crate::handler::After;
 
