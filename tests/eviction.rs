@@ -12,7 +12,7 @@ use common::server::Server;
 use common::wait::until;
 
 const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
-const MOST: u64 = 8 << 20;
+const MOST: u64 = 16 << 20;
 
 fn start(policy: &str) -> Server {
     let most = MOST.to_string();
@@ -21,18 +21,18 @@ fn start(policy: &str) -> Server {
     Server::tarn(&[&args[..], &more].concat())
 }
 
-/// Values of 4,000 bytes that no compression makes smaller.
+/// Values of 8,000 bytes that no compression makes smaller.
 struct Values(String, Rng);
 
 impl Values {
     fn new(seed: u64) -> Values {
         let mut rng = Rng(seed);
-        Values((0..5000).map(|_| format!("{:016x}", rng.next())).collect(), rng)
+        Values((0..10_000).map(|_| format!("{:016x}", rng.next())).collect(), rng)
     }
 
     fn next(&mut self) -> &str {
-        let from = self.1.next() as usize % (self.0.len() - 4000);
-        &self.0[from..from + 4000]
+        let from = self.1.next() as usize % (self.0.len() - 8000);
+        &self.0[from..from + 8000]
     }
 }
 
@@ -93,10 +93,12 @@ fn used_left(policy: &str) -> usize {
 #[test]
 fn what_is_written_has_room_and_what_is_used_stays() {
     let [by_use, by_frequency, by_chance] = ["allkeys-lru", "allkeys-lfu", "allkeys-random"].map(used_left);
-    // Where the machine is slow, what is used is used seldom: more than by chance stays in any case.
-    let [least, most] = [by_use.min(by_frequency), by_use.max(by_frequency)];
-    assert!(least > 55 && most > 75, "{by_use} and {by_frequency} of 100 keys in use are left");
-    assert!(by_chance + 10 < least, "{by_chance} are left by chance, {least} by use");
+    assert!(by_frequency > 75, "{by_frequency} of 100 keys in use are left");
+    // When a key was used is known to the second: how much that tells depends on how long it all takes.
+    assert!(
+        by_chance + 20 < by_use.min(by_frequency),
+        "{by_chance} are left by chance, {by_use} and {by_frequency} by use"
+    );
 }
 
 #[test]
@@ -134,12 +136,32 @@ fn what_has_no_time_is_spared_and_who_hears_is_told() {
     (0..3000).for_each(|n| drop(client.call(&format!("PERSIST k:{n:06}"))));
     let refused = write(&mut client, &mut values, 3000..4500, "");
     assert!(refused.len() > 200, "{}", refused.len());
-    until("it is full", || client.call("SET x y").text() == OOM);
+    // A compaction may have made some room since.
+    let mut more = 4500..;
+    until("it is full", || more.next().is_some_and(|n| !write(&mut client, &mut values, n..n + 1, "").is_empty()));
     assert!(
         client.info("stats", "current_eviction_exceeded_time") <= client.info("stats", "total_eviction_exceeded_time")
     );
     client.call("CONFIG SET maxmemory-policy allkeys-random");
     until("there is room", || client.call("SET x y").text() == "OK");
+}
+
+/// Nothing may go, and more is taken than may be: what adds is told so, what removes is served, and neither waits for room that
+/// does not come.
+#[test]
+fn who_cannot_get_room_does_not_wait_for_it() {
+    let server = start("volatile-ttl");
+    let (mut client, mut values) = (server.client(), Values::new(4));
+    assert!(write(&mut client, &mut values, 0..600, "").is_empty());
+    client.call("CONFIG SET maxdisk 2mb");
+    until("it is full", || client.info("tarn", "tarn_disk_full") == 1);
+    assert_eq!(client.call("SET x y").text(), OOM);
+    assert_eq!(client.call("DEL k:000000 x").int(), Some(1));
+    client.send_raw(b"MULTI\r\nSET x y\r\nEXEC\r\nGET x\r\nPERSIST x\r\nSET x y\r\n").unwrap();
+    let said: Vec<_> = (0..6).map(|_| client.read().unwrap().text()).collect();
+    assert_eq!(said[0], "OK");
+    assert_eq!([&said[1], &said[5]], [OOM; 2], "{said:?}");
+    assert_eq!((600 - left(&mut client, 0..600).len(), client.info("stats", "evicted_keys")), (1, 0));
 }
 
 /// What was acknowledged is there, or has been evicted.

@@ -16,7 +16,7 @@ use crate::handler::{Ctx, Error, OwnedArgs, Reply, Result, Server, Session};
 use crate::log::{Fsync, RealIo};
 use crate::shard::Engine;
 use crate::shard::actor::ShardSet;
-use crate::shard::engine::{EngineOptions, MOST_DELAY_US, OpenError};
+use crate::shard::engine::{EngineOptions, OpenError};
 use crate::shard::router::ShardId;
 use crate::shard::txn::{Txn, WriteSet};
 use crate::util::pace;
@@ -62,20 +62,16 @@ impl Local {
     /// Waits until there is room for what is about to be written.
     fn wait_for_room(&self) -> Result {
         let engine = &self.server.engine;
-        loop {
+        for pauses in 0.. {
             if let Some(why) = engine.refusal() {
                 return Err(Error::Misconf(why.to_string().into()));
             }
-            match engine.write_delay_us.load(Ordering::Relaxed) {
-                0 => return Ok(()),
-                delay_us => {
-                    std::thread::sleep(Duration::from_micros(delay_us));
-                    if delay_us < MOST_DELAY_US {
-                        return Ok(());
-                    }
-                }
+            match engine.pause_us(true, pauses) {
+                0 => break,
+                delay_us => std::thread::sleep(Duration::from_micros(delay_us)),
             }
         }
+        Ok(())
     }
 
     /// Runs a transaction over these shards.

@@ -256,7 +256,7 @@ impl Connection {
             Poll::Ready(Ok(read)) => &mut scratch[..read],
         };
         self.worker.stay_awake();
-        state.delayed = false;
+        state.pauses = 0;
         state.more = data.len() == super::worker::READ;
         self.count(|stats| &stats.reads, 1);
         self.count(|stats| &stats.bytes_in, data.len() as u64);
@@ -517,21 +517,17 @@ impl Connection {
         self.reply_soon(&mut state);
     }
 
-    /// The pause of a writer while too much is dirty: once for what one read brought, and again and again where the
-    /// budget is used up. It comes before any lease, else it would block the flush that it waits for.
+    /// The pause of a writer while too much is dirty, or its room is still to be made. It comes before any lease, else it would
+    /// block the flush that it waits for.
     #[cold]
     fn slow_down(&self, state: &mut State, command: &Command) -> Option<Duration> {
-        use crate::shard::engine::MOST_DELAY_US;
-        let delay_us = self.worker.server.engine.write_delay_us.load(Ordering::Relaxed);
-        let writes_now = |session: &Session| session.writes(command) && !session.queues(command);
-        if delay_us == 0 || !state.session.as_deref().is_some_and(writes_now) {
+        let session = state.session.as_deref()?;
+        if !session.writes(command) || session.queues(command) {
             return None;
         }
-        if state.delayed && delay_us < MOST_DELAY_US {
-            return None;
-        }
-        state.delayed = true;
-        Some(Duration::from_micros(delay_us))
+        let delay_us = self.worker.server.engine.pause_us(session.may_add(command), state.pauses);
+        state.pauses = state.pauses.saturating_add((delay_us > 0).into());
+        (delay_us > 0).then(|| Duration::from_micros(delay_us))
     }
 
     /// A command that ran elsewhere is back; what else must be waited for.

@@ -43,8 +43,8 @@ pub(super) struct State {
     pub(super) broken: bool,
     /// The peer cannot be told anything any more: replies are dropped.
     pub(super) deaf: bool,
-    /// The writer has waited for what the last read brought.
-    pub(super) delayed: bool,
+    /// How often a writer has waited for what the last read brought.
+    pub(super) pauses: u32,
     /// What the commands ahead lacked, for their next run.
     pub(super) reads: Option<Reads>,
     /// How often the next of them has waited for it.
@@ -82,7 +82,7 @@ impl State {
             closing: false,
             broken: false,
             deaf: false,
-            delayed: false,
+            pauses: 0,
             reads: None,
             tries: 0,
             tried_ns: 0,

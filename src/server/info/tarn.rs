@@ -45,7 +45,8 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_dirty_budget", "What they may take before writers wait.", |f| load(&f.server.engine.dirty_budget)),
     gauge("tarn_dirty_objects", "Changed objects that the store does not have yet.", |f| f.shards.dirty_objects.into()),
     gauge("tarn_write_delay_us", "Microseconds by which writers are slowed now.", |f| {
-        load(&f.server.engine.write_delay_us)
+        let engine = &f.server.engine;
+        engine.write_delay_us.load(Ordering::Relaxed).max(engine.room_delay_us.load(Ordering::Relaxed)).into()
     }),
     gauge("tarn_metadata_cache_bytes", "Bytes of the cache of objects that have left memory.", |f| {
         f.shards.cold_bytes.into()

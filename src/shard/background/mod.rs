@@ -257,10 +257,13 @@ impl Engine {
         let over = dirty.saturating_sub(free);
         let delay = MOST_DELAY_US * over.min(budget - free) / (budget - free).max(1);
         let runs = self.stats.level0_runs_max.load(Ordering::Relaxed).clamp(RUNS_FREE, RUNS_SLOWEST) - RUNS_FREE;
-        let delay = delay.max(MOST_DELAY_US * runs / (RUNS_SLOWEST - RUNS_FREE)).max(self.space_delay_us());
+        let delay = delay.max(MOST_DELAY_US * runs / (RUNS_SLOWEST - RUNS_FREE));
         self.write_delay_us.store(delay, Ordering::Relaxed);
-        if (self.gate.load(Ordering::Relaxed) & gate::SLOWED != 0) != (delay > 0) {
-            self.set_gate(gate::SLOWED, delay > 0);
+        let room_delay = self.room_delay();
+        self.room_delay_us.store(room_delay, Ordering::Relaxed);
+        let is_slowed = delay.max(room_delay) > 0;
+        if (self.gate.load(Ordering::Relaxed) & gate::SLOWED != 0) != is_slowed {
+            self.set_gate(gate::SLOWED, is_slowed);
         }
         if (self.gate.load(Ordering::Relaxed) & gate::REFUSED != 0) != self.refusal().is_some() {
             self.set_gate(gate::REFUSED, self.refusal().is_some());

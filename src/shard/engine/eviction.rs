@@ -12,8 +12,8 @@
 //! | of `maxdisk` | what log and store take, dead or not |
 //! |---|---|
 //! | 2/32 | of the log alone: it is flushed away |
-//! | 28/32 | less that is dead is worth a compaction; writers are slowed the more, the less is left |
-//! | 32/32 | what adds is refused, as without a policy |
+//! | 28/32 | less that is dead is worth a compaction; who adds is slowed the more, the less is left |
+//! | 32/32 | who adds waits a second at most, and only while something is found that may go; then it is refused, as without a policy |
 //!
 //! A **round** has each shard's timer remove its part, step by step (`shard/background/timer/evict.rs`); a flush follows, and only
 //! then it is looked at anew: what keys take is known roughly, and a round errs by no more than an eighth. The watcher sees to it.
@@ -174,6 +174,11 @@ impl Eviction {
         self.at.lock().1
     }
 
+    /// Whether it has found nothing that may go, not long ago.
+    pub fn is_in_vain(&self) -> bool {
+        matches!(self.at.lock().0, At::Wait(_))
+    }
+
     /// Whether enough has gone, or nothing goes.
     #[cfg(test)]
     pub(in crate::shard) fn is_at_rest(&self) -> bool {
@@ -219,8 +224,8 @@ impl Engine {
         self.evicts_at().is_some_and(|most| self.disk.taken_bytes() > most / PARTS * TIGHT)
     }
 
-    /// How long a writer is to wait for the space of what has been removed, µs.
-    pub(in crate::shard) fn space_delay_us(&self) -> u64 {
+    /// How long who adds is to wait for the room of what has been removed, µs.
+    pub(in crate::shard) fn room_delay(&self) -> u64 {
         let Some(most) = self.evicts_at() else { return 0 };
         let (free, taken) = (most / PARTS * TIGHT, self.disk.taken_bytes());
         MOST_DELAY_US * taken.min(most).saturating_sub(free) / (most - free).max(1)

@@ -184,8 +184,10 @@ pub struct Engine {
     pub dirty_budget: AtomicU64,
     /// Log size at which a flush begins.
     pub log_limit: AtomicU64,
-    /// Delay of writers, µs; 0 while there is room.
+    /// Delay of writers while much is dirty or waits for compaction, µs; 0 while there is room.
     pub write_delay_us: AtomicU64,
+    /// Delay of those that may add while little room is left on the disk, and keys are evicted for more, µs.
+    pub room_delay_us: AtomicU64,
     /// The expiry sweep runs (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
     /// Room on the disk.
@@ -338,6 +340,22 @@ impl Engine {
     /// Dirty bytes of all shards, gathered ones included.
     pub fn dirty_bytes(&self) -> usize {
         self.shards.iter().map(|s| s.dirty_bytes()).sum()
+    }
+
+    /// How long a writer is to wait before its next command, µs, after so many pauses for what it has sent at once: once, and again
+    /// and again where the dirty budget is used up; for room on the disk, which only who may add needs, no longer than about a
+    /// second, and not where eviction finds nothing to make it with. Then it is refused.
+    pub fn pause_us(&self, adds: bool, pauses: u32) -> u64 {
+        const MOST_FOR_ROOM: u32 = 50;
+        let delay = |delay: &AtomicU64, again: bool| {
+            let delay_us = delay.load(Ordering::Relaxed);
+            if pauses == 0 || delay_us >= MOST_DELAY_US && again { delay_us } else { 0 }
+        };
+        let memory = delay(&self.write_delay_us, true);
+        if !adds || self.eviction.is_in_vain() {
+            return memory;
+        }
+        memory.max(delay(&self.room_delay_us, pauses < MOST_FOR_ROOM))
     }
 
     /// Why writes are refused now, if they are: the log takes none; the dirty budget is used up and flushes fail, so

@@ -91,6 +91,7 @@ impl Engine {
             dirty_budget: AtomicU64::new(options.dirty_budget as u64),
             log_limit: AtomicU64::new(options.log_limit),
             write_delay_us: AtomicU64::new(0),
+            room_delay_us: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             disk: Default::default(),
             eviction: Eviction::new(shards as usize),
