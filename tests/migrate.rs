@@ -147,6 +147,9 @@ fn fill_big(pipe: &mut Pipe) {
             &format!("value of entry {n} {}", "x".repeat(40)),
         ]);
     }
+    for key in ["big:repeats", "big:list", "big:set", "big:zset", "big:hash", "big:stream"] {
+        pipe.call(&format!("PEXPIREAT {key} 1900000000000"));
+    }
     pipe.call("XGROUP CREATE big:stream g 0");
     pipe.call("XREADGROUP GROUP g c COUNT 2000 STREAMS big:stream >");
 }

@@ -211,6 +211,21 @@ fn a_pause_that_ends_lets_everybody_go() {
     assert_eq!(held[0].read().map(|value| value.text()).ok(), Some("50".to_owned()));
 }
 
+#[test]
+fn of_two_pauses_the_longer_and_the_stricter_holds() {
+    let server = Server::tarn(&[]);
+    let [mut client, mut held] = [server.client(), server.client()];
+    client.call("CLIENT PAUSE 9000000000000000 ALL");
+    client.call("CLIENT PAUSE 1 WRITE");
+    assert!(held.send_raw(b"GET n\r\n").is_ok());
+    until("it waits", || listed(&mut client, "flags=b ") == 1);
+    client.call("CLIENT UNPAUSE");
+    assert!(held.read().is_ok_and(|value| value.is_nil()));
+    // Of one that is over nothing stays.
+    client.call("CLIENT PAUSE 9000000000000000 WRITE");
+    assert!(held.call("GET n").is_nil());
+}
+
 /// It is not their own silence.
 #[test]
 fn timeout_spares_who_is_kept_waiting() {

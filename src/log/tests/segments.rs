@@ -86,6 +86,25 @@ fn rule_14_a_failed_deletion_is_taken_up_again() {
     }
 }
 
+/// A large one is given back piece by piece: not while somebody copies it.
+#[test]
+fn rule_14_who_has_a_snapshot_reads_segments_that_are_removed() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::No, 200);
+    let (before, snapshot) = (sim.contents(&path(1)).unwrap(), log.snapshot().unwrap());
+    let boundary = log.rotate().unwrap();
+    add(&log, waiter);
+    log.delete_before(boundary).unwrap();
+    assert!(sim.contents(&path(1)).is_none());
+    let mut bytes = Vec::new();
+    let read = snapshot.segments[0].read(|some| {
+        bytes.extend_from_slice(some);
+        std::io::Result::Ok(())
+    });
+    assert!(read.is_ok() && bytes == before[..bytes.len()], "{read:?}");
+    assert!(bytes.len() > 4096, "{}", bytes.len());
+}
+
 /// A first start, commits, two rotations, a deletion and a close, ended at every operation.
 #[test]
 fn rule_14_a_crash_at_any_operation_leaves_a_log_that_opens() {

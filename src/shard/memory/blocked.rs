@@ -486,6 +486,11 @@ mod tests {
         let from = blocked.begin(1, b"key");
         assert!(matches!(blocked.next(1, b"key", None, from), Next::Serve(1, ..)));
         assert!(!blocked.is_held_up(1, b"key", &b));
+        // What comes before those behind it have their turn is for it, too.
+        blocked.pause(1, b"key", false, Some(a.clone()));
+        blocked.changed(1, b"key", false);
+        assert!(blocked.next_due().is_some() && blocked.next_due().is_none());
+        assert_eq!(blocked.begin(1, b"key"), 0);
     }
 
     #[test]

@@ -61,3 +61,21 @@ fn what_is_replaced_after_its_moment_is_in_a_backup() {
         verify(&world, &folder.path().join("one"));
     }
 }
+
+/// What the store has lost is not taken along as if it were whole.
+#[test]
+fn a_table_whose_bytes_have_changed_makes_a_backup_fail() {
+    let mut world = world(Fsync::Always);
+    (0..KEYS).for_each(|n| world.put(DB, &[n], &big(n), 0));
+    world.flush();
+    let (engine, folder) = (world.engine().clone(), tempfile::tempdir().unwrap());
+    let table = engine.store.pin().unwrap()[0].tables[0].path.clone();
+    let mut bytes = std::fs::read(&table).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&table, bytes).unwrap();
+    engine.create_backup(folder.path(), "one").unwrap();
+    wait_for(&|| engine.backups.running().is_none());
+    let failure = engine.backups.last().unwrap().failure.unwrap();
+    assert!(failure.contains("checksum is wrong"), "{failure}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -131,6 +131,20 @@ fn volatile_policies_spare_what_has_no_time() {
     }
 }
 
+/// The store shows for a while a time that a key no longer has.
+#[test]
+fn volatile_policies_spare_what_has_no_time_any_more() {
+    for by in [By::Time, By::Chance] {
+        let mut world = World::filled(600);
+        for n in (0..200).step_by(2) {
+            world.put(DB, name(n).as_bytes(), &noise(n as u8, BYTES), 0);
+        }
+        world.evict_to(policy(true, by), 20);
+        assert!(world.evicted() > 0, "{by:?}");
+        assert_eq!(world.left().iter().filter(|n| **n < 200).count(), 200, "{by:?}");
+    }
+}
+
 #[test]
 fn where_nothing_may_go_what_adds_is_refused() {
     let mut world = world(Fsync::No);

@@ -183,6 +183,23 @@ fn objects_of_a_dead_namespace_leave_the_table_after_their_flight() {
     world.audit();
 }
 
+/// What the log says of a database before it says that this is dead comes to memory, and leaves it.
+#[test]
+fn objects_of_a_namespace_that_dies_in_a_replay_leave_the_table() {
+    let mut world = World::new(2, Fsync::No);
+    for n in 0..20 {
+        world.put(DB, format!("key {n}").as_bytes(), b"1", 0);
+    }
+    world.flush_names(&[DB]);
+    world.put(DB, b"later", b"1", 0);
+    world.crash(None);
+    world.turns(1);
+    let left = world.engine().shards.iter().map(|shard| shard.core().table.iter().count()).sum::<usize>();
+    assert_eq!(left, 1);
+    world.verify();
+    world.audit();
+}
+
 /// A queue's memory is a few numbers, whatever a replay finds.
 #[test]
 fn a_replay_counts_each_record_once() {

@@ -215,6 +215,26 @@ fn a_flushed_database_is_noticed_and_another_does_not_matter() {
     world.verify_whole();
 }
 
+/// The sweep that passes it over is the only one that its record in the store calls.
+#[test]
+fn rule_18_what_expires_while_it_is_held_goes_afterwards_though_it_has_left_memory() {
+    let mut world = world(Fsync::No);
+    let at_ms = world.now_ms + 1000;
+    world.put(DB, b"key", b"1", at_ms);
+    world.flush();
+    world.evict();
+    let engine = world.engine().clone();
+    world.now_ms = at_ms + 1;
+    engine.shards.at(0).core().busy.hold(b"key", false);
+    world.turns(1);
+    assert!(engine.shards.at(0).core().busy.let_go(b"key").is_empty());
+    world.evict();
+    assert_eq!((world.state(DB, b"key"), world.stored_with(tag::META)), (None, 1));
+    world.turns(1);
+    world.flush();
+    assert_eq!(world.stored_with(tag::META), 0);
+}
+
 #[test]
 fn rule_18_who_has_written_and_who_may_not_rest_keeps_the_shards() {
     let mut world = world(Fsync::No);
