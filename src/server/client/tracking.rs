@@ -118,8 +118,8 @@ pub(super) fn tracking(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result
             options.check_prefixes(now)?;
         }
         let mut prefixes = options.prefixes;
-        // Without any it is told of all keys.
-        if mode == Mode::Broadcast && prefixes.is_empty() && now.is_none_or(|now| now.prefixes.is_empty()) {
+        // Without any it is told of all keys, whatever beginnings it has asked for before.
+        if mode == Mode::Broadcast && prefixes.is_empty() {
             prefixes.push(Box::default());
         }
         ctx.track(mode, options.noloop, options.redirect, prefixes);
