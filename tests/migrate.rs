@@ -507,6 +507,30 @@ fn the_cut_end_of_an_aof_is_told() {
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("unknown command 'NOSUCH'"));
 }
 
+/// Whatever database the file before it has come to.
+#[test]
+fn each_file_of_an_aof_begins_in_database_0() {
+    let (mut tarn, dir) = tarn();
+    let folder = tarn.dir().join("appendonlydir");
+    std::fs::create_dir(&folder).unwrap();
+    let commands = |texts: &[&str]| -> Vec<u8> {
+        texts.iter().flat_map(|text| encode(&text.split(' ').collect::<Vec<_>>())).collect()
+    };
+    let mut manifest = String::new();
+    for (n, texts) in [&["SELECT 3", "SET k three"][..], &["SET k zero"]].into_iter().enumerate() {
+        let name = format!("appendonly.aof.{}.incr.aof", n + 1);
+        std::fs::write(folder.join(&name), commands(texts)).unwrap();
+        manifest.push_str(&format!("file {name} seq {} type i\n", n + 1));
+    }
+    std::fs::write(folder.join("appendonly.aof.manifest"), manifest).unwrap();
+    assert_imported(&import(&[&folder], &dir, &[]));
+    start(&mut tarn);
+    let mut client = tarn.client();
+    assert_eq!(client.call("GET k").text(), "zero");
+    client.call("SELECT 3");
+    assert_eq!(client.call("GET k").text(), "three");
+}
+
 /// Fetches everything, as tools do: with a mark at its end, or with its length in front.
 fn fetch(server: &Server, marks_end: bool) -> Vec<u8> {
     use std::io::{Read as _, Write as _};

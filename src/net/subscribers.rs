@@ -220,3 +220,68 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::UnixStream;
+    use tokio::task::{LocalSet, yield_now};
+
+    use super::super::socket::Socket;
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::Server;
+    use crate::handler::effects::Effect;
+    use crate::handler::server::ThreadStats;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    fn note(connection: &Rc<Connection>, effect: Effect) {
+        connection.note(&mut connection.state.borrow_mut(), vec![effect]);
+    }
+
+    /// While a message is on its way to many, others have turns, and may end what it is for.
+    #[test]
+    fn who_ends_a_subscription_hears_nothing_of_a_message_on_its_way() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let table = crate::command::table();
+        LocalSet::new().block_on(&runtime, async {
+            let config = Config::load(Source::Defaults, &[]).unwrap();
+            let server = Arc::new(Server::new(engine(dir.path(), 1), config, table));
+            let worker = Worker::new(server.clone(), Arc::new(ThreadStats::new(table.slots())));
+            let name = Name::from(b"c".as_slice());
+            let mut peers = Vec::new();
+            let connections: Vec<_> = (0..4 * TURN.get())
+                .map(|_| {
+                    let (ours, peer) = UnixStream::pair().unwrap();
+                    peers.push(peer);
+                    Connection::open(worker.clone(), Socket::Unix(ours), String::new(), String::new())
+                })
+                .collect();
+            connections.iter().skip(1).for_each(|one| note(one, Effect::Subscribed(By::Channel, name.clone(), 0)));
+            // One that has asked for it: its thread is to be brought the message.
+            tokio::task::spawn_local(connections[0].clone().serve());
+            peers[0].write_all(b"SUBSCRIBE c\r\n").await.unwrap();
+            while server.hub.subscribers(By::Channel, b"c") == 0 {
+                yield_now().await;
+            }
+            tokio::task::spawn_local(worker.clone().deliver());
+            server.hub.publish(b"c", b"text", 0);
+            let got =
+                |at: &usize| connections[*at].state.borrow().out.len() > 0 || peers[*at].try_read(&mut [0; 64]).is_ok();
+            while !(1..peers.len()).any(|at| got(&at)) {
+                yield_now().await;
+            }
+            let rest: Vec<_> = (1..peers.len()).filter(|at| !got(at)).collect();
+            assert!(!rest.is_empty(), "it goes to all at once");
+            rest.iter().for_each(|at| note(&connections[*at], Effect::Unsubscribed(By::Channel, name.clone())));
+            for _ in 0..100 {
+                yield_now().await;
+            }
+            assert!(!rest.iter().any(got));
+        });
+    }
+}
