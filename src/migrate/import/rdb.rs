@@ -33,7 +33,6 @@ struct Entry {
     value: Range<usize>,
     tag: u8,
     expire_ms: u64,
-    idle_s: Option<u64>,
     offset: u64,
 }
 
@@ -116,10 +115,7 @@ impl Shared<'_> {
         let put = local.transact(&[batch.shard], self.now_ms, |ctx| {
             for (n, (entry, value)) in values.drain(..).enumerate() {
                 at = n;
-                let found = scatter(ctx, &batch.bytes[entry.key.clone()], value, entry.expire_ms)?;
-                if let Some((found, idle_s)) = found.zip(entry.idle_s) {
-                    ctx.txn.set_idle(found, idle_s);
-                }
+                scatter(ctx, &batch.bytes[entry.key.clone()], value, entry.expire_ms)?;
             }
             Ok(())
         });
@@ -175,10 +171,7 @@ impl Shared<'_> {
                 return Err(Error::Ended);
             }
             builder.check_distinct()?;
-            let found = builder.finish(ctx, key.expire_ms)?;
-            if let Some((found, idle_s)) = found.zip(key.idle_s) {
-                ctx.txn.set_idle(found, idle_s);
-            }
+            builder.finish(ctx, key.expire_ms)?;
             Ok(())
         });
         match (put, file_error) {
@@ -218,8 +211,8 @@ impl Batches {
         let middle = batch.bytes.len();
         batch.bytes.extend_from_slice(value);
         let (key, value) = ((from..middle, key), middle..batch.bytes.len());
-        let (key, Key { expire_ms, idle_s, tag, .. }) = key;
-        batch.entries.push(Entry { key, value, tag: *tag, expire_ms: *expire_ms, idle_s: *idle_s, offset });
+        let (key, Key { expire_ms, tag, .. }) = key;
+        batch.entries.push(Entry { key, value, tag: *tag, expire_ms: *expire_ms, offset });
         if batch.entries.len() >= BATCH_KEYS || batch.bytes.len() >= BATCH_BYTES {
             self.send(shard);
         }

@@ -125,8 +125,6 @@ pub struct Key {
     pub key: Vec<u8>,
     /// Absolute, ms; 0 for never.
     pub expire_ms: u64,
-    /// Seconds for which it was not used, where the file says.
-    pub idle_s: Option<u64>,
     /// The value's type byte.
     pub tag: u8,
 }
@@ -206,13 +204,14 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// See [`FileError`].
     pub fn next_item(&mut self) -> Result<Item, FileError> {
-        let (mut expire_ms, mut idle_s) = (0, None);
+        let mut expire_ms = 0;
         loop {
             self.input.release();
             match self.input.u8()? {
                 opcode::EXPIRE_MS => expire_ms = u64::from_le_bytes(self.input.array()?),
                 opcode::EXPIRE_S => expire_ms = u64::from(u32::from_le_bytes(self.input.array()?)) * 1000,
-                opcode::IDLE => idle_s = Some(self.input.len()?),
+                // Of uses nothing is kept on disk.
+                opcode::IDLE => _ = self.input.len()?,
                 opcode::FREQ => _ = self.input.u8()?,
                 opcode::SLOT_INFO => {
                     for _ in 0..3 {
@@ -243,12 +242,12 @@ impl<R: Read> Reader<R> {
                     return Ok(Item::ModuleAux(name));
                 }
                 opcode::END => return self.end(),
-                tag => return self.key(tag, expire_ms, idle_s),
+                tag => return self.key(tag, expire_ms),
             }
         }
     }
 
-    fn key(&mut self, tag: u8, expire_ms: u64, idle_s: Option<u64>) -> Result<Item, FileError> {
+    fn key(&mut self, tag: u8, expire_ms: u64) -> Result<Item, FileError> {
         if tag != MODULE_1 && tag != MODULE_2 && kind_of(tag, self.version).is_none() {
             return Err(unreadable(tag, self.version).into());
         }
@@ -260,7 +259,7 @@ impl<R: Read> Reader<R> {
                 extent::skip_module(&mut self.input)?;
                 Ok(Item::ModuleValue(key, name))
             }
-            _ => Ok(Item::Key(Key { key, expire_ms, idle_s, tag })),
+            _ => Ok(Item::Key(Key { key, expire_ms, tag })),
         }
     }
 
