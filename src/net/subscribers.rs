@@ -270,8 +270,9 @@ mod tests {
             }
             tokio::task::spawn_local(worker.clone().deliver());
             server.hub.publish(b"c", b"text", 0);
-            let got =
-                |at: &usize| connections[*at].state.borrow().out.len() > 0 || peers[*at].try_read(&mut [0; 64]).is_ok();
+            let got = |at: &usize| {
+                !connections[*at].state.borrow().out.is_empty() || peers[*at].try_read(&mut [0; 64]).is_ok()
+            };
             while !(1..peers.len()).any(|at| got(&at)) {
                 yield_now().await;
             }
