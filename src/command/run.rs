@@ -435,7 +435,8 @@ fn want_rest(
             let shard = router.shard(hash, &args[at]);
             let Ok(at_core) = lease.binary_search_by_key(&shard, |core| core.shard) else { continue };
             let (core, hash) = (&lease[at_core], table_hash(hash, session.ns));
-            core.want(hash, session.ns, &args[at], reads);
+            let look = command.look.as_ref().filter(|look| look.arg < args.len());
+            core.want(hash, session.ns, &args[at], look.map(|look| (look, &args[look.arg])), reads);
             if let (Some(look), Some(index)) = (command.look, core.table.find(hash, session.ns, &args[at])) {
                 for arg in look.args(args.len()) {
                     if reads.wants_much() {
@@ -505,7 +506,7 @@ fn under_lease<'e>(
     ctx.served = served;
     let begin = out.len();
     ctx.show_before(command, call.args);
-    let result = (command.run)(&mut ctx, call.args, out);
+    let result = ctx.perform(command, call.args, out);
     if result.is_ok() {
         ctx.tell_changes(command);
         ctx.remember(command, call.args);

@@ -301,6 +301,15 @@ impl Ctx<'_, '_> {
 const STEPS_OF_A_COMMAND: usize = 8;
 
 impl Ctx<'_, '_> {
+    /// Runs a command's function, once what it goes through is at hand.
+    pub fn perform(&mut self, command: &super::Command, args: super::Args<'_>, out: &mut super::Reply) -> Result {
+        if let Some(look) = command.look.filter(|look| !look.names() && look.arg < args.len()) {
+            let ns = self.ns();
+            self.txn.warm(ns, &args[look.arg], look.kind())?;
+        }
+        (command.run)(self, args, out)
+    }
+
     /// Runs another command within this transaction, as EXEC and scripts do. What it wrote is taken back if it fails,
     /// and its error becomes its reply; `Err` only where the whole transaction must be run again.
     pub fn run(&mut self, command: &super::Command, args: super::Args<'_>, out: &mut super::Reply) -> Result {
@@ -310,7 +319,7 @@ impl Ctx<'_, '_> {
         self.txn.count_hits = command.has(super::flags::READONLY);
         let told = self.begin_telling();
         self.show_before(command, args);
-        let result = (command.run)(self, args, out);
+        let result = self.perform(command, args, out);
         if result.is_ok() {
             self.tell_changes(command);
             self.remember(command, args);

@@ -64,6 +64,15 @@ struct Target {
     overwritten: bool,
     /// Elements of it may be on disk only.
     cold: bool,
+    /// What the first command that names it looks for, and the argument that tells its name.
+    look: Option<(&'static Look, Span)>,
+}
+
+impl Target {
+    /// Whether its command goes through elements that no argument names, and some may be on disk only.
+    fn wants_elements(&self) -> bool {
+        self.cold && self.index.is_some() && self.look.is_some_and(|(look, _)| !look.names())
+    }
 }
 
 /// What a command will look for in a collection: its target, the row's word, and the command's spans.
@@ -115,7 +124,9 @@ impl Ahead {
             target.index = core.table.prefetch_object(target.hash, target.written);
             target.cold = core.store_is_cold;
             if let (None, false, Some(reads)) = (target.index, target.overwritten, &mut reads) {
-                core.want(target.hash, ns, &input[target.key.0 as usize..target.key.1 as usize], reads);
+                let text = |span: Span| &input[span.0 as usize..span.1 as usize];
+                let next = target.look.map(|(look, span)| (look, text(span)));
+                core.want(target.hash, ns, text(target.key), next, reads);
             }
         });
         by_shard.each(engine, targets, |core, target| {
@@ -125,6 +136,13 @@ impl Ahead {
                 core.table.prefetch_bytes(index, target.written);
             }
         });
+        if let Some(reads) = reads.as_deref_mut().filter(|_| targets.iter().any(Target::wants_elements)) {
+            by_shard.each(engine, targets, |core, target| {
+                if let (true, Some((look, _)), Some(index)) = (target.wants_elements(), target.look, target.index) {
+                    ahead::want(core, Wanted { index, look: *look, text: b"" }, reads);
+                }
+            });
+        }
         if looks.is_empty() {
             return;
         }
@@ -161,7 +179,7 @@ impl Ahead {
         let Ahead { spans, calls, targets, .. } = self;
         targets.clear();
         let mut looks = Looks::new();
-        let mut add = |span: Span, command: &Command, args: usize| {
+        let mut add = |span: Span, command: &Command, args: usize, look: Option<(&'static Look, Span)>| {
             let overwritten = (command.overwrites)(args);
             let key = &input[span.0 as usize..span.1 as usize];
             let hash = engine.router.hash(key);
@@ -174,6 +192,7 @@ impl Ahead {
                 index: None,
                 overwritten,
                 cold: false,
+                look,
                 next: 0,
                 written,
             };
@@ -190,15 +209,17 @@ impl Ahead {
             let spans = &spans[args.start as usize..args.end as usize];
             match call.command {
                 Some((_, command @ Command { route: Route::One(at), look, .. })) if *at < spans.len() => {
-                    let (hash, target) = add(spans[*at], command, spans.len());
+                    let look = look.as_ref().filter(|look| look.arg < spans.len());
+                    let first = look.map(|look| (look, spans[look.arg]));
+                    let (hash, target) = add(spans[*at], command, spans.len(), first);
                     call.hash = hash;
-                    looks.extend(look.as_ref().filter(|look| look.arg < spans.len()).map(|look| (target, look, args)));
+                    looks.extend(look.filter(|look| look.names()).map(|look| (target, look, args)));
                 }
                 Some((_, command @ Command { route: Route::Keys, .. })) if spans.len() <= MOST_ARGS => {
                     for (at, _) in
                         keys_of(command, Args::new(input, spans)).unwrap_or_default().iter().take(MOST_TARGETS)
                     {
-                        add(spans[*at], command, spans.len());
+                        add(spans[*at], command, spans.len(), None);
                     }
                 }
                 _ => {}

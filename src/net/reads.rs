@@ -138,7 +138,7 @@ mod tests {
         (core.table_limit, core.store_is_cold) = (limit, true);
         let want = |keys: &[[u8; 1]]| {
             let mut reads = Reads::default();
-            keys.iter().for_each(|key| core.want(table_hash(engine.router.hash(key), ns), ns, key, &mut reads));
+            keys.iter().for_each(|key| core.want(table_hash(engine.router.hash(key), ns), ns, key, None, &mut reads));
             reads
         };
         let (own, done) = (OwnReads::default(), Arc::new(Mutex::new(Vec::new())));

@@ -96,12 +96,17 @@ impl Peer {
 
     /// Begins a command; its reply, or what will bring it.
     fn begin(&mut self, args: &OwnedArgs) -> Result<Reply, oneshot::Receiver<Finished>> {
+        self.begin_reading(args, 2 * READS_HERE)
+    }
+
+    /// The same where the network thread may read so much itself.
+    fn begin_reading(&mut self, args: &OwnedArgs, reads_here: usize) -> Result<Reply, oneshot::Receiver<Finished>> {
         let args = args.as_args();
         let command = table().find(&args[0]).unwrap();
         let hash = args.get(1).map_or(0, |key| self.engine().router.hash(key));
         let (mut out, mut need) = (Reply::new(2), 0);
         let call = Call { command, args, hash, now_ms: crate::util::time::now_ms(), request_bytes: 0 };
-        (self.runner.tries, self.runner.reads_here) = (0, 2 * READS_HERE);
+        (self.runner.tries, self.runner.reads_here) = (0, reads_here);
         loop {
             let outcome = start(&mut self.runner, &mut self.session, call, &mut out, &mut need);
             drop(self.runner.effects.take());
@@ -530,6 +535,66 @@ fn all_elements_that_a_command_names_are_read_at_once() {
         assert!(world.runner.tries <= 2, "{} tries: {line}", world.runner.tries);
         assert!(world.end(begun).starts_with(&format!("*{NAMED} ")), "{line}");
     }
+}
+
+/// A small collection comes with its metadata, an element of a big one that is named likewise: one wait, not two.
+#[test]
+fn what_a_command_looks_for_comes_with_the_metadata() {
+    let mut world = World::new();
+    let many = |of: &dyn Fn(usize) -> String| (0..100).map(|n| format!(" {}", of(n))).collect::<String>();
+    world.call("RPUSH list a b c");
+    world.call("HSET hash a 1 b 2");
+    world.call("SADD set a");
+    world.call("ZADD zset 1 a 2 b");
+    world.call(&format!("HSET fields{}", many(&|n| format!("f{n} {n}"))));
+    world.call(&format!("SADD members{}", many(&|n| format!("m{n}"))));
+    world.call(&format!("ZADD scores{}", many(&|n| format!("{n} m{n}"))));
+    let long = "k".repeat(1000);
+    let mut elsewhere = 0;
+    world.call(&format!("HSET {long} a 1"));
+    for (line, expected) in [
+        ("LINDEX list 1", "$1 b "),
+        ("LRANGE list 0 0", "*1 $1 a "),
+        ("RPUSH list d", ":4 "),
+        ("LPOP list", "$1 a "),
+        ("RPOP list", "$1 d "),
+        ("LSET list 0 B", "+OK "),
+        ("LPOS list c", ":1 "),
+        ("HGET hash b", "$1 2 "),
+        ("HSET hash b 3", ":0 "),
+        ("HGETALL hash", "*4 $1 a $1 1 $1 b $1 3 "),
+        ("HEXISTS hash c", ":0 "),
+        ("SISMEMBER set a", ":1 "),
+        ("SADD set a", ":0 "),
+        ("SMEMBERS set", "*1 $1 a "),
+        ("SRANDMEMBER set", "$1 a "),
+        ("ZSCORE zset b", "$1 2 "),
+        ("ZADD zset 3 b", ":0 "),
+        ("ZRANGE zset 0 -1", "*2 $1 a $1 b "),
+        ("ZRANK zset b", ":1 "),
+        ("ZCOUNT zset 2 5", ":1 "),
+        ("HGET fields f7", "$1 7 "),
+        ("HGET fields none", "$-1 "),
+        ("SISMEMBER members m7", ":1 "),
+        ("ZSCORE scores m7", "$1 7 "),
+        (&format!("HGET {long} a"), "$1 1 "),
+        ("LINDEX none 1", "$-1 "),
+        ("ZPOPMIN zset", "*2 $1 a $1 1 "),
+        ("SPOP set", "$1 a "),
+    ] {
+        world.rest();
+        let begun = world.begin_reading(&words(line), 0);
+        let here = begun.is_ok();
+        assert_eq!(world.end(begun), expected, "{line}");
+        // A timer may have a shard when the command comes.
+        elsewhere += u32::from(!here);
+        assert!(world.runner.tries <= 1, "{} tries: {line}", world.runner.tries);
+    }
+    assert!(elsewhere < 5, "{elsewhere} ran elsewhere");
+    // What is of another type than the command wants is not read.
+    world.rest();
+    let begun = world.begin_reading(&words("HGET list a"), 0);
+    assert!(world.end(begun).starts_with("-WRONGTYPE"));
 }
 
 /// What is overwritten is not read; who counts has it read, and meanwhile no other is overwritten so.

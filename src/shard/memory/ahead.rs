@@ -29,7 +29,8 @@ use crate::codec::element::{self, Group};
 pub struct Look {
     /// The argument that names it.
     pub arg: usize,
-    group: Group,
+    /// `None`: whatever elements there are.
+    group: Option<Group>,
     kind: Kind,
     /// The element that sorts the member is wanted, too.
     sorted: bool,
@@ -40,22 +41,40 @@ pub struct Look {
 impl Look {
     /// A field of a hash.
     pub const fn field(arg: usize) -> Look {
-        Look { arg, group: Group::HashField, kind: Kind::Hash, sorted: false, step: 0 }
+        Look { arg, group: Some(Group::HashField), kind: Kind::Hash, sorted: false, step: 0 }
     }
 
     /// A member of a set.
     pub const fn member(arg: usize) -> Look {
-        Look { arg, group: Group::SetMember, kind: Kind::Set, sorted: false, step: 0 }
+        Look { arg, group: Some(Group::SetMember), kind: Kind::Set, sorted: false, step: 0 }
     }
 
     /// A member's score.
     pub const fn score(arg: usize) -> Look {
-        Look { arg, group: Group::ZsetScore, kind: Kind::Zset, sorted: false, step: 0 }
+        Look { arg, group: Some(Group::ZsetScore), kind: Kind::Zset, sorted: false, step: 0 }
     }
 
     /// A member's score, then what sorts it by that.
     pub const fn place(arg: usize) -> Look {
         Look { sorted: true, ..Look::score(arg) }
+    }
+
+    /// Elements of the list whose key is the first argument, whichever.
+    pub const LIST: Look = Look::elements(Kind::List);
+    /// The same of a hash.
+    pub const HASH: Look = Look::elements(Kind::Hash);
+    /// The same of a set.
+    pub const SET: Look = Look::elements(Kind::Set);
+    /// The same of a sorted set.
+    pub const ZSET: Look = Look::elements(Kind::Zset);
+
+    const fn elements(kind: Kind) -> Look {
+        Look { arg: 1, group: None, kind, sorted: false, step: 0 }
+    }
+
+    /// Whether an argument names an element.
+    pub const fn names(&self) -> bool {
+        self.group.is_some()
     }
 
     /// And so on with every such argument behind it.
@@ -68,6 +87,27 @@ impl Look {
     pub fn args(&self, len: usize) -> impl Iterator<Item = usize> + use<> {
         let end = if self.step == 0 { self.arg + 1 } else { len };
         (self.arg..end.min(len)).step_by(self.step.max(1))
+    }
+
+    /// Of what it looks for something.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What the key of the element in the store ends with; `None` where it is not worth a read.
+    pub(super) fn element(&self, encoding: u8, text: &[u8]) -> Option<Key> {
+        let mut key = Key::new();
+        match self.group? {
+            _ if text.len() > LONGEST => return None,
+            Group::ZsetScore => element::zset_score_of(encoding, text, &mut key),
+            // Those of another encoding are mostly written without a look.
+            _ if encoding != 0 => return None,
+            group => {
+                key.push(group.tag());
+                key.extend_from_slice(text);
+            }
+        }
+        Some(key)
     }
 }
 
@@ -83,9 +123,9 @@ pub struct Wanted<'a> {
 }
 
 /// Texts that are longer are left to their commands.
-const LONGEST: usize = 54;
+pub(super) const LONGEST: usize = 54;
 
-type Key = SmallVec<[u8; 64]>;
+pub(super) type Key = SmallVec<[u8; 64]>;
 
 /// An element on its way.
 struct Way<'c, 'a> {
@@ -98,8 +138,9 @@ struct Way<'c, 'a> {
 pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>) {
     let mut ways: SmallVec<[Way<'_, 'a>; 16]> = SmallVec::new();
     for wanted in wanted {
+        let Some(group) = wanted.look.group else { continue };
         let mut key = Key::new();
-        key.push(wanted.look.group.tag());
+        key.push(group.tag());
         key.extend_from_slice(wanted.text.get(..LONGEST).unwrap_or(wanted.text));
         ways.extend(near(core, wanted, &key).map(|near| Way { wanted, key, near }));
     }
@@ -117,25 +158,16 @@ pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>) {
 
 /// Has an element that only the store may have be read ahead of who will look for it.
 pub fn want(core: &Core, Wanted { index, look, text }: Wanted<'_>, reads: &mut Reads) {
-    if !core.store_is_cold || text.len() > LONGEST || !core.table.is_used(index) {
+    if !core.store_is_cold || !core.table.is_used(index) {
         return;
     }
     let object = core.table.at(index);
     let Some(body) = object.body.as_ref().filter(|_| object.kind == look.kind) else { return };
-    let mut key = Key::new();
-    match look.group {
-        Group::ZsetScore => element::zset_score_of(body.encoding, text, &mut key),
-        // Those of another encoding are mostly written without a look.
-        _ if body.encoding != 0 => return,
-        group => {
-            key.push(group.tag());
-            key.extend_from_slice(text);
-        }
-    }
-    _ = match missing(object, &key) {
-        None => Ok(()),
-        Some(Missing::Whole) => read_whole(core, object, reads).map(drop),
-        Some(Missing::Element) => read_element(core, object, &key, reads).map(drop),
+    let element = look.element(body.encoding, text);
+    _ = match (missing(object, element.as_deref().unwrap_or_default()), element) {
+        (Some(Missing::Whole), _) => read_whole(core, object, reads).map(drop),
+        (Some(Missing::Element), Some(element)) => read_element(core, object, &element, reads).map(drop),
+        _ => Ok(()),
     };
 }
 

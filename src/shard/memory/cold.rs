@@ -120,6 +120,14 @@ impl ColdCache {
         self.cache.remove(&Self::key(ns, key)[..]).map(|entry| entry.record)
     }
 
+    /// The metadata record of a key, as fjall holds it.
+    pub fn peek(&self, hash: u32, ns: NsId, key: &[u8]) -> Option<bytes::Bytes> {
+        if !self.hashes.may_hold(hash) {
+            return None;
+        }
+        self.cache.get(&Self::key(ns, key)[..]).map(|entry| entry.record)
+    }
+
     /// Whether something is known of a key.
     pub fn contains(&self, hash: u32, ns: NsId, key: &[u8]) -> bool {
         self.hashes.may_hold(hash) && self.cache.contains_key(&Self::key(ns, key)[..])

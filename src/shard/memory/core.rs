@@ -29,6 +29,7 @@ use crate::log::{Log, Lsn};
 use crate::store::{Partition, UserValue};
 use crate::util::scale::Scaled;
 
+use super::ahead::Look;
 use super::blind::Blind;
 use super::blocked::Blocked;
 use super::busy::Busy;
@@ -37,9 +38,10 @@ use super::door::Doorkeeper;
 use super::garbage::{AllStaged, Queue};
 use super::libraries::Libraries;
 use super::names::Names;
+use super::next::Next;
 use super::object::{Body, EXPIRY_OVERHEAD, Kind, Object, raw_bytes, state};
 use super::order::Order;
-use super::reads::{Reads, meta_key};
+use super::reads::{Reads, place_of_key};
 use super::table::{Index, Table, table_hash};
 use super::tracked::Tracked;
 use super::uses::Uses;
@@ -263,7 +265,7 @@ impl Core {
     }
 
     fn read(&mut self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) -> Result<Option<Index>> {
-        let value = reads.record(self, meta_key(ns, key))?.map_err(|e| storage(key, e))?;
+        let value = reads.record(self, place_of_key(ns, key))?.map_err(|e| storage(key, e))?;
         self.stats.stored_reads += 1;
         match value {
             Some(value) => self.admit(hash, ns, key, &value).map(Some),
@@ -271,17 +273,23 @@ impl Core {
         }
     }
 
-    /// Has a key that only the store may have be read ahead of who will look it up.
-    pub fn want(&self, hash: u32, ns: NsId, key: &[u8], reads: &mut Reads) {
+    /// Has a key that only the store may have be read ahead of who will look it up, and with it what that will look for then:
+    /// an element of so a name.
+    pub fn want(&self, hash: u32, ns: NsId, key: &[u8], next: Option<(&Look, &[u8])>, reads: &mut Reads) {
         // The cheapest first: most of what is not in the table is new.
-        if !self.store_is_cold
-            || self.table.find(hash, ns, key).is_some()
-            || !self.fjall_may_hold(hash)
-            || self.cold.contains(hash, ns, key)
-        {
+        if !self.store_is_cold || self.table.find(hash, ns, key).is_some() || !self.fjall_may_hold(hash) {
             return;
         }
-        _ = reads.record(self, meta_key(ns, key));
+        let place = place_of_key(ns, key);
+        let (place, next) = match (self.cold.peek(hash, ns, key), next.map(Next::new)) {
+            (None, next) => (place, next),
+            (Some(_), None) => return,
+            (Some(record), Some(next)) => match next.place(place.key(), &record) {
+                Some(place) => (place, None),
+                None => return,
+            },
+        };
+        _ = reads.want(self, place, next);
     }
 
     /// The metadata record of a key that was brought, if it need not enter the table for it: that is full, and nobody has

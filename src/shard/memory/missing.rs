@@ -2,9 +2,9 @@
 
 use super::core::Core;
 use super::object::{Kind, Object};
-use super::reads::Reads;
-use crate::codec;
+use super::reads::{Place, Reads};
 use crate::codec::element::Group;
+use crate::codec::{self, NsId};
 use crate::error::Result;
 use crate::store::{Record, StoreError};
 use crate::util::scale::Scaled;
@@ -29,10 +29,30 @@ pub fn missing(object: &Object, key: &[u8]) -> Option<Missing> {
     if body.overlay.complete || !body.maybe_stored || body.overlay.get(key).is_some() {
         return None;
     }
-    // Where elements are written without a look their number is not known.
-    let exact = body.encoding == 0 || object.kind == Kind::Zset;
-    let small = body.size <= LOAD_WHOLE.get() && object.kind != Kind::String && exact;
+    let small = is_small(object.kind, body.encoding, body.size);
     Some(if small && body.overlay.is_empty() { Missing::Whole } else { Missing::Element })
+}
+
+/// Whether a collection of so many elements, as its metadata says, is read whole.
+pub(super) fn is_small(kind: Kind, encoding: u8, size: u64) -> bool {
+    // Where elements are written without a look their number is not known.
+    let exact = encoding == 0 || kind == Kind::Zset;
+    size <= LOAD_WHOLE.get() && kind != Kind::String && exact
+}
+
+/// Where the store has all elements of a small collection, and how long what their keys begin with is.
+pub(super) fn place_of_whole(ns: NsId, key: &[u8], version: u64) -> (usize, Place) {
+    let mut prefix = Vec::new();
+    codec::key::element_prefix(ns, key, version, &mut prefix);
+    let (len, upper) = (prefix.len(), [&prefix[..], &[Group::Rank.tag()]].concat());
+    (len, Place::range(prefix, upper, LOAD_MOST.get() + 1))
+}
+
+/// Where the store has an element.
+pub(super) fn place_of_element(ns: NsId, key: &[u8], version: u64, element: &[u8]) -> Place {
+    let mut disk_key = Vec::with_capacity(key.len() + element.len() + 24);
+    codec::key::element_key(ns, key, version, element, &mut disk_key);
+    Place::record(disk_key)
 }
 
 /// Reads all elements of a small collection, and what their keys begin with: one record more than [`LOAD_MOST`] where there
@@ -41,11 +61,9 @@ pub fn missing(object: &Object, key: &[u8]) -> Option<Missing> {
 /// # Errors
 /// As [`Reads::range`].
 pub fn read_whole(core: &Core, object: &Object, reads: &mut Reads) -> Result<(usize, Result<Vec<Record>, StoreError>)> {
-    let mut prefix = Vec::new();
     let version = object.body.as_ref().map_or(0, |body| body.version);
-    codec::key::element_prefix(object.ns, object.key(), version, &mut prefix);
-    let (len, upper) = (prefix.len(), [&prefix[..], &[Group::Rank.tag()]].concat());
-    Ok((len, reads.range(core, prefix, upper, LOAD_MOST.get() + 1)?))
+    let (len, place) = place_of_whole(object.ns, object.key(), version);
+    Ok((len, reads.range(core, place)?))
 }
 
 /// Reads an element.
@@ -59,7 +77,5 @@ pub fn read_element(
     reads: &mut Reads,
 ) -> Result<Result<Option<crate::store::UserValue>, StoreError>> {
     let version = object.body.as_ref().map_or(0, |body| body.version);
-    let mut disk_key = Vec::with_capacity(object.key().len() + key.len() + 24);
-    codec::key::element_key(object.ns, object.key(), version, key, &mut disk_key);
-    reads.record(core, disk_key)
+    reads.record(core, place_of_element(object.ns, object.key(), version, key))
 }

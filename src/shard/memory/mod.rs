@@ -12,6 +12,7 @@
 //! | [`uses`] | how lately or how often an object was used |
 //! | [`door`] | who comes by once does not get in |
 //! | [`reads`] | reads of the store that hold no lock, and why they are sound |
+//! | [`next`] | what is read right behind a key's metadata |
 //! | [`missing`] | what memory lacks of a collection, and where the store has it |
 //! | [`membership`] | a filter of the keys that fjall may hold |
 //! | [`order`] | an index of the table's keys in order, for walks |
@@ -38,6 +39,7 @@ pub mod libraries;
 pub mod membership;
 pub mod missing;
 pub mod names;
+mod next;
 pub mod object;
 pub mod order;
 pub mod overlay;

@@ -17,6 +17,9 @@
 //! - tombstones for garbage and dead namespaces are of what nobody asks for: a body that is gone has another version than
 //!   the one in its place, a dead namespace another id.
 //!
+//! The same goes for what is read next to a key's record because of what that says ([`Next`]): it is as if it had been noted with
+//! it. The body it is of is that of the record, and if memory has another by then, it is not asked for.
+//!
 //! Whatever else happens to the key in between, a change of it stays in memory until a flush of it has been settled. That
 //! there is no such record is brought like one that is there.
 
@@ -24,6 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::core::Core;
+use super::next::Next;
 use crate::codec::{self, NsId};
 use crate::error::{Error, Result};
 use crate::latency::{self, Event};
@@ -40,10 +44,27 @@ const KEPT: usize = 256;
 
 /// Where a record is to be found, or the records of a range.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Place {
+pub struct Place {
     key: Vec<u8>,
     /// The end of a range, and how many of it there may be.
     to: Option<(Vec<u8>, usize)>,
+}
+
+impl Place {
+    /// Of a record.
+    pub const fn record(key: Vec<u8>) -> Place {
+        Place { key, to: None }
+    }
+
+    /// The record's key, or the first one's.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Of the records from one key on, below another, `most` of them.
+    pub const fn range(key: Vec<u8>, to: Vec<u8>, most: usize) -> Place {
+        Place { key, to: Some((to, most)) }
+    }
 }
 
 /// When it was found that memory does not have it.
@@ -60,11 +81,11 @@ impl Era {
     }
 }
 
-/// The key of a key's metadata record.
-pub fn meta_key(ns: NsId, key: &[u8]) -> Vec<u8> {
+/// Where a key's metadata record is.
+pub fn place_of_key(ns: NsId, key: &[u8]) -> Place {
     let mut disk_key = Vec::with_capacity(key.len() + 16);
     codec::key::meta_key(ns, key, &mut disk_key);
-    disk_key
+    Place::record(disk_key)
 }
 
 /// Something that only the store may have.
@@ -72,6 +93,8 @@ pub struct Wanted {
     partition: Arc<Partition>,
     era: Era,
     place: Place,
+    /// What is wanted besides, once it is known where that is.
+    next: Option<Next>,
 }
 
 /// What the store was found to have.
@@ -87,12 +110,13 @@ pub struct Brought {
     era: Era,
     place: Place,
     found: Found,
+    next: Option<Box<Brought>>,
 }
 
 impl Wanted {
     /// Reads it. With no lock held.
     pub fn read(self) -> Brought {
-        let Wanted { partition, era, place } = self;
+        let Wanted { partition, era, place, next } = self;
         let found = match &place.to {
             None => match partition.get(&place.key) {
                 Ok(value) if value.as_ref().is_none_or(|value| value.len() <= MOST_BYTES) => Found::Record(value),
@@ -103,7 +127,12 @@ impl Wanted {
                 _ => Found::Nothing,
             },
         };
-        Brought { era, place, found }
+        let next = match (&found, next) {
+            (Found::Record(Some(value)), Some(next)) => next.place(&place.key, value),
+            _ => None,
+        };
+        let next = next.map(|place| Box::new(Wanted { partition, era, place, next: None }.read()));
+        Brought { era, place, found, next }
     }
 
     /// Whether the read is likely to come back at once.
@@ -125,7 +154,13 @@ impl Brought {
             Found::Range(records) => records.iter().map(|(key, value)| key.len() + value.len() + 64).sum(),
             Found::Nothing => 0,
         };
-        size_of::<Brought>() + self.place.key.len() + found
+        let next = self.next.as_ref().map_or(0, |next| next.bytes());
+        size_of::<Brought>() + self.place.key.len() + found + next
+    }
+
+    /// How many reads it took.
+    fn reads(&self) -> usize {
+        1 + usize::from(self.next.is_some())
     }
 }
 
@@ -150,44 +185,39 @@ impl Reads {
     ///
     /// # Errors
     /// `Cold`: it is wanted now, or cannot be had without the lock.
-    pub fn record(&mut self, core: &Core, key: Vec<u8>) -> Result<Result<Option<UserValue>, StoreError>> {
+    pub fn record(&mut self, core: &Core, place: Place) -> Result<Result<Option<UserValue>, StoreError>> {
         if !core.store_is_cold {
-            return Ok(core.partition.get(&key));
+            return Ok(core.partition.get(&place.key));
         }
         if self.may_block {
-            return Ok(latency::wait_for(Event::DiskWait, || core.partition.get(&key)));
+            return Ok(latency::wait_for(Event::DiskWait, || core.partition.get(&place.key)));
         }
-        let place = Place { key, to: None };
         match self.find(core, &place) {
             Some(Found::Record(value)) => Ok(Ok(value.clone())),
             Some(_) => Err(Error::Cold),
-            None => Err(self.want(core, place)),
+            None => Err(self.want(core, place, None)),
         }
     }
 
-    /// Up to `most` records of the store from one key on, below another.
+    /// The records of the store in a range.
     ///
     /// # Errors
     /// `Cold`: they are wanted now, or cannot be had without the lock.
-    pub fn range(
-        &mut self,
-        core: &Core,
-        key: Vec<u8>,
-        to: Vec<u8>,
-        most: usize,
-    ) -> Result<Result<Vec<Record>, StoreError>> {
-        let read = || core.partition.range(&key, &to).and_then(|range| range.take(most).collect());
+    pub fn range(&mut self, core: &Core, place: Place) -> Result<Result<Vec<Record>, StoreError>> {
+        let read = || {
+            let (to, most) = place.to.as_ref().map_or((&[][..], 0), |(to, most)| (to, *most));
+            core.partition.range(&place.key, to).and_then(|range| range.take(most).collect())
+        };
         if !core.store_is_cold {
             return Ok(read());
         }
         if self.may_block {
             return Ok(latency::wait_for(Event::DiskWait, read));
         }
-        let place = Place { key, to: Some((to, most)) };
         match self.find(core, &place) {
             Some(Found::Range(records)) => Ok(Ok(records.clone())),
             Some(_) => Err(Error::Cold),
-            None => Err(self.want(core, place)),
+            None => Err(self.want(core, place, None)),
         }
     }
 
@@ -208,8 +238,7 @@ impl Reads {
         if self.brought.is_empty() {
             return None;
         }
-        let place = Place { key: meta_key(ns, key), to: None };
-        let (era, found) = self.brought.get(&place)?;
+        let (era, found) = self.brought.get(&place_of_key(ns, key))?;
         let holds = era.epoch == core.epoch && !core.cold.may_know_since(era.puts, hash);
         holds.then_some(found)
     }
@@ -219,12 +248,15 @@ impl Reads {
         (era.epoch == core.epoch).then_some(found)
     }
 
+    /// Has what is there be read, unless it was brought, and what comes next.
+    ///
+    /// # Errors
+    /// `Cold` in any case.
     #[cold]
-    fn want(&mut self, core: &Core, place: Place) -> Error {
-        if self.wants_much() {
-            return Error::Cold;
+    pub(super) fn want(&mut self, core: &Core, place: Place, next: Option<Next>) -> Error {
+        if !self.wants_much() && self.find(core, &place).is_none() {
+            self.wanted.push(Wanted { partition: core.partition.clone(), era: Era::of(core), place, next });
         }
-        self.wanted.push(Wanted { partition: core.partition.clone(), era: Era::of(core), place });
         Error::Cold
     }
 
@@ -269,7 +301,13 @@ impl Reads {
     pub fn take_wanted(&mut self) -> Vec<Wanted> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable_by(|a, b| a.place.key.cmp(&b.place.key));
-        wanted.dedup_by(|a, b| a.place == b.place);
+        wanted.dedup_by(|a, b| {
+            let same = a.place == b.place;
+            if same && b.next.is_none() {
+                b.next = a.next.take();
+            }
+            same
+        });
         wanted
     }
 
@@ -281,8 +319,12 @@ impl Reads {
         }
         self.bytes += brought.bytes();
         // Of a place that was read twice both count, until all is forgotten.
-        let Brought { era, place, found } = brought;
-        self.brought.insert(place, (era, found));
+        let mut one = Some(Box::new(brought));
+        while let Some(brought) = one {
+            let Brought { era, place, found, next } = *brought;
+            self.brought.insert(place, (era, found));
+            one = next;
+        }
     }
 
     /// Reads what is wanted where it stands, with no lock held, if it is no more than `most` and as long as the disk need not
@@ -295,8 +337,9 @@ impl Reads {
         let mut done = 0;
         for wanted in rest.by_ref() {
             let partition = wanted.partition.clone();
-            self.add(wanted.read());
-            done += 1;
+            let brought = wanted.read();
+            done += brought.reads();
+            self.add(brought);
             if !partition.reads_are_quick() {
                 break;
             }

@@ -188,6 +188,21 @@ impl Txn<'_, '_> {
         Ok(())
     }
 
+    /// Has a small collection of which memory knows nothing read for who will go through it: a walk itself would wait for the
+    /// disk, and so is not run on a network thread.
+    pub fn warm(&mut self, ns: NsId, key: &[u8], kind: Kind) -> Result {
+        if self.may_block() || !self.lease.iter().any(|core| core.store_is_cold) {
+            return Ok(());
+        }
+        let (at, _, Some(index)) = self.raw_find(ns, key)? else { return Ok(()) };
+        let found = Found { at, index };
+        let object = self.object(found);
+        if object.kind == kind && object.is_live(self.now_ms) && matches!(missing(object, b""), Some(Missing::Whole)) {
+            self.load_whole(found)?;
+        }
+        Ok(())
+    }
+
     /// Reads a small collection whole, unless it has more records than its size tells; whether it did.
     fn load_whole(&mut self, at: Found) -> Result<bool> {
         let core = &self.lease[at.at as usize];

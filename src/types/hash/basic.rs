@@ -203,14 +203,17 @@ pub const COMMANDS: &[Command] = &[
         .help("2.0.0", "Returns fields of a hash.")
         .syntax("key field [field ...]", "O(N) where N is the number of fields"),
     Command::new("hgetall", hgetall, 2, flags::READONLY, Group::Hash)
+        .looks_at(Look::HASH)
         .keys(ACCESSED)
         .help("2.0.0", "Returns all fields of a hash with their values.")
         .syntax("key", "O(N) where N is the size of the hash"),
     Command::new("hkeys", hkeys, 2, flags::READONLY, Group::Hash)
+        .looks_at(Look::HASH)
         .keys(ACCESSED)
         .help("2.0.0", "Returns the names of all fields of a hash.")
         .syntax("key", "O(N) where N is the size of the hash"),
     Command::new("hvals", hvals, 2, flags::READONLY, Group::Hash)
+        .looks_at(Look::HASH)
         .keys(ACCESSED)
         .help("2.0.0", "Returns the values of all fields of a hash.")
         .syntax("key", "O(N) where N is the size of the hash"),

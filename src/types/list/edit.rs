@@ -7,6 +7,7 @@ use super::{List, form};
 use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::memory::ahead::Look;
 use crate::util::num::parse_i64;
 use crate::util::scale::Scaled;
 
@@ -144,11 +145,13 @@ fn ltrim(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("lset", lset, 4, flags::WRITE | flags::DENYOOM, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::LSET)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("1.0.0", "Replaces the element at an offset of a list.")
         .syntax("key index element", "O(1)"),
     Command::new("linsert", linsert, 5, flags::WRITE | flags::DENYOOM, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::LINSERT)
         .keys(&[KeySpec::one(1, key::RW | key::INSERT)])
         .help("2.2.0", "Puts an element in front of or behind the first that equals a given one.")
@@ -157,11 +160,13 @@ pub const COMMANDS: &[Command] = &[
             "O(N), where N is the number of elements up to the pivot and from it to the nearer end.",
         ),
     Command::new("lrem", lrem, 4, flags::WRITE, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::LREM)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .help("1.0.0", "Removes elements that equal a given one: the first so many, the last, or all.")
         .syntax("key count element", "O(N), where N is the length of the list."),
     Command::new("ltrim", ltrim, 4, flags::WRITE, Group::List)
+        .looks_at(Look::LIST)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .help("1.0.0", "Keeps only a part of a list.")
         .syntax("key start stop", "O(N), where N is the number of elements removed, or kept if these are fewer."),

@@ -9,6 +9,7 @@ use crate::handler::effects::Wait;
 use crate::handler::events::{self, Event};
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::memory::ahead::Look;
 use crate::shard::memory::object::Kind;
 use crate::types::mpop::MultiPop;
 use crate::types::timeout::{until_ms, wait_for};
@@ -258,31 +259,37 @@ const PER_POPPED: &str = "O(N), where N is the number of elements returned.";
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("lpush", lpush, -3, PUSH, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::LPUSH)
         .keys(INSERTS)
         .help("1.0.0", "Puts elements in front of a list, each before the last; creates the list if it is not there.")
         .syntax("key element [element ...]", PER_ELEMENT),
     Command::new("rpush", rpush, -3, PUSH, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::RPUSH)
         .keys(INSERTS)
         .help("1.0.0", "Puts elements at the end of a list; creates the list if it is not there.")
         .syntax("key element [element ...]", PER_ELEMENT),
     Command::new("lpushx", lpushx, -3, PUSH, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::LPUSH)
         .keys(INSERTS)
         .help("2.2.0", "Puts elements in front of a list, each before the last, if the list is there.")
         .syntax("key element [element ...]", PER_ELEMENT),
     Command::new("rpushx", rpushx, -3, PUSH, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::RPUSH)
         .keys(INSERTS)
         .help("2.2.0", "Puts elements at the end of a list if the list is there.")
         .syntax("key element [element ...]", PER_ELEMENT),
     Command::new("lpop", lpop, -2, POP, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::LPOP)
         .keys(DELETES)
         .help("1.0.0", "Removes the first element of a list, or the first so many, and returns what it removed.")
         .syntax("key [count]", PER_POPPED),
     Command::new("rpop", rpop, -2, POP, Group::List)
+        .looks_at(Look::LIST)
         .tells(&events::RPOP)
         .keys(DELETES)
         .help("1.0.0", "Removes the last element of a list, or the last so many, and returns what it removed.")

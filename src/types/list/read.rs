@@ -5,6 +5,7 @@ use std::ops::{ControlFlow, Range};
 use super::List;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::memory::ahead::Look;
 use crate::util::num::{parse_i64, parse_natural};
 
 fn llen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -147,14 +148,17 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Counts the elements of a list.")
         .syntax("key", "O(1)"),
     Command::new("lindex", lindex, 3, READS, Group::List)
+        .looks_at(Look::LIST)
         .keys(ACCESS)
         .help("1.0.0", "Returns the element at an offset of a list.")
         .syntax("key index", "O(1)"),
     Command::new("lrange", lrange, 4, READS, Group::List)
+        .looks_at(Look::LIST)
         .keys(ACCESS)
         .help("1.0.0", "Returns the elements of a part of a list.")
         .syntax("key start stop", "O(N), where N is the number of elements returned."),
     Command::new("lpos", lpos, -3, READS, Group::List)
+        .looks_at(Look::LIST)
         .keys(ACCESS)
         .help("6.0.6", "Finds where in a list an element stands.")
         .syntax(

@@ -173,6 +173,7 @@ pub const COMMANDS: &[Command] = &[
         .help("6.2.0", "Tells of several members whether a set has them.")
         .syntax("key member [member ...]", "O(N) where N is the number of members asked for."),
     Command::new("smembers", smembers, 2, flags::READONLY, Group::Set)
+        .looks_at(Look::SET)
         .keys(&[KeySpec::one(1, key::RO | key::ACCESS)])
         .help("1.0.0", "Lists the members of a set.")
         .syntax("key", "O(N) where N is the number of members."),

@@ -15,6 +15,7 @@ use crate::codec::element;
 use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::memory::ahead::Look;
 use crate::shard::memory::core::storage;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
@@ -179,11 +180,13 @@ fn reply_distinct(ctx: &Ctx, at: Found, size: u64, count: u64, out: &mut Reply) 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("spop", spop, -2, flags::WRITE | flags::FAST, Group::Set)
+        .looks_at(Look::SET)
         .tells(&events::SPOP)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::DELETE)])
         .help("1.0.0", "Takes members out of a set by chance.")
         .syntax("key [count]", "O(log(M)) for each member, where M is the number of members of the set."),
     Command::new("srandmember", srandmember, -2, flags::READONLY, Group::Set)
+        .looks_at(Look::SET)
         .keys(&[KeySpec::one(1, key::RO | key::ACCESS)])
         .help("1.0.0", "Picks members of a set by chance.")
         .syntax("key [count]", "O(log(M)) for each member, where M is the number of members of the set."),

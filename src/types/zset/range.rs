@@ -9,6 +9,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
 use crate::resp::args::Cursor;
+use crate::shard::memory::ahead::Look;
 use crate::shard::memory::object::Kind;
 use crate::util::num::parse_i64;
 
@@ -228,6 +229,7 @@ const COST: &str = "O(log(N)+M) where N is the size of the sorted set and M the 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("zrange", zrange, -4, flags::READONLY, Group::SortedSet)
+        .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("1.2.0", "Returns members in a range of ranks, scores or members.")
         .syntax("key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]", COST),
@@ -240,22 +242,27 @@ pub const COMMANDS: &[Command] = &[
             "O(log(N)+M) where N is the size of the sorted set and M the number of members stored.",
         ),
     Command::new("zrevrange", zrevrange, -4, flags::READONLY, Group::SortedSet)
+        .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("1.2.0", "Returns members in a range of ranks, by descending score.")
         .syntax("key start stop [WITHSCORES]", COST),
     Command::new("zrangebyscore", zrangebyscore, -4, flags::READONLY, Group::SortedSet)
+        .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("1.0.5", "Returns members whose scores lie in a range.")
         .syntax("key min max [WITHSCORES] [LIMIT offset count]", COST),
     Command::new("zrevrangebyscore", zrevrangebyscore, -4, flags::READONLY, Group::SortedSet)
+        .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("2.2.0", "Returns members whose scores lie in a range, by descending score.")
         .syntax("key max min [WITHSCORES] [LIMIT offset count]", COST),
     Command::new("zrangebylex", zrangebylex, -4, flags::READONLY, Group::SortedSet)
+        .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("2.8.9", "Returns members that lie in a range, all scores being equal.")
         .syntax("key min max [LIMIT offset count]", COST),
     Command::new("zrevrangebylex", zrevrangebylex, -4, flags::READONLY, Group::SortedSet)
+        .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("2.8.9", "Returns members that lie in a range, all scores being equal, in descending order.")
         .syntax("key max min [LIMIT offset count]", COST),

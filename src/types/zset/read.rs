@@ -121,10 +121,12 @@ pub const COMMANDS: &[Command] = &[
         .help("2.0.0", "Returns how many members stand in front of one, by descending score.")
         .syntax("key member [WITHSCORE]", LOG),
     Command::new("zcount", zcount, 4, READS, Group::SortedSet)
+        .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("2.0.0", "Counts the members whose scores lie in a range.")
         .syntax("key min max", LOG),
     Command::new("zlexcount", zlexcount, 4, READS, Group::SortedSet)
+        .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("2.8.9", "Counts the members that lie in a range, all scores being equal.")
         .syntax("key min max", LOG),

@@ -17,6 +17,7 @@ use crate::codec::Score;
 use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::shard::memory::ahead::Look;
 use crate::shard::memory::object::Kind;
 use crate::types::mpop::MultiPop;
 use crate::types::timeout::{until_ms, wait_for};
@@ -292,11 +293,13 @@ const COST: &str = "O(log(N)+M) where N is the size of the sorted set and M the 
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
-    Command::new("zpopmin", zpopmin, -2, flags::WRITE | flags::FAST, Group::SortedSet).tells(&events::ZPOPMIN)
+    Command::new("zpopmin", zpopmin, -2, flags::WRITE | flags::FAST, Group::SortedSet)
+        .looks_at(Look::ZSET).tells(&events::ZPOPMIN)
         .keys(POPPED)
         .help("5.0.0", "Removes and returns the members with the lowest scores.")
         .syntax("key [count]", POP_COST),
-    Command::new("zpopmax", zpopmax, -2, flags::WRITE | flags::FAST, Group::SortedSet).tells(&events::ZPOPMAX)
+    Command::new("zpopmax", zpopmax, -2, flags::WRITE | flags::FAST, Group::SortedSet)
+        .looks_at(Look::ZSET).tells(&events::ZPOPMAX)
         .keys(POPPED)
         .help("5.0.0", "Removes and returns the members with the highest scores.")
         .syntax("key [count]", POP_COST),

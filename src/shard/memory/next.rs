@@ -1,0 +1,39 @@
+//! What a command looks for behind a key's metadata, where only the store has both: it is read right after that, by the same
+//! thread, so that a pipeline of such commands waits once, and not each command for itself.
+
+use super::ahead::{LONGEST, Look};
+use super::missing::{is_small, place_of_element, place_of_whole};
+use super::object::Kind;
+use super::reads::Place;
+use crate::codec::key::decode_key;
+use crate::codec::{DiskKey, Meta};
+
+/// What a command looks for in a collection of which nothing is known yet.
+pub(super) struct Next {
+    look: Look,
+    /// The element's name.
+    text: Box<[u8]>,
+}
+
+impl Next {
+    /// What a command says that it looks for first.
+    pub(super) fn new((look, text): (&Look, &[u8])) -> Next {
+        let text = text.get(..text.len().min(LONGEST + 1)).unwrap_or_default();
+        Next { look: *look, text: text.into() }
+    }
+
+    /// Where it is, as far as the key's metadata record says: all elements of a small collection, or the one.
+    pub(super) fn place(&self, meta_key: &[u8], record: &[u8]) -> Option<Place> {
+        let Ok(DiskKey::Meta { ns, key }) = decode_key(meta_key) else { return None };
+        let (meta, long_key, _) = Meta::decode(record).ok()?;
+        let (kind, key) = (Kind::from(meta.kind), long_key.unwrap_or(key));
+        if kind != self.look.kind() || meta.version == 0 || meta.size == 0 {
+            return None;
+        }
+        if is_small(kind, meta.encoding, meta.size) {
+            return Some(place_of_whole(ns, key, meta.version).1);
+        }
+        let element = self.look.element(meta.encoding, &self.text)?;
+        Some(place_of_element(ns, key, meta.version, &element))
+    }
+}
