@@ -280,16 +280,20 @@ impl Core {
         if !self.store_is_cold || self.table.find(hash, ns, key).is_some() || !self.fjall_may_hold(hash) {
             return;
         }
-        let place = place_of_key(ns, key);
-        let (place, next) = match (self.cold.peek(hash, ns, key), next.map(Next::new)) {
-            (None, next) => (place, next),
-            (Some(_), None) => return,
-            (Some(record), Some(next)) => match next.place(place.key(), &record) {
-                Some(place) => (place, None),
-                None => return,
-            },
+        let Some(next) = next.map(Next::new) else {
+            if !self.cold.contains(hash, ns, key) {
+                _ = reads.want(self, place_of_key(ns, key), None);
+            }
+            return;
         };
-        _ = reads.want(self, place, next);
+        let place = place_of_key(ns, key);
+        let Some(record) = self.cold.peek(hash, ns, key) else {
+            _ = reads.want(self, place, Some(next));
+            return;
+        };
+        if let Some(place) = next.place(place.key(), &record) {
+            _ = reads.want(self, place, None);
+        }
     }
 
     /// The metadata record of a key that was brought, if it need not enter the table for it: that is full, and nobody has

@@ -11,8 +11,10 @@ use super::step::Stepper;
 use super::world::{Elements, NAMES, Rng, Value, World, difference, read, shown};
 use crate::Error;
 use crate::log::Fsync;
+use crate::shard::memory::ahead::Look;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::{Reads, Wanted};
+use crate::shard::memory::table::table_hash;
 use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
 
@@ -267,6 +269,21 @@ impl Run {
         }
     }
 
+    /// Wants what an act will look for, as a pipeline's look-ahead does.
+    fn look_ahead(&mut self, name: &'static [u8], act: &Act) {
+        let ns = self.world.ns(name);
+        let (look, text) = match act {
+            Act::PutElement { kind: Kind::Hash, element, .. } => (Look::field(2), &element[..]),
+            Act::PutElement { kind: Kind::Set, element, .. } => (Look::member(2), &element[..]),
+            Act::PutElement { element, .. } => (Look::score(2), &element[..]),
+            _ => (*self.rng.pick(&[Look::HASH, Look::SET, Look::ZSET]), &b""[..]),
+        };
+        let (engine, key) = (self.world.engine().clone(), act.key());
+        let hash = engine.router.hash(key);
+        let core = engine.shards.at(engine.router.shard(hash, key)).core();
+        core.want(table_hash(hash, ns), ns, key, Some((&look, text)), &mut self.world.reads);
+    }
+
     /// One that may go `ahead` reads nothing under the lock.
     fn transaction(&mut self, ahead: bool) {
         let name = *self.rng.pick(&NAMES);
@@ -286,6 +303,10 @@ impl Run {
         let keys = if names_too { Vec::new() } else { all };
         let builds = acts.iter().chain(&undone).any(|act| matches!(act, Act::Build { .. }));
         trace(|| format!("{name:?} {acts:?} undone {undone:?} at {at}, fails {fails}, names {names_too}"));
+        if ahead && self.rng.chance(50) {
+            acts.iter().for_each(|act| self.look_ahead(name, act));
+            self.bring();
+        }
         // After some tries it waits for the disk under the lock.
         let mut tries = if ahead { 6 } else { 0 };
         let (result, need, before, db) = loop {
@@ -488,6 +509,9 @@ fn apply(txn: &mut Txn<'_, '_>, ns: u32, act: &Act, db: &mut super::world::Db, n
             db.insert(key.clone(), Value { expire_ms: *expire_ms, ..known });
         }
         Act::Read { key } => {
+            if let Some(known) = &known {
+                txn.warm(ns, key, known.kind)?;
+            }
             let found = read(txn, ns, key)?;
             assert!(found == known, "{} holds {}", shown(b"", key), difference(found, known.as_ref()));
         }
