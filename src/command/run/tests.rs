@@ -14,6 +14,9 @@ use crate::handler::{KeySpec, Table};
 use crate::log::{Fsync, RealIo};
 use crate::shard::Engine;
 use crate::shard::engine::EngineOptions;
+use crate::shard::memory::ahead::Look;
+use crate::shard::memory::reads::Reads;
+use crate::shard::memory::table::table_hash;
 
 /// A client, and the test's own thread as its network thread.
 struct Peer {
@@ -591,6 +594,15 @@ fn what_a_command_looks_for_comes_with_the_metadata() {
         assert!(world.runner.tries <= 1, "{} tries: {line}", world.runner.tries);
     }
     assert!(elsewhere < 5, "{elsewhere} ran elsewhere");
+    // One read may be two: no more is taken from what a network thread may read than it has.
+    world.rest();
+    let (ns, mut reads) = (world.session.as_ref().unwrap().ns, Reads::default());
+    for key in ["hash", &long] {
+        let hash = world.engine().router.hash(key.as_bytes());
+        let core = world.engine().shards.at(world.engine().router.shard(hash, key.as_bytes())).core();
+        core.want(table_hash(hash, ns), ns, key.as_bytes(), Some((&Look::HASH, b"")), &mut reads);
+    }
+    assert_eq!((reads.wanted(), reads.bring(2)), (2, 2));
     // What is of another type than the command wants is not read.
     world.rest();
     let begun = world.begin_reading(&words("HGET list a"), 0);

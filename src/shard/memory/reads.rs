@@ -340,12 +340,13 @@ impl Reads {
             let brought = wanted.read();
             done += brought.reads();
             self.add(brought);
-            if !partition.reads_are_quick() {
+            if done >= most || !partition.reads_are_quick() {
                 break;
             }
         }
         self.wanted.extend(rest);
-        done
+        // The last may have had something next to it.
+        done.min(most)
     }
 
     /// Forgets what was brought: the commands that wanted it have run.
