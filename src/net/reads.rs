@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use super::worker::Worker;
 use crate::shard::engine::readers::{READS_OF_TASK, Readers, Then};
 use crate::shard::memory::reads::{Reads, Wanted};
+use crate::store::Watch;
 use crate::util::inbox::Inbox;
 
 /// Reads between two looks at the sockets.
@@ -61,30 +62,33 @@ impl OwnReads {
 
     /// A few reads, of what this thread is to do, else of what the readers have not begun. Whether there are more.
     fn turn(&self, readers: &Readers) -> bool {
-        let first = self.errands.borrow_mut().pop_front();
-        let helps = match first {
-            Some(errand) => {
-                self.go_on(readers, errand);
-                readers.are_asked()
-            }
-            None => readers.help(),
-        };
+        let (mut left, mut watch) = (TURN, Watch::default());
+        while left > 0 {
+            let Some(errand) = self.first() else { break };
+            left = left.saturating_sub(self.go_on(readers, errand, left, &mut watch));
+        }
+        let helps = if left == TURN { readers.help() } else { readers.are_asked() };
         helps || !self.errands.borrow().is_empty()
     }
 
-    fn go_on(&self, readers: &Readers, mut errand: Errand) {
+    fn first(&self) -> Option<Errand> {
+        self.errands.borrow_mut().pop_front()
+    }
+
+    /// Reads of an errand, so many at most; how many it took.
+    fn go_on(&self, readers: &Readers, mut errand: Errand, most: usize, watch: &mut Watch) -> usize {
         let mut quick = true;
         let mut done = 0;
-        for wanted in errand.rest.by_ref().take(TURN) {
+        for wanted in errand.rest.by_ref().take(most) {
             let partition = wanted.partition().clone();
-            errand.brought.add(wanted.read());
+            errand.brought.add(wanted.read_of_some(watch));
             done += 1;
             quick = partition.reads_are_quick();
             if !quick {
                 break;
             }
         }
-        readers.count(-done);
+        readers.count(-(done as isize));
         if errand.rest.len() == 0 {
             (errand.then)(errand.brought);
         } else if quick {
@@ -94,6 +98,7 @@ impl OwnReads {
             errand.brought.want_again(errand.rest);
             self.have_brought(readers, errand.brought, errand.then);
         }
+        done.max(1)
     }
 }
 

@@ -11,6 +11,8 @@
 //! | [`staged`] | a data directory that takes another one's place |
 //! | [`partition`] | one shard's records: reads, ranges, ingestion |
 //! | `space` | what is dead in a partition, and how its space comes back |
+//! | `view` | one version of a partition, as point reads see it |
+//! | `way` | how they get at a table's blocks |
 //! | `filter` | the compaction filter that reclaims dead versions and namespaces |
 //!
 //! A data directory:
@@ -39,17 +41,20 @@ mod filter;
 mod pin;
 mod priority;
 mod space;
+mod view;
+mod way;
 #[cfg(test)]
 mod tests;
 
 pub use error::{Result, StoreError};
 pub use lock::DirLock;
 pub use options::{Compression, StoreOptions, default_shards};
-pub use partition::{Partition, Range, Record};
+pub use partition::{Partition, Range, Record, Watch};
 pub use pin::Pin;
 pub use space::{Bulk, Tables};
 pub use still::Still;
 pub use superblock::Superblock;
+pub use view::Odds;
 
 /// A byte string as the store takes and gives it: cheap to clone, short ones without an allocation.
 pub use fjall::{UserKey, UserValue};

@@ -13,18 +13,14 @@
 
 use super::error::{Result, StoreError};
 use super::space::{Bulk, forget_replaced};
-use crate::util::pace::at_times;
+use super::view::{Odds, View};
 use crate::util::scale::Scaled;
 use crate::util::sys::{Waits, waits};
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use xxhash_rust::xxh3::xxh3_64;
-
-/// How often, a millisecond apart, somebody who has replaced a view looks whether the last reader has left it.
-const LEAVE_LOOKS: usize = 100;
+use std::time::Instant;
 
 /// What a read takes at most while the page cache or the block cache answers it, ns. A disk takes longer.
 const QUICK_NS: Scaled<u64> = Scaled::new(40_000).in_unit_tests(u64::MAX);
@@ -53,63 +49,6 @@ pub(super) struct Slot {
     view: RwLock<Option<View>>,
 }
 
-/// Point reads of one version of the partition. fjall's own look up the version first, and wait whenever a compaction or
-/// an ingestion installs another, through its syncs. There is no memtable whose records this could miss (rule 15).
-type Read = dyn Fn(&[u8]) -> Result<Option<UserValue>> + Send + Sync;
-
-/// One version. As long as it lives its files stay: [`Partition::follow`] replaces it.
-struct View {
-    /// Number of the version.
-    number: u64,
-    bulk: Bulk,
-    read: Arc<Read>,
-    /// Lets go of its tables one by one.
-    let_go: Box<dyn FnOnce() + Send + Sync>,
-}
-
-impl View {
-    fn newest(keyspace: &Keyspace) -> View {
-        let version = keyspace.tree.current_version();
-        let number = version.id();
-        let mut bulk = Bulk::default();
-        for table in version.iter_tables().map(|table| &table.metadata) {
-            bulk.add(table.file_size, table.item_count, table.tombstone_count);
-        }
-        let own = version.clone();
-        let let_go = move || {
-            let tables: Vec<_> = own.iter_tables().cloned().collect();
-            drop(own);
-            tables.into_iter().for_each(|table| at_times(|| drop(table)));
-        };
-        let read = move |key: &[u8]| {
-            let hash = xxh3_64(key);
-            // The newest first.
-            let runs = version.iter_levels().flat_map(|level| level.iter());
-            for table in runs.filter_map(|run| run.get_for_key(key)) {
-                let record = table.get(key, u64::MAX, hash).map_err(fjall::Error::from);
-                if let Some(record) = record.map_err(StoreError::fjall("read a record"))? {
-                    return Ok((!record.is_tombstone()).then_some(record.value));
-                }
-            }
-            Ok(None)
-        };
-        View { number, bulk, read: Arc::new(read), let_go: Box::new(let_go) }
-    }
-
-    /// Goes when the last reader has left: files go with the last who knows them, and that takes the disk's time, which is
-    /// not to be a command's.
-    fn leave(self) {
-        for _ in 0..LEAVE_LOOKS {
-            if Arc::strong_count(&self.read) == 1 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        drop(self.read);
-        (self.let_go)();
-    }
-}
-
 impl Slot {
     /// Runs `read` on the handle. Recursive, because what is ingested may itself be read from the partition.
     pub(super) fn with<R>(&self, read: impl FnOnce(&Keyspace) -> Result<R>) -> Result<R> {
@@ -135,6 +74,33 @@ impl Slot {
 
 /// Key and value.
 pub type Record = (UserKey, UserValue);
+
+/// Tells reads that waited for the disk from those that were kept from the processor, or waited for a lock, among some that a
+/// thread does on end. To ask the system costs a tenth of a read: only while it matters, and once for all of them.
+#[derive(Default)]
+pub struct Watch {
+    /// What the thread had waited for before those that are not looked at yet.
+    before: Option<Waits>,
+}
+
+impl Watch {
+    fn begin(&mut self) {
+        if self.before.is_none() {
+            self.before = waits();
+        }
+    }
+
+    /// Whether a read that took so long has waited for the disk, as far as the system tells.
+    fn has_waited(&mut self, ns: u64) -> bool {
+        if ns <= QUICK_NS.get() {
+            return false;
+        }
+        let Some(before) = self.before else { return true };
+        let now = waits();
+        self.before = now;
+        now.is_none_or(|now| now.inputs != before.inputs || ns / LONG > QUICK_NS.get() && now.any != before.any)
+    }
+}
 
 /// One shard's records.
 pub struct Partition {
@@ -185,22 +151,37 @@ impl Partition {
 
     /// The value of a key. May wait for the disk; for fjall only while the store is being opened again, or drops files.
     pub fn get(&self, key: &[u8]) -> Result<Option<UserValue>> {
-        let bytes = |value: &Option<UserValue>| value.as_ref().map_or(0, |value| value.len());
-        self.timed(bytes, || self.get_aside(key))
+        self.get_of_some(key, Odds::Even, &mut Watch::default())
+    }
+
+    /// The same, as one of some reads that a thread does on end.
+    pub fn get_of_some(&self, key: &[u8], odds: Odds, watch: &mut Watch) -> Result<Option<UserValue>> {
+        self.timed(watch, value_bytes, || self.read(key, odds))
     }
 
     /// The same for background work, which says nothing of how quick reads are.
     pub fn get_aside(&self, key: &[u8]) -> Result<Option<UserValue>> {
+        self.read(key, Odds::Even)
+    }
+
+    fn read(&self, key: &[u8], odds: Odds) -> Result<Option<UserValue>> {
         self.slot.with(|keyspace| {
-            let known = self.slot.view.read().as_ref().map(|view| view.read.clone());
-            known.unwrap_or_else(|| View::newest(keyspace).read)(key)
+            let known = self.slot.view.read().as_ref().map(|view| view.reader.clone());
+            known.unwrap_or_else(|| View::newest(keyspace, None).reader).get(key, odds)
         })
     }
 
     /// The records from `lower` on, below `upper`, `most` of them and `most_bytes` at most; `None` if there are more bytes.
-    pub fn few(&self, lower: &[u8], upper: &[u8], most: usize, most_bytes: usize) -> Result<Option<Vec<Record>>> {
+    /// One of some reads that a thread does on end.
+    pub fn few_of_some(
+        &self,
+        (lower, upper): (&[u8], &[u8]),
+        most: usize,
+        most_bytes: usize,
+        watch: &mut Watch,
+    ) -> Result<Option<Vec<Record>>> {
         let bytes = |records: &Option<Vec<Record>>| if records.is_none() { usize::MAX } else { 0 };
-        self.timed(bytes, || {
+        self.timed(watch, bytes, || {
             let (mut records, mut sum) = (Vec::new(), 0);
             for record in self.range(lower, upper)?.take(most) {
                 let record = record?;
@@ -215,18 +196,18 @@ impl Partition {
     }
 
     /// A read that counts among those of late.
-    fn timed<R>(&self, bytes: impl Fn(&R) -> usize, read: impl FnOnce() -> Result<R>) -> Result<R> {
-        let share = self.slow_reads.load(Ordering::Relaxed);
-        // To ask the system costs a tenth of a read: only while it matters.
-        let before = if share >= SUSPICIOUS { waits() } else { None };
+    fn timed<R>(
+        &self,
+        watch: &mut Watch,
+        bytes: impl Fn(&R) -> usize,
+        read: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        if self.slow_reads.load(Ordering::Relaxed) >= SUSPICIOUS {
+            watch.begin();
+        }
         let started = Instant::now();
         let found = read()?;
-        let ns = started.elapsed().as_nanos() as u64;
-        // It may have been kept from its processor, or a lock.
-        let waited = |before: Waits| {
-            waits().is_none_or(|now| now.inputs != before.inputs || ns / LONG > QUICK_NS.get() && now.any != before.any)
-        };
-        let slow = ns > QUICK_NS.get() && before.is_none_or(waited);
+        let slow = watch.has_waited(started.elapsed().as_nanos() as u64);
         let share = self.slow_reads.load(Ordering::Relaxed);
         // Lost updates of others do no harm.
         let share = match bytes(&found) > QUICK_BYTES {
@@ -343,7 +324,9 @@ impl Partition {
     }
 
     fn renew(&self, keyspace: &Keyspace) {
-        let new = View::newest(keyspace);
+        let before = self.slot.view.read().as_ref().map(|view| view.reader.clone());
+        let new = View::newest(keyspace, before.as_deref());
+        drop(before);
         if self.slot.view.read().as_ref().is_some_and(|view| view.number >= new.number) {
             return;
         }
@@ -389,8 +372,13 @@ impl Partition {
     /// Memory of the ways to the pieces of indexes, which the block cache does not count, bytes.
     pub fn pinned_bytes(&self) -> usize {
         let pinned = |keyspace: &Keyspace| keyspace.tree.pinned_filter_size() + keyspace.tree.pinned_block_index_size();
-        self.slot.try_with(pinned).unwrap_or_default()
+        let ways = self.slot.view.read().as_ref().map_or(0, View::pinned_bytes);
+        self.slot.try_with(pinned).unwrap_or_default() + ways
     }
+}
+
+fn value_bytes(value: &Option<UserValue>) -> usize {
+    value.as_ref().map_or(0, |value| value.len())
 }
 
 fn run_ingestion<V, E>(

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::shard::engine::cores;
 use crate::shard::memory::blind::Counting;
 use crate::shard::memory::reads::{Reads, Wanted};
+use crate::store::Watch;
 
 /// Threads that read: what a disk answers side by side.
 pub(in crate::shard) const READERS: usize = if cfg!(test) { 2 } else { 32 };
@@ -295,10 +296,10 @@ impl Readers {
 
     fn read(&self, errand: &Errand, wanted: Vec<Wanted>) {
         let reads = wanted.len();
-        let mut brought = SmallVec::<[_; READS_OF_TASK]>::new();
+        let (mut brought, mut watch) = (SmallVec::<[_; READS_OF_TASK]>::new(), Watch::default());
         for wanted in wanted {
             let partition = wanted.partition().clone();
-            brought.push(wanted.read());
+            brought.push(wanted.read_of_some(&mut watch));
             if !partition.reads_are_quick() {
                 // Others can wait for the disk meanwhile.
                 self.call(self.queue.lock(), Worth::Each);

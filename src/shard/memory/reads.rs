@@ -31,7 +31,7 @@ use super::next::Next;
 use crate::codec::{self, NsId};
 use crate::error::{Error, Result};
 use crate::latency::{self, Event};
-use crate::store::{Partition, Record, StoreError, UserValue};
+use crate::store::{Odds, Partition, Record, StoreError, UserValue, Watch};
 
 /// Reads that are asked for at a time, for one command or one pipeline.
 pub const MOST_READS: usize = 128;
@@ -59,6 +59,12 @@ impl Place {
     /// The record's key, or the first one's.
     pub fn key(&self) -> &[u8] {
         &self.key
+    }
+
+    /// Reads the record. Of a key's the shard's own filter has said that there is one.
+    fn get(&self, partition: &Partition, watch: &mut Watch) -> Result<Option<UserValue>, StoreError> {
+        let of_key = self.key.first() == Some(&codec::key::tag::META);
+        partition.get_of_some(&self.key, if of_key { Odds::Likely } else { Odds::Even }, watch)
     }
 
     /// Of the records from one key on, below another, `most` of them.
@@ -116,13 +122,18 @@ pub struct Brought {
 impl Wanted {
     /// Reads it. With no lock held.
     pub fn read(self) -> Brought {
+        self.read_of_some(&mut Watch::default())
+    }
+
+    /// The same, as one of some that the thread reads on end.
+    pub fn read_of_some(self, watch: &mut Watch) -> Brought {
         let Wanted { partition, era, place, next } = self;
         let found = match &place.to {
-            None => match partition.get(&place.key) {
+            None => match place.get(&partition, watch) {
                 Ok(value) if value.as_ref().is_none_or(|value| value.len() <= MOST_BYTES) => Found::Record(value),
                 _ => Found::Nothing,
             },
-            Some((to, most)) => match partition.few(&place.key, to, *most, MOST_BYTES) {
+            Some((to, most)) => match partition.few_of_some((&place.key, to), *most, MOST_BYTES, watch) {
                 Ok(Some(records)) => Found::Range(records),
                 _ => Found::Nothing,
             },
@@ -131,7 +142,7 @@ impl Wanted {
             (Found::Record(Some(value)), Some(next)) => next.place(&place.key, value),
             _ => None,
         };
-        let next = next.map(|place| Box::new(Wanted { partition, era, place, next: None }.read()));
+        let next = next.map(|place| Box::new(Wanted { partition, era, place, next: None }.read_of_some(watch)));
         Brought { era, place, found, next }
     }
 
@@ -187,10 +198,10 @@ impl Reads {
     /// `Cold`: it is wanted now, or cannot be had without the lock.
     pub fn record(&mut self, core: &Core, place: Place) -> Result<Result<Option<UserValue>, StoreError>> {
         if !core.store_is_cold {
-            return Ok(core.partition.get(&place.key));
+            return Ok(place.get(&core.partition, &mut Watch::default()));
         }
         if self.may_block {
-            return Ok(latency::wait_for(Event::DiskWait, || core.partition.get(&place.key)));
+            return Ok(latency::wait_for(Event::DiskWait, || place.get(&core.partition, &mut Watch::default())));
         }
         match self.find(core, &place) {
             Some(Found::Record(value)) => Ok(Ok(value.clone())),
@@ -334,10 +345,10 @@ impl Reads {
             return 0;
         }
         let mut rest = self.take_wanted().into_iter();
-        let mut done = 0;
+        let (mut done, mut watch) = (0, Watch::default());
         for wanted in rest.by_ref() {
             let partition = wanted.partition.clone();
-            let brought = wanted.read();
+            let brought = wanted.read_of_some(&mut watch);
             done += brought.reads();
             self.add(brought);
             if done >= most || !partition.reads_are_quick() {

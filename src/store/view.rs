@@ -1,0 +1,121 @@
+//! One version of a partition, as point reads see it.
+
+use super::error::{Result, StoreError};
+use super::space::Bulk;
+use super::way::Way;
+use crate::util::pace::at_times;
+use fjall::{AbstractTree, Keyspace, UserValue};
+use lsm_tree::{InternalValue, Table, TableId};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How often, a millisecond apart, somebody who has replaced a view looks whether the last reader has left it.
+const LEAVE_LOOKS: usize = 100;
+
+/// What is known of whether there is a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Odds {
+    /// Nothing.
+    Even,
+    /// Somebody else's filter says that there is.
+    Likely,
+}
+
+/// Point reads of one version of the partition. fjall's own look up the version first, and wait whenever a compaction or
+/// an ingestion installs another, through its syncs. There is no memtable whose records this could miss (rule 15).
+pub(super) struct Reader {
+    /// The newest first.
+    runs: Vec<Vec<Reached>>,
+}
+
+/// A table, and the way there that is not fjall's.
+struct Reached {
+    table: Table,
+    way: Option<Arc<Way>>,
+}
+
+/// One version. As long as it lives its files stay: [`super::Partition::follow`] replaces it.
+pub(super) struct View {
+    /// Number of the version.
+    pub(super) number: u64,
+    pub(super) bulk: Bulk,
+    pub(super) reader: Arc<Reader>,
+}
+
+impl Reader {
+    /// The value of a key.
+    pub(super) fn get(&self, key: &[u8], odds: Odds) -> Result<Option<UserValue>> {
+        let hash = xxh3_64(key);
+        let mut may_have = self.runs.iter().filter_map(|run| {
+            let reached = run.get(run.partition_point(|reached| *reached.table.metadata.key_range.max() < key))?;
+            (*reached.table.metadata.key_range.min() <= key).then_some(reached)
+        });
+        let mut next = may_have.next();
+        while let Some(reached) = next {
+            next = may_have.next();
+            // The last one has it, if any.
+            let straight = odds == Odds::Likely && next.is_none();
+            if let Some(record) = reached.get(key, hash, straight)? {
+                return Ok((!record.is_tombstone()).then_some(record.value));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Reached {
+    fn get(&self, key: &[u8], hash: u64, straight: bool) -> Result<Option<InternalValue>> {
+        if straight
+            && let Some(way) = &self.way
+            && let Some(found) = way.get(&self.table, key)
+        {
+            return Ok(found);
+        }
+        let record = self.table.get(key, u64::MAX, hash).map_err(fjall::Error::from);
+        record.map_err(StoreError::fjall("read a record"))
+    }
+}
+
+impl View {
+    /// The version of now, which may have tables of the one before.
+    pub(super) fn newest(keyspace: &Keyspace, before: Option<&Reader>) -> View {
+        let version = keyspace.tree.current_version();
+        let known: HashMap<TableId, &Arc<Way>> = before
+            .iter()
+            .flat_map(|reader| reader.runs.iter().flatten())
+            .filter_map(|reached| Some((reached.table.id(), reached.way.as_ref()?)))
+            .collect();
+        let mut bulk = Bulk::default();
+        let reach = |table: &Table| {
+            bulk.add(table.metadata.file_size, table.metadata.item_count, table.metadata.tombstone_count);
+            let way = known.get(&table.id()).map(|way| Arc::clone(way));
+            let way = way.or_else(|| Way::to(keyspace.tree.id(), table).map(Arc::new));
+            Reached { table: table.clone(), way }
+        };
+        let mut reach = reach;
+        let runs = version.iter_levels().flat_map(|level| level.iter());
+        let runs = runs.map(|run| run.iter().map(&mut reach).collect()).collect();
+        View { number: version.id(), bulk, reader: Arc::new(Reader { runs }) }
+    }
+
+    /// Bytes of memory for the ways to the tables.
+    pub(super) fn pinned_bytes(&self) -> usize {
+        let ways = self.reader.runs.iter().flatten().filter_map(|reached| reached.way.as_ref());
+        ways.map(|way| way.pinned_bytes()).sum()
+    }
+
+    /// Goes when the last reader has left: files go with the last who knows them, and that takes the disk's time, which is
+    /// not to be a command's.
+    pub(super) fn leave(self) {
+        let mut reader = self.reader;
+        for _ in 0..LEAVE_LOOKS {
+            match Arc::try_unwrap(reader) {
+                Ok(alone) => return alone.runs.into_iter().flatten().for_each(|table| at_times(|| drop(table))),
+                Err(shared) => reader = shared,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The way to a record in a table that is likely to have it: past fjall's filter, which costs as much as the index and says what
+//! is known already, and with a file of its own, which need not be looked up.
+//!
+//! fjall's own read of a block that is not in memory looks up four things in caches that all threads share: the piece of the
+//! filter, the piece of the index, the block, the open file. Here it is two of them. Blocks, cache and their format are fjall's.
+
+use lsm_tree::table::block::BlockType;
+use lsm_tree::table::{Block, BlockHandle, DataBlock, IndexBlock};
+use lsm_tree::{CompressionType, GlobalTableId, InternalValue, SeqNo, Table};
+use std::fs::File;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Files of tables that are open for this, of all partitions, and how many there may be.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+pub(super) const MOST_OPEN: usize = 512;
+
+/// All versions of a record are below it.
+const NEWEST: SeqNo = SeqNo::MAX;
+
+/// How to get at a table's blocks.
+pub(super) struct Way {
+    id: GlobalTableId,
+    file: OpenFile,
+    /// The index, or where its pieces are.
+    top: IndexBlock,
+    in_pieces: bool,
+}
+
+/// Counted as long as it is open.
+struct OpenFile(File);
+
+impl OpenFile {
+    /// `None`: there are as many as may be, or it cannot be opened.
+    fn open(table: &Table) -> Option<OpenFile> {
+        let one_more = |open: usize| (open < MOST_OPEN).then_some(open + 1);
+        OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        let file = File::open(&*table.path);
+        if file.is_err() {
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+        }
+        file.ok().map(OpenFile)
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Way {
+    /// To a table of this tree; `None` where there is none but fjall's.
+    pub(super) fn to(tree: lsm_tree::TreeId, table: &Table) -> Option<Way> {
+        let file = OpenFile::open(table)?;
+        let compression = table.metadata.index_block_compression;
+        let top = Block::from_file(&file.0, table.regions.tli, compression).ok()?;
+        let in_pieces = table.regions.index.is_some();
+        let is_index = top.header.block_type == BlockType::Index;
+        is_index.then(|| Way { id: (tree, table.id()).into(), file, top: IndexBlock::new(top), in_pieces })
+    }
+
+    /// Bytes of memory that stay.
+    pub(super) fn pinned_bytes(&self) -> usize {
+        self.top.inner.size()
+    }
+
+    /// What the table has under a key, the newest. After an error fjall's own read tells what is wrong.
+    pub(super) fn get(&self, table: &Table, key: &[u8]) -> Option<Option<InternalValue>> {
+        let Some(mut at) = seek(&self.top, key) else { return Some(None) };
+        if self.in_pieces {
+            let piece = self.block(table, at, BlockType::Index, table.metadata.index_block_compression)?;
+            match seek(&IndexBlock::new(piece), key) {
+                Some(block) => at = block,
+                None => return Some(None),
+            }
+        }
+        let block = self.block(table, at, BlockType::Data, table.metadata.data_block_compression)?;
+        Some(DataBlock::new(block).point_read(key, NEWEST))
+    }
+
+    fn block(&self, table: &Table, at: BlockHandle, kind: BlockType, compression: CompressionType) -> Option<Block> {
+        if let Some(block) = table.cache.get_block(self.id, at.offset()) {
+            return Some(block);
+        }
+        let block = Block::from_file(&self.file.0, at, compression).ok()?;
+        if block.header.block_type != kind {
+            return None;
+        }
+        table.cache.insert_block(self.id, at.offset(), block.clone());
+        Some(block)
+    }
+}
+
+/// The first block whose last key is not below this one.
+fn seek(index: &IndexBlock, key: &[u8]) -> Option<BlockHandle> {
+    let mut blocks = index.iter();
+    let found = blocks.seek(key, NEWEST).then(|| blocks.next()).flatten()?;
+    Some(BlockHandle::new(found.offset, found.size))
+}
