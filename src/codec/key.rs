@@ -7,7 +7,7 @@
 
 use super::cursor::Cursor;
 use super::element::Group;
-use super::{CodecError, MAX_INLINE, NsId, check_stored, push_stored, stored_len};
+use super::{Buf, CodecError, MAX_INLINE, NsId, check_stored, push_stored, stored_len};
 use std::ops::Bound;
 
 /// Tags of the record groups: the first byte of every key.
@@ -66,7 +66,7 @@ impl ExpiryKind {
 
 /// Appends the key of a metadata record.
 #[inline]
-pub fn meta_key(ns: NsId, key: &[u8], out: &mut Vec<u8>) {
+pub fn meta_key(ns: NsId, key: &[u8], out: &mut impl Buf) {
     push_ns(tag::META, ns, out);
     push_stored(key, out);
 }
@@ -159,7 +159,7 @@ pub fn decode_flushed(value: &[u8]) -> Result<(u64, u64), CodecError> {
 }
 
 #[inline]
-fn push_ns(tag: u8, ns: NsId, out: &mut Vec<u8>) {
+fn push_ns(tag: u8, ns: NsId, out: &mut impl Buf) {
     let [a, b, c, d] = ns.to_be_bytes();
     out.extend_from_slice(&[tag, a, b, c, d]);
 }

@@ -41,10 +41,10 @@ mod filter;
 mod pin;
 mod priority;
 mod space;
-mod view;
-mod way;
 #[cfg(test)]
 mod tests;
+mod view;
+mod way;
 
 pub use error::{Result, StoreError};
 pub use lock::DirLock;

@@ -196,12 +196,7 @@ impl Partition {
     }
 
     /// A read that counts among those of late.
-    fn timed<R>(
-        &self,
-        watch: &mut Watch,
-        bytes: impl Fn(&R) -> usize,
-        read: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
+    fn timed<R>(&self, watch: &mut Watch, bytes: impl Fn(&R) -> usize, read: impl FnOnce() -> Result<R>) -> Result<R> {
         if self.slow_reads.load(Ordering::Relaxed) >= SUSPICIOUS {
             watch.begin();
         }

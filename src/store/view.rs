@@ -2,10 +2,10 @@
 
 use super::error::{Result, StoreError};
 use super::space::Bulk;
-use super::way::Way;
+use super::way::{Held, Way};
 use crate::util::pace::at_times;
 use fjall::{AbstractTree, Keyspace, UserValue};
-use lsm_tree::{InternalValue, Table, TableId};
+use lsm_tree::{Table, TableId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,8 +57,10 @@ impl Reader {
             next = may_have.next();
             // The last one has it, if any.
             let straight = odds == Odds::Likely && next.is_none();
-            if let Some(record) = reached.get(key, hash, straight)? {
-                return Ok((!record.is_tombstone()).then_some(record.value));
+            match reached.get(key, hash, straight)? {
+                Held::Nothing => {}
+                Held::Tombstone => return Ok(None),
+                Held::Value(value) => return Ok(Some(value)),
             }
         }
         Ok(None)
@@ -66,7 +68,7 @@ impl Reader {
 }
 
 impl Reached {
-    fn get(&self, key: &[u8], hash: u64, straight: bool) -> Result<Option<InternalValue>> {
+    fn get(&self, key: &[u8], hash: u64, straight: bool) -> Result<Held> {
         if straight
             && let Some(way) = &self.way
             && let Some(found) = way.get(&self.table, key)
@@ -74,7 +76,7 @@ impl Reached {
             return Ok(found);
         }
         let record = self.table.get(key, u64::MAX, hash).map_err(fjall::Error::from);
-        record.map_err(StoreError::fjall("read a record"))
+        record.map(Held::from).map_err(StoreError::fjall("read a record"))
     }
 }
 
@@ -88,13 +90,12 @@ impl View {
             .filter_map(|reached| Some((reached.table.id(), reached.way.as_ref()?)))
             .collect();
         let mut bulk = Bulk::default();
-        let reach = |table: &Table| {
+        let mut reach = |table: &Table| {
             bulk.add(table.metadata.file_size, table.metadata.item_count, table.metadata.tombstone_count);
             let way = known.get(&table.id()).map(|way| Arc::clone(way));
             let way = way.or_else(|| Way::to(keyspace.tree.id(), table).map(Arc::new));
             Reached { table: table.clone(), way }
         };
-        let mut reach = reach;
         let runs = version.iter_levels().flat_map(|level| level.iter());
         let runs = runs.map(|run| run.iter().map(&mut reach).collect()).collect();
         View { number: version.id(), bulk, reader: Arc::new(Reader { runs }) }

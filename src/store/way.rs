@@ -6,7 +6,7 @@
 
 use lsm_tree::table::block::BlockType;
 use lsm_tree::table::{Block, BlockHandle, DataBlock, IndexBlock};
-use lsm_tree::{CompressionType, GlobalTableId, InternalValue, SeqNo, Table};
+use lsm_tree::{CompressionType, GlobalTableId, InternalValue, SeqNo, Table, TreeId, UserValue};
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,6 +16,23 @@ pub(super) const MOST_OPEN: usize = 512;
 
 /// All versions of a record are below it.
 const NEWEST: SeqNo = SeqNo::MAX;
+
+/// What a table has under a key.
+pub(super) enum Held {
+    Nothing,
+    Tombstone,
+    Value(UserValue),
+}
+
+impl From<Option<InternalValue>> for Held {
+    fn from(record: Option<InternalValue>) -> Held {
+        match record {
+            None => Held::Nothing,
+            Some(record) if record.is_tombstone() => Held::Tombstone,
+            Some(record) => Held::Value(record.value),
+        }
+    }
+}
 
 /// How to get at a table's blocks.
 pub(super) struct Way {
@@ -50,7 +67,7 @@ impl Drop for OpenFile {
 
 impl Way {
     /// To a table of this tree; `None` where there is none but fjall's.
-    pub(super) fn to(tree: lsm_tree::TreeId, table: &Table) -> Option<Way> {
+    pub(super) fn to(tree: TreeId, table: &Table) -> Option<Way> {
         let file = OpenFile::open(table)?;
         let compression = table.metadata.index_block_compression;
         let top = Block::from_file(&file.0, table.regions.tli, compression).ok()?;
@@ -64,18 +81,18 @@ impl Way {
         self.top.inner.size()
     }
 
-    /// What the table has under a key, the newest. After an error fjall's own read tells what is wrong.
-    pub(super) fn get(&self, table: &Table, key: &[u8]) -> Option<Option<InternalValue>> {
-        let Some(mut at) = seek(&self.top, key) else { return Some(None) };
+    /// What the table has under a key, the newest; `None` after an error, which fjall's own read tells.
+    pub(super) fn get(&self, table: &Table, key: &[u8]) -> Option<Held> {
+        let Some(mut at) = seek(&self.top, key) else { return Some(Held::Nothing) };
         if self.in_pieces {
             let piece = self.block(table, at, BlockType::Index, table.metadata.index_block_compression)?;
             match seek(&IndexBlock::new(piece), key) {
                 Some(block) => at = block,
-                None => return Some(None),
+                None => return Some(Held::Nothing),
             }
         }
         let block = self.block(table, at, BlockType::Data, table.metadata.data_block_compression)?;
-        Some(DataBlock::new(block).point_read(key, NEWEST))
+        Some(DataBlock::new(block).point_read(key, NEWEST).into())
     }
 
     fn block(&self, table: &Table, at: BlockHandle, kind: BlockType, compression: CompressionType) -> Option<Block> {

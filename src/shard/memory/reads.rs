@@ -26,6 +26,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::core::Core;
 use super::next::Next;
 use crate::codec::{self, NsId};
@@ -39,21 +41,23 @@ pub const MOST_READS: usize = 128;
 const MOST_BROUGHT: usize = 1 << 20;
 /// What is brought by one read has so many bytes at most: more is read where it is bounded, by who may wait for the disk.
 const MOST_BYTES: usize = 64 << 10;
+/// Keys of so many bytes need no memory of their own here.
+const USUAL_KEY: usize = 48;
 /// Room that is kept.
 const KEPT: usize = 256;
 
 /// Where a record is to be found, or the records of a range.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    key: Vec<u8>,
+    key: SmallVec<[u8; USUAL_KEY]>,
     /// The end of a range, and how many of it there may be.
     to: Option<(Vec<u8>, usize)>,
 }
 
 impl Place {
     /// Of a record.
-    pub const fn record(key: Vec<u8>) -> Place {
-        Place { key, to: None }
+    pub fn record(key: impl Into<SmallVec<[u8; USUAL_KEY]>>) -> Place {
+        Place { key: key.into(), to: None }
     }
 
     /// The record's key, or the first one's.
@@ -68,8 +72,8 @@ impl Place {
     }
 
     /// Of the records from one key on, below another, `most` of them.
-    pub const fn range(key: Vec<u8>, to: Vec<u8>, most: usize) -> Place {
-        Place { key, to: Some((to, most)) }
+    pub fn range(key: Vec<u8>, to: Vec<u8>, most: usize) -> Place {
+        Place { key: key.into(), to: Some((to, most)) }
     }
 }
 
@@ -89,7 +93,7 @@ impl Era {
 
 /// Where a key's metadata record is.
 pub fn place_of_key(ns: NsId, key: &[u8]) -> Place {
-    let mut disk_key = Vec::with_capacity(key.len() + 16);
+    let mut disk_key = SmallVec::<[u8; USUAL_KEY]>::new();
     codec::key::meta_key(ns, key, &mut disk_key);
     Place::record(disk_key)
 }
