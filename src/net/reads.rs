@@ -25,6 +25,9 @@ const TURN: usize = READS_OF_TASK;
 /// So many of one connection are worth calling another thread.
 const WORTH: usize = 2 * TURN;
 
+/// Errands that wait for this thread, from which on it is worth calling another one for more.
+const BEHIND: usize = 8;
+
 /// What a connection waits for.
 struct Errand {
     brought: Reads,
@@ -47,10 +50,19 @@ impl OwnReads {
         if reads.wanted() >= WORTH || !reads.is_quick() {
             return self.have_brought(readers, reads, then);
         }
+        if self.errands.borrow().len() >= BEHIND {
+            return self.share(readers, reads, then);
+        }
         let rest = reads.take_wanted();
         readers.count(rest.len() as isize);
         self.errands.borrow_mut().push_back(Errand { brought: reads, rest: rest.into_iter(), then });
         self.wake.notify_one();
+    }
+
+    /// By the readers, who are called: this thread has enough to do.
+    fn share(&self, readers: &Readers, reads: Reads, then: Then) {
+        let inbox = self.inbox.clone();
+        readers.bring(reads, Box::new(move |reads| inbox.put(Box::new(move || then(reads)))));
     }
 
     /// By the readers.
