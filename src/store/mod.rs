@@ -63,9 +63,11 @@ use crate::util::path::folder_of;
 use filter::DeadFilterFactory;
 use fjall::{Database, Keyspace, PersistMode};
 use parking_lot::RwLock;
+use partition::Slot;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use way::OpenFiles;
 
 /// Most shards that a data directory can have.
 pub const MAX_SHARDS: u16 = 1024;
@@ -198,8 +200,9 @@ impl Store {
     /// Refuses a store of which something is missing that must not be made.
     pub fn open_in(dir: DataDir, options: StoreOptions, create: Create) -> Result<Store> {
         let DataDir { path: dir, superblock, lock } = dir;
-        let partitions =
-            (0..superblock.shards).map(|_| Arc::new(Partition::new(Arc::default(), superblock.id()))).collect();
+        let files = Arc::new(OpenFiles::new(options.open_files));
+        let partition = |_| Arc::new(Partition::new(Arc::new(Slot::new(files.clone())), superblock.id()));
+        let partitions = (0..superblock.shards).map(partition).collect();
         let folder = dir.join(STORE_FOLDER);
         if is_empty(&folder)? {
             if create == Create::Nothing {

@@ -37,7 +37,7 @@ pub struct StoreOptions {
     pub compression: Compression,
     /// `nice` value of fjall's threads; `None` leaves them at the caller's.
     pub nice: Option<i32>,
-    /// Table files that fjall keeps open at most.
+    /// Table files that fjall keeps open at most, and as many that the partitions do: see `way`.
     pub open_files: usize,
 }
 
@@ -50,7 +50,7 @@ impl Default for StoreOptions {
             compression: Compression::default(),
             // Compaction beside the network threads at equal priority costs them throughput and latency.
             nice: Some(10),
-            open_files: 512,
+            open_files: 384,
         }
     }
 }

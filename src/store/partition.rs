@@ -14,6 +14,7 @@
 use super::error::{Result, StoreError};
 use super::space::{Bulk, forget_replaced};
 use super::view::{Odds, View};
+use super::way::OpenFiles;
 use crate::util::scale::Scaled;
 use crate::util::sys::{Waits, waits};
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
@@ -43,13 +44,18 @@ const MAX_KEY: usize = u16::MAX as usize;
 ///
 /// The filter belongs to the partition that it reads: a handle of its own would keep the database, and its lock file,
 /// alive for ever. Both look here, and closing empties the slot.
-#[derive(Default)]
 pub(super) struct Slot {
     handle: RwLock<Option<Keyspace>>,
     view: RwLock<Option<View>>,
+    /// Those of all partitions.
+    pub(super) files: Arc<OpenFiles>,
 }
 
 impl Slot {
+    pub(super) fn new(files: Arc<OpenFiles>) -> Slot {
+        Slot { handle: RwLock::default(), view: RwLock::default(), files }
+    }
+
     /// Runs `read` on the handle. Recursive, because what is ingested may itself be read from the partition.
     pub(super) fn with<R>(&self, read: impl FnOnce(&Keyspace) -> Result<R>) -> Result<R> {
         match &*self.handle.read_recursive() {
@@ -167,7 +173,7 @@ impl Partition {
     fn read(&self, key: &[u8], odds: Odds) -> Result<Option<UserValue>> {
         self.slot.with(|keyspace| {
             let known = self.slot.view.read().as_ref().map(|view| view.reader.clone());
-            known.unwrap_or_else(|| View::newest(keyspace, None).reader).get(key, odds)
+            known.unwrap_or_else(|| View::newest(keyspace, None, &self.slot.files).reader).get(key, odds)
         })
     }
 
@@ -320,7 +326,7 @@ impl Partition {
 
     fn renew(&self, keyspace: &Keyspace) {
         let before = self.slot.view.read().as_ref().map(|view| view.reader.clone());
-        let new = View::newest(keyspace, before.as_deref());
+        let new = View::newest(keyspace, before.as_deref(), &self.slot.files);
         drop(before);
         if self.slot.view.read().as_ref().is_some_and(|view| view.number >= new.number) {
             return;

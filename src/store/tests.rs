@@ -200,6 +200,75 @@ fn a_range_does_not_see_what_comes_after_it() {
     assert_eq!(texts(partition.range(b"a", b"z").unwrap()), ["a=2", "c=2"]);
 }
 
+/// What is likely to be there is read past fjall's filter, and is what fjall would have read: of one run or of several, with
+/// an index in one piece or in many, before and after a compaction, with a file of the table's own or without.
+#[test]
+fn what_is_likely_is_read_as_what_is_not() {
+    let value = |n: u32, of: &str| (key_of(n), Some(format!("{of}{n}").into_bytes()));
+    for open_files in [100, 1, 0] {
+        let dir = tempdir().unwrap();
+        let store = Store::open(dir.path(), StoreOptions { open_files, ..options() }).unwrap();
+        let partition = store.partition(0);
+        let check = |of: &str| {
+            for n in 0..4002 {
+                let read = |odds| partition.get_of_some(&key_of(n), odds, &mut Watch::default()).unwrap();
+                assert_eq!(read(Odds::Likely), read(Odds::Even), "{n} {of}");
+                let is_there = n % 2 == 1 && n < 4000 && (of == "one run" || n % 3 > 0 || n >= 1000);
+                assert_eq!(read(Odds::Likely).is_some(), is_there, "{n} {of}");
+            }
+        };
+        // Enough for an index in pieces.
+        partition.ingest((1..4000).step_by(2).map(|n| value(n, "first"))).unwrap();
+        check("one run");
+        let changed = (1..1000).step_by(2).map(|n| if n % 3 == 0 { (key_of(n), None) } else { value(n, "second") });
+        partition.ingest(changed).unwrap();
+        partition.ingest((2001..2500).step_by(2).map(|n| value(n, "third"))).unwrap();
+        check("three runs");
+        partition.major_compact().unwrap();
+        partition.follow();
+        check("compacted");
+        let now = partition.slot().files.now();
+        assert!(now <= open_files && (now > 1) == (open_files > 1), "{now} files are open");
+    }
+}
+
+fn key_of(n: u32) -> Vec<u8> {
+    format!("Mkey:{n:08}").into_bytes()
+}
+
+/// What is likely to be there does not ask fjall's filter: that is neither read nor kept in the cache for it.
+#[test]
+fn what_is_likely_takes_no_room_for_a_filter() {
+    let cached = |odds| {
+        let dir = tempdir().unwrap();
+        open(&dir).partition(0).ingest((0..3000).map(|n| (key_of(n), Some(vec![b'v'; 20])))).unwrap();
+        let store = open(&dir);
+        let before = store.cache_used_bytes();
+        assert!(store.partition(0).get_of_some(&key_of(70), odds, &mut Watch::default()).unwrap().is_some());
+        store.cache_used_bytes() - before
+    };
+    // A piece of the index and a block of records come in either way.
+    assert!(cached(Odds::Likely) + 1000 < cached(Odds::Even));
+}
+
+/// A replaced table's file is closed, so that its space comes back.
+#[test]
+fn files_of_replaced_tables_are_closed() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    let tables = || partition.levels().iter().map(|[_, tables, _]| *tables as usize).sum::<usize>();
+    for round in 0..10 {
+        partition.ingest((0..20).map(|n| put(&format!("k{n:02}{round}"), "value"))).unwrap();
+    }
+    partition.major_compact().unwrap();
+    partition.follow();
+    assert_eq!(partition.slot().files.now(), tables());
+    let files = partition.slot().files.clone();
+    drop(store);
+    assert_eq!(files.now(), 0);
+}
+
 /// A directory can hold far more records than there is memory for a part of each.
 #[test]
 fn what_stays_in_memory_of_many_records_is_no_part_of_each() {

@@ -2,7 +2,7 @@
 
 use super::error::{Result, StoreError};
 use super::space::Bulk;
-use super::way::{Held, Way};
+use super::way::{Held, OpenFiles, Way};
 use crate::util::pace::at_times;
 use fjall::{AbstractTree, Keyspace, UserValue};
 use lsm_tree::{Table, TableId};
@@ -82,7 +82,7 @@ impl Reached {
 
 impl View {
     /// The version of now, which may have tables of the one before.
-    pub(super) fn newest(keyspace: &Keyspace, before: Option<&Reader>) -> View {
+    pub(super) fn newest(keyspace: &Keyspace, before: Option<&Reader>, files: &Arc<OpenFiles>) -> View {
         let version = keyspace.tree.current_version();
         let known: HashMap<TableId, &Arc<Way>> = before
             .iter()
@@ -93,7 +93,7 @@ impl View {
         let mut reach = |table: &Table| {
             bulk.add(table.metadata.file_size, table.metadata.item_count, table.metadata.tombstone_count);
             let way = known.get(&table.id()).map(|way| Arc::clone(way));
-            let way = way.or_else(|| Way::to(keyspace.tree.id(), table).map(Arc::new));
+            let way = way.or_else(|| Way::to(keyspace.tree.id(), table, files).map(Arc::new));
             Reached { table: table.clone(), way }
         };
         let runs = version.iter_levels().flat_map(|level| level.iter());

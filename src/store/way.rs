@@ -8,11 +8,8 @@ use lsm_tree::table::block::BlockType;
 use lsm_tree::table::{Block, BlockHandle, DataBlock, IndexBlock};
 use lsm_tree::{CompressionType, GlobalTableId, InternalValue, SeqNo, Table, TreeId, UserValue};
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Files of tables that are open for this, of all partitions, and how many there may be.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
-pub(super) const MOST_OPEN: usize = 512;
 
 /// All versions of a record are below it.
 const NEWEST: SeqNo = SeqNo::MAX;
@@ -37,43 +34,62 @@ impl From<Option<InternalValue>> for Held {
 /// How to get at a table's blocks.
 pub(super) struct Way {
     id: GlobalTableId,
-    file: OpenFile,
+    open: OpenFile,
     /// The index, or where its pieces are.
     top: IndexBlock,
     in_pieces: bool,
 }
 
-/// Counted as long as it is open.
-struct OpenFile(File);
+/// Files of tables that are open for this, of all partitions of a store.
+pub(super) struct OpenFiles {
+    now: AtomicUsize,
+    most: usize,
+}
 
-impl OpenFile {
+/// Counted as long as it is open.
+struct OpenFile {
+    file: File,
+    all: Arc<OpenFiles>,
+}
+
+impl OpenFiles {
+    pub(super) fn new(most: usize) -> OpenFiles {
+        OpenFiles { now: AtomicUsize::new(0), most }
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn now(&self) -> usize {
+        self.now.load(Ordering::Relaxed)
+    }
+
     /// `None`: there are as many as may be, or it cannot be opened.
-    fn open(table: &Table) -> Option<OpenFile> {
-        let one_more = |open: usize| (open < MOST_OPEN).then_some(open + 1);
-        OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        let file = File::open(&*table.path);
-        if file.is_err() {
-            OPEN.fetch_sub(1, Ordering::Relaxed);
+    fn open(self: &Arc<Self>, table: &Table) -> Option<OpenFile> {
+        if self.now.fetch_add(1, Ordering::Relaxed) < self.most
+            && let Ok(file) = File::open(&*table.path)
+        {
+            return Some(OpenFile { file, all: self.clone() });
         }
-        file.ok().map(OpenFile)
+        self.now.fetch_sub(1, Ordering::Relaxed);
+        None
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        OPEN.fetch_sub(1, Ordering::Relaxed);
+        self.all.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Way {
     /// To a table of this tree; `None` where there is none but fjall's.
-    pub(super) fn to(tree: TreeId, table: &Table) -> Option<Way> {
-        let file = OpenFile::open(table)?;
+    pub(super) fn to(tree: TreeId, table: &Table, files: &Arc<OpenFiles>) -> Option<Way> {
+        let open = files.open(table)?;
         let compression = table.metadata.index_block_compression;
-        let top = Block::from_file(&file.0, table.regions.tli, compression).ok()?;
+        let top = Block::from_file(&open.file, table.regions.tli, compression).ok()?;
         let in_pieces = table.regions.index.is_some();
         let is_index = top.header.block_type == BlockType::Index;
-        is_index.then(|| Way { id: (tree, table.id()).into(), file, top: IndexBlock::new(top), in_pieces })
+        is_index.then(|| Way { id: (tree, table.id()).into(), open, top: IndexBlock::new(top), in_pieces })
     }
 
     /// Bytes of memory that stay.
@@ -99,7 +115,7 @@ impl Way {
         if let Some(block) = table.cache.get_block(self.id, at.offset()) {
             return Some(block);
         }
-        let block = Block::from_file(&self.file.0, at, compression).ok()?;
+        let block = Block::from_file(&self.open.file, at, compression).ok()?;
         if block.header.block_type != kind {
             return None;
         }
