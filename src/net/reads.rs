@@ -87,9 +87,10 @@ impl OwnReads {
         self.errands.borrow_mut().pop_front()
     }
 
-    /// Reads of an errand, so many at most; how many it took.
+    /// Reads of an errand, so many at most; how many of these are no longer to be done in this turn.
     fn go_on(&self, readers: &Readers, mut errand: Errand, most: usize, watch: &mut Watch) -> usize {
-        let mut quick = true;
+        let mut quick = errand.rest.as_slice().iter().all(|wanted| wanted.partition().reads_are_quick());
+        let most = if quick { most } else { 0 };
         let mut done = 0;
         for wanted in errand.rest.by_ref().take(most) {
             let partition = wanted.partition().clone();
@@ -110,7 +111,7 @@ impl OwnReads {
             errand.brought.want_again(errand.rest);
             self.have_brought(readers, errand.brought, errand.then);
         }
-        done.max(1)
+        if quick { done } else { TURN }
     }
 }
 
@@ -135,8 +136,27 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::shard::engine::Engine;
     use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::memory::table::table_hash;
+
+    /// A shard whose keys, of one byte, are on disk alone, but for one or the other that moka has taken, and what wants some.
+    fn cold(engine: &Engine, keys: u8) -> impl Fn(&[[u8; 1]]) -> Reads {
+        let ns = engine.first_names().id(b"0").unwrap();
+        let put = |key: [u8; 1]| _ = engine.transact(&[0], 1, |txn| txn.put_string(ns, &key, b"v", 0)).unwrap();
+        (0..keys).for_each(|n| put([n]));
+        engine.flush().unwrap();
+        let mut core = engine.shards.at(0).core();
+        let limit = std::mem::replace(&mut core.table_limit, 0);
+        (0..300).for_each(|_| core.make_room());
+        (core.table_limit, core.store_is_cold) = (limit, true);
+        drop(core);
+        move |keys: &[[u8; 1]]| {
+            let (core, mut reads) = (engine.shards.at(0).core(), Reads::default());
+            keys.iter().for_each(|key| core.want(table_hash(engine.router.hash(key), ns), ns, key, None, &mut reads));
+            reads
+        }
+    }
 
     /// However much is wanted, a turn is a few reads. What is much is left to the readers, whom the thread helps when it has
     /// read what is little.
@@ -144,20 +164,8 @@ mod tests {
     fn a_turn_is_a_few_reads_and_who_wants_little_does_not_wait_for_much() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
-        let ns = engine.first_names().id(b"0").unwrap();
         let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
-        let put = |key: &[u8; 1]| _ = engine.transact(&[0], 1, |txn| txn.put_string(ns, key, b"v", 0)).unwrap();
-        keys.iter().for_each(put);
-        engine.flush().unwrap();
-        let mut core = engine.shards.at(0).core();
-        let limit = std::mem::replace(&mut core.table_limit, 0);
-        (0..300).for_each(|_| core.make_room());
-        (core.table_limit, core.store_is_cold) = (limit, true);
-        let want = |keys: &[[u8; 1]]| {
-            let mut reads = Reads::default();
-            keys.iter().for_each(|key| core.want(table_hash(engine.router.hash(key), ns), ns, key, None, &mut reads));
-            reads
-        };
+        let want = cold(&engine, 100);
         let (own, done) = (OwnReads::default(), Arc::new(Mutex::new(Vec::new())));
         let bring = |name: char, keys: &[[u8; 1]]| {
             let (done, reads) = (done.clone(), want(keys));
@@ -183,5 +191,51 @@ mod tests {
         assert_eq!(engine.readers.pending(), 0);
         assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");
         assert_eq!(*done.lock().unwrap(), ['f', 'm'], "sixty are not read before six");
+    }
+
+    /// Who has fallen behind leaves to the readers what comes besides.
+    #[test]
+    fn a_thread_that_is_behind_keeps_little_to_itself() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let want = cold(&engine, 100);
+        let (own, done) = (OwnReads::default(), Arc::new(Mutex::new(0)));
+        let mut asked = 0;
+        for reads in (0..100u8).map(|n| want(&[[n]])).filter(|reads| !reads.is_content()) {
+            let done = done.clone();
+            own.bring(&engine.readers, reads, Box::new(move |_| *done.lock().unwrap() += 1));
+            asked += 1;
+        }
+        assert_eq!(own.errands.borrow().len(), BEHIND);
+        assert_eq!(engine.readers.pending(), asked);
+        while own.turn(&engine.readers) {
+            own.inbox.empty();
+        }
+        own.inbox.empty();
+        assert_eq!((*done.lock().unwrap(), engine.readers.pending()), (asked, 0));
+    }
+
+    /// Where reads have waited for the disk since, what the thread was to read is the readers': it reads nothing more itself.
+    #[test]
+    fn what_has_become_slow_is_left_to_the_readers() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let want = cold(&engine, 100);
+        let (own, done) = (OwnReads::default(), Arc::new(Mutex::new(0)));
+        engine.store.partition(0).note_quick();
+        for reads in (0..100u8).map(|n| want(&[[n]])).filter(|reads| !reads.is_content()).take(4) {
+            let done = done.clone();
+            own.bring(&engine.readers, reads, Box::new(move |_| *done.lock().unwrap() += 1));
+        }
+        assert_eq!(own.errands.borrow().len(), 4);
+        engine.store.partition(0).note_slow();
+        own.turn(&engine.readers);
+        assert_eq!((*done.lock().unwrap(), own.errands.borrow().len()), (0, 3), "one is handed over, none read");
+        // Nobody else reads here.
+        engine.store.partition(0).note_quick();
+        while *done.lock().unwrap() < 4 {
+            own.turn(&engine.readers);
+            own.inbox.empty();
+        }
     }
 }
