@@ -246,7 +246,10 @@ impl Engine {
             // What is dead stays known to be.
             Err(error) => tracing::error!(shard = id, %error, "cannot give back the space of what is dead"),
         }
-        self.shards.at(id).core().reclaiming = false;
+        let mut core = self.shards.at(id).core();
+        core.reclaiming = false;
+        core.garbage.look_again();
+        core.dead_names.look_again();
     }
 
     /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.

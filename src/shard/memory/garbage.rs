@@ -29,8 +29,9 @@
 //!
 //! **Tables that are dropped** may uncover older copies in others. As the record stands, those are as dead as what covered them:
 //! no reader is led there, and the batches that follow read what shows by then, edges of tables among it. A drop that did
-//! nothing, or that a crash has undone, leaves them more to read; nothing relies on it. A table that a later death takes away,
-//! with tombstones of this one, lies in what is dead by that, whose own record stands.
+//! nothing, or that a crash has undone, leaves them more to read; nothing relies on it. A table that another death takes away,
+//! with tombstones of this one, lies in what is dead by both: a version within a dead namespace. Whichever of them is under way
+//! looks through all it stands for once more ([`Queue::look_again`]), before its record can go, and the other's with it.
 //!
 //! **Times of a namespace** whose metadata went with its table are found in the expiry index itself, which is looked through
 //! for them then; those that a crash in between leaves go when their time comes, by the sweep.
@@ -172,6 +173,14 @@ impl Queue {
             self.pass = Some(Cursor::at(codec::key::tag_range(self.tag).lower));
         }
         self.pass.clone()
+    }
+
+    /// Tables were dropped, and with them may have gone tombstones of the record under way: what it stands for is looked
+    /// through once more.
+    pub fn look_again(&mut self) {
+        if let Some(cursor) = &mut self.pass {
+            cursor.within.clear();
+        }
     }
 
     /// A batch is worked off.
@@ -328,4 +337,66 @@ fn ranges(record: &[u8]) -> Result<Vec<KeyRange>, StoreError> {
         DiskKey::DeadNs { ns } => GROUPS.map(|tag| codec::key::ns_range(tag, ns)).into(),
         _ => Vec::new(),
     })
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::store::{Store, StoreOptions};
+
+    /// Works off the next batch of a queue, and drops what it says; whether it did.
+    fn work_off(queues: &mut [Queue; 2], at: usize, partition: &Partition) -> bool {
+        let Some(cursor) = queues[at].cursor() else { return false };
+        let mut batch = Batch::read(partition, &cursor).unwrap();
+        partition.ingest(batch.tombstones()).unwrap();
+        let drop = std::mem::take(&mut batch.drop);
+        queues[at].worked_off(batch);
+        if drop.is_empty() {
+            return false;
+        }
+        assert_ne!(partition.drop_tables(&drop).unwrap(), 0);
+        queues.iter_mut().for_each(Queue::look_again);
+        true
+    }
+
+    /// A version dies within a database that is being worked off: its whole tables that are dropped are such as hold that
+    /// one's tombstones, and what these covered lies in a table that stays.
+    #[test]
+    fn what_a_drop_uncovers_is_found_by_whoever_has_been_there() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let options = StoreOptions { shards: Some(1), nice: None, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), options).unwrap();
+        let partition = store.partition(0);
+        let (mut of_other, mut dead) = (Vec::new(), Vec::new());
+        codec::key::element_key(2, b"key", 5, b"\x01other", &mut of_other);
+        codec::key::dead_ns_key(3, &mut dead);
+        let element = |n: u32| {
+            let mut key = Vec::new();
+            codec::key::element_key(3, b"key", 18, format!("\x01e{n:04}").as_bytes(), &mut key);
+            key
+        };
+        let elements = (0..200).map(|n| (element(n), Some(Vec::new())));
+        partition
+            .ingest([(dead, Some(Vec::new())), (of_other.clone(), Some(Vec::new()))].into_iter().chain(elements))
+            .unwrap();
+        let arrived = |tag| {
+            let mut queue = Queue::new(tag);
+            queue.load(partition).unwrap();
+            queue
+        };
+        let mut queues = [arrived(codec::key::tag::DEAD_NS), arrived(codec::key::tag::GARBAGE)];
+        assert!(!work_off(&mut queues, 0, partition), "a batch of tombstones");
+        assert!(queues[0].cursor().unwrap().within > element(0), "there are more");
+        partition.ingest([(record_key(3, b"key", 18), Some(Vec::new()))]).unwrap();
+        queues[1] = arrived(codec::key::tag::GARBAGE);
+        assert!(work_off(&mut queues, 1, partition), "they go with their table");
+        for at in [0, 1] {
+            while !queues[at].is_empty() {
+                work_off(&mut queues, at, partition);
+            }
+        }
+        let left: Vec<_> = partition.range(&[0], &[0xff]).unwrap().map(|item| item.unwrap().0.to_vec()).collect();
+        assert_eq!(left, [of_other]);
+    }
 }

@@ -38,7 +38,7 @@ const CRASH_STEPS: [&str; 12] = [
 ];
 
 /// Seeds that once failed.
-const REGRESSIONS: [u64; 10] = [43, 121, 134, 248, 305, 333, 504, 508, 621, 1302];
+const REGRESSIONS: [u64; 11] = [43, 97, 121, 134, 248, 305, 333, 504, 508, 621, 1302];
 
 #[test]
 fn model() {
