@@ -184,7 +184,7 @@ async fn live(server: &Arc<Server>, settings: &Settings, threads: usize) -> Resu
     }
     match ended? {
         End::NothingToSave => Ok(()),
-        End::Asked(how) => shut_down(server, settings, how, &mut signals).await,
+        End::Asked(how) => shut_down(server, how, &mut signals).await,
     }
 }
 
@@ -325,15 +325,12 @@ async fn sample(server: Arc<Server>) {
 }
 
 /// Ends in good order: what was acknowledged is on disk when this returns.
-async fn shut_down(
-    server: &Arc<Server>,
-    settings: &Settings,
-    how: Shutdown,
-    signals: &mut Signals,
-) -> Result<(), Failure> {
+async fn shut_down(server: &Arc<Server>, how: Shutdown, signals: &mut Signals) -> Result<(), Failure> {
     // First of all: no command begins any more, and those that run long end.
     server.engine.set_gate(gate::STOPPING, true);
-    tell_manager(settings, b"STOPPING=1\n");
+    // As they are by now.
+    let settings = server.config.settings();
+    tell_manager(&settings, b"STOPPING=1\n");
     let (done, closed) = oneshot::channel();
     let engine = server.engine.clone();
     let most = settings.shutdown_timeout;

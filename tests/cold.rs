@@ -158,6 +158,10 @@ fn a_pipeline_over_small_collections_on_disk_waits_for_all_of_them_at_once() {
         let waited = waits(&mut control) - waited;
         assert!(waited < COUNT / 4, "{line}: {waited} waits for {COUNT} replies");
     }
+    let began = std::time::Instant::now();
+    while control.info("all", "tarn_clients_elsewhere") > 0 {
+        assert!(began.elapsed() < Duration::from_secs(30), "who has its replies waits no more");
+    }
 }
 
 /// Together they are more than is kept of what is read at a time: none of them is read again and again for the others' sake.

@@ -87,6 +87,22 @@ fn addresses_come_and_go() {
     });
 }
 
+/// A thread that looks for work all the time does not sleep between two commands.
+#[test]
+fn busy_poll_begins_and_ends_while_it_serves() {
+    let server = Server::tarn(&["--io-threads", "1"]);
+    let mut client = server.client();
+    let sleeps = |client: &mut Client| {
+        let before = client.info("stats", "eventloop_cycles");
+        (0..10).for_each(|_| assert_eq!(client.call("PING").text(), "PONG"));
+        client.info("stats", "eventloop_cycles") - before
+    };
+    for (span, is_busy) in [("20s", true), ("0", false)] {
+        assert_eq!(client.call(&format!("CONFIG SET busy-poll {span}")).text(), "OK");
+        until(span, || (sleeps(&mut client) == 0) == is_busy);
+    }
+}
+
 /// Ten clients that connect all the time, while the port goes to and fro: whoever has got in is served.
 #[test]
 fn who_connects_meanwhile_is_served_or_refused() {

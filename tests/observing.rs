@@ -131,6 +131,106 @@ fn resetstat_begins_anew() {
     assert!(facts.iter().filter(|(name, _)| name.starts_with("tarn_wait_")).all(|(_, sum)| sum == "count=0,usec=0"));
 }
 
+/// Counters of INFO stats that a load has moved begin anew, each of them: what they count from here on is as little as it is.
+#[test]
+fn every_counter_begins_anew() {
+    const LOAD: i64 = 300;
+    let server = Server::tarn(&["--io-threads", "1"]);
+    let mut client = server.client();
+    // Who waited for the server's start may have been refused.
+    client.call("CONFIG RESETSTAT");
+    let pipeline: String = (0..LOAD).map(|n| format!("SET k{n} v\r\nGET k{n}\r\nGET none\r\nINCR k{n}\r\n")).collect();
+    client.send_raw(pipeline.as_bytes()).unwrap();
+    (0..4 * LOAD).for_each(|_| drop(client.read().unwrap()));
+    // A buffer that has grown goes back once it is empty.
+    client.call("SETRANGE large 100000 x");
+    client.call("GET large");
+    (0..20).for_each(|_| drop(server.client().call("PING")));
+    let counters = [
+        "total_connections_received",
+        "total_commands_processed",
+        "total_net_input_bytes",
+        "total_net_output_bytes",
+        "keyspace_hits",
+        "keyspace_misses",
+        "total_error_replies",
+        "total_reads_processed",
+        "total_writes_processed",
+        "io_threaded_reads_processed",
+        "io_threaded_writes_processed",
+        "io_threaded_total_prefetch_batches",
+        "io_threaded_total_prefetch_entries",
+        "reply_buffer_shrinks",
+        "reply_buffer_expands",
+        "eventloop_cycles",
+    ];
+    let seen = |client: &mut Client| {
+        let facts = facts(client);
+        counters.map(|name| facts[name].parse::<i64>().unwrap())
+    };
+    let before = seen(&mut client);
+    client.call("CONFIG RESETSTAT");
+    let after = seen(&mut client);
+    for ((name, before), after) in counters.iter().zip(before).zip(after) {
+        // Some of what is told of it, and of its reply, comes after it.
+        assert!(before > 0 && after <= before / 2, "{name}: {before}, then {after}");
+    }
+    let of = |name: &str| counters.iter().position(|one| *one == name).unwrap();
+    let exact = ["keyspace_hits", "keyspace_misses", "total_error_replies", "total_connections_received"];
+    assert_eq!(exact.map(|name| before[of(name)]), [LOAD + 1, LOAD, LOAD, 20]);
+    assert_eq!(exact.map(|name| after[of(name)]), [0; 4]);
+}
+
+/// A field of a connection's line in CLIENT LIST.
+fn listed(client: &mut Client, id: i64, name: &str) -> u64 {
+    let line = client.call(&format!("CLIENT LIST ID {id}")).text();
+    let field = line.split_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+    field.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{name}: {line}"))
+}
+
+#[test]
+fn what_a_connection_sends_and_gets_is_counted() {
+    let server = Server::tarn(&[]);
+    let (mut client, mut other) = (server.client(), server.client());
+    let id = other.call("CLIENT ID").int().unwrap();
+    let seen = |client: &mut Client| ["tot-net-in", "tot-net-out", "tot-cmds"].map(|name| listed(client, id, name));
+    let before = seen(&mut client);
+    for (request, reply, commands) in [
+        ("PING\r\n", "+PONG\r\n", 1),
+        // What runs elsewhere, what waits, what is refused.
+        ("WAITAOF 0 0 0\r\n", "*2\r\n:0\r\n:0\r\n", 1),
+        ("WAIT 1 1\r\n", ":0\r\n", 1),
+        ("MULTI\r\nPING\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n*1\r\n+PONG\r\n", 3),
+    ] {
+        let before = seen(&mut client);
+        other.send_raw(request.as_bytes()).unwrap();
+        (0..commands).for_each(|_| drop(other.read().unwrap()));
+        let expected = [before[0] + request.len() as u64, before[1] + reply.len() as u64, before[2] + commands];
+        assert_eq!(seen(&mut client), expected, "{request}");
+    }
+    assert!(before.iter().all(|number| *number > 0));
+}
+
+/// Connections of each network thread, which have them by turns.
+#[test]
+fn threads_share_the_connections_and_let_go_of_them() {
+    let server = Server::tarn(&["--io-threads", "2"]);
+    let mut client = server.client();
+    let seen = |client: &mut Client| {
+        let of =
+            |line: &str| line.strip_prefix("io_thread_")?.split("clients=").nth(1)?.split(',').next()?.parse().ok();
+        client.call("INFO threads").text().lines().filter_map(of).collect::<Vec<u64>>()
+    };
+    until("connections of the start are gone", || seen(&mut client).iter().sum::<u64>() == 1);
+    let mut others: Vec<Client> = (0..10).map(|_| server.client()).collect();
+    others.iter_mut().for_each(|other| assert_eq!(other.call("SUBSCRIBE c").items().len(), 3));
+    let mut shares = seen(&mut client);
+    shares.sort_unstable();
+    assert_eq!(shares, [5, 6]);
+    drop(others);
+    until("they are let go", || seen(&mut client).iter().sum::<u64>() == 1);
+}
+
 /// What only failures and limits move, and what shows but for a moment; beginnings of names.
 const RARE: &[&str] = &[
     "aof_buffer_length",

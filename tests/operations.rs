@@ -7,7 +7,8 @@ mod common;
 use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::net::TcpStream;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -98,14 +99,19 @@ fn the_service_manager_is_told_of_begin_and_end() {
     };
     // A port that was free might be somebody else's by now.
     let (unix, data) = (dir.path().join("socket"), dir.path().join("data"));
+    let socket_file = unix.clone();
     let [unix, data] = [&unix, &data].map(|path| path.to_str().unwrap());
+    let permissions = ["--unixsocketperm", "702"];
     let args = ["--port", "0", "--unixsocket", unix, "--supervised", "systemd", "--dir", data];
+    let args = [&args[..], &permissions].concat();
     let mut command = tarn(&args);
     let child = command.env("NOTIFY_SOCKET", dir.path().join("notify")).spawn().unwrap();
     assert!(told().lines().any(|line| line == "READY=1"));
+    assert_eq!(std::fs::metadata(&socket_file).unwrap().permissions().mode() & 0o777, 0o702);
     signal(child.id(), "TERM");
     assert_eq!(told(), "STOPPING=1\n");
     assert_eq!(ended(child).code(), Some(0));
+    assert!(!socket_file.exists(), "nobody listens there any more");
 }
 
 #[test]
@@ -173,12 +179,21 @@ fn the_log_file_survives_logrotate() {
     client.call("DEBUG LOG two");
     let said = text(&log);
     assert!(said.contains("DEBUG LOG: two") && !said.contains('\0') && !said.contains("one"), "{said}");
+    // How much is logged is changed at any time.
+    for (level, words) in [("nothing", "three"), ("warning", "four")] {
+        client.call(&format!("CONFIG SET loglevel {level}"));
+        client.call(&format!("DEBUG LOG {words}"));
+    }
+    let said = text(&log);
+    assert!(said.contains("DEBUG LOG: four") && !said.contains("three"), "{said}");
 }
 
 #[test]
 fn refused_connections_are_counted_as_redis_counts_them() {
     for kind in [Kind::Tarn, Kind::Redis82] {
-        let Some(server) = Server::start(kind, &["--maxclients", "3"]) else {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let Some(server) = Server::start(kind, &["--maxclients", "3", "--unixsocket", socket.to_str().unwrap()]) else {
             notice("skipped: no redis 8.2 on this machine to prove how refused connections are counted");
             continue;
         };
@@ -187,13 +202,21 @@ fn refused_connections_are_counted_as_redis_counts_them() {
         client.call("CONFIG RESETSTAT");
         let _two = [server.client(), server.client()];
         until("they are let in", || client.call("CLIENT LIST").text().lines().count() == 3);
-        let mut refused = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-        let mut why = String::new();
-        refused.set_read_timeout(Some(PATIENCE)).unwrap();
-        refused.read_to_string(&mut why).unwrap();
-        assert_eq!(why, "-ERR max number of clients reached\r\n");
-        let counts = ["total_connections_received", "rejected_connections"].map(|n| number(&mut client, "stats", n));
-        assert_eq!(counts, [2, 1], "{kind:?}");
+        let refused = |mut stream: Box<dyn std::io::Read>| {
+            let mut why = String::new();
+            stream.read_to_string(&mut why).unwrap();
+            assert_eq!(why, "-ERR max number of clients reached\r\n", "{kind:?}");
+        };
+        let mut seen =
+            || ["total_connections_received", "rejected_connections"].map(|n| number(&mut client, "stats", n));
+        let tcp = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        refused(Box::new(tcp));
+        assert_eq!(seen(), [2, 1], "{kind:?}");
+        let unix = UnixStream::connect(&socket).unwrap();
+        unix.set_read_timeout(Some(PATIENCE)).unwrap();
+        refused(Box::new(unix));
+        assert_eq!(seen(), [2, 2], "{kind:?}");
     }
 }
 
@@ -270,6 +293,38 @@ fn config_set_maxmemory_divides_the_whole_budget_anew() {
 
     client.call("CONFIG SET maxmemory 2gb log-max-size 100mb metadata-cache-size 10mb");
     assert_eq!(mb(sizes(&mut client)), [1817, 512, 10, 100]);
+    // Each of them alone.
+    for (directive, divided) in [
+        ("dirty-budget 20mb", [1817, 20, 10, 100]),
+        ("log-max-size 50mb", [1817, 20, 10, 64]),
+        ("log-segment-size 80mb", [1817, 20, 10, 80]),
+        ("metadata-cache-size 20mb", [1807, 20, 20, 80]),
+    ] {
+        assert_eq!(client.call(&format!("CONFIG SET {directive}")).text(), "OK");
+        assert_eq!(mb(sizes(&mut client)), divided, "{directive}");
+    }
+}
+
+/// Files that the system does not let it open cannot be clients.
+#[test]
+fn there_are_no_more_clients_than_the_system_lets_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let (port, data) = (free_port(), dir.path().join("data"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 2500; exec \"$@\"", "sh"]).arg(Kind::Tarn.binary().unwrap());
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", data.to_str().unwrap()]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let size = || Client::connect(port).ok().and_then(|mut client| client.try_call(&["DBSIZE"]).ok());
+    until("it serves", || size().is_some_and(|size| size.int() == Some(0)));
+    let mut client = Client::connect(port).unwrap();
+    let most = |client: &mut Client| client.call("CONFIG GET maxclients").items()[1].text();
+    let lowered = most(&mut client);
+    assert!(lowered.parse::<u64>().is_ok_and(|most| (1000..2000).contains(&most)), "{lowered}");
+    let refused = client.call("CONFIG SET maxclients 3000").text();
+    assert!(refused.ends_with(&format!("number of clients, try with {lowered}")), "{refused}");
+    assert_eq!(most(&mut client), lowered);
+    signal(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
 }
 
 /// Twice SIGINT ends a server that would still wait for a client to read its replies.
@@ -300,6 +355,21 @@ fn a_second_sigint_ends_the_server_at_once() {
         status.is_some()
     });
     assert_eq!(status.and_then(|status| status.code()), Some(1));
+}
+
+/// However long it was to wait when it was started.
+#[test]
+fn a_shutdown_waits_for_last_replies_as_long_as_was_said_last() {
+    use std::io::Write as _;
+    let mut server = Server::tarn(&["--shutdown-timeout", "3600"]);
+    let mut client = server.client();
+    client.call(&format!("SET k {}", "x".repeat(1 << 20)));
+    assert_eq!(client.call("CONFIG SET shutdown-timeout 0").text(), "OK");
+    let mut deaf = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    deaf.write_all(&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(64)).unwrap();
+    until("replies wait", || client.call("CLIENT LIST").text().lines().any(|line| line.contains(" events=rw ")));
+    assert_eq!(server.stop(), Some(0));
+    assert!(server.output().contains("some clients have not read their last replies"), "{}", server.output());
 }
 
 /// What MONITOR shows of commands, without the times and addresses at the beginning of its lines.

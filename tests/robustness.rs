@@ -329,18 +329,37 @@ fn limits_of_buffers_close_a_client() {
     assert_eq!(client.call("MULTI"), Value::Simple(b"OK".to_vec()));
     let outcome = (0..10).find_map(|_| client.try_call(&["SET", "k", &value]).err());
     assert!(matches!(outcome, Some(Gone::Closed)), "a queue beyond client-query-buffer-limit: {outcome:?}");
+    let stream = connect(&server);
+    // The server may have closed before the last of it.
+    let _ = (&stream).write_all(&[b"*2\r\n$4\r\nECHO\r\n$3000000\r\n", &[b'x'; 2_000_000][..]].concat());
+    assert_eq!(last_words(&stream), "", "a request that is not whole, and beyond it");
 
     let mut client = server.client();
     assert!(client.try_call(&["SETRANGE", "k", "4000000", "end"]).is_ok());
     let set = ["CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0"];
     assert_eq!(client.try_call(&set).ok(), Some(Value::Simple(b"OK".to_vec())));
     assert_eq!(client.try_call(&["GET", "k"]).ok(), Some(too_much()), "a reply beyond the hard limit");
+    let disconnections = |client: &mut Client| {
+        ["query", "output"].map(|of| client.info("stats", &format!("client_{of}_buffer_limit_disconnections")))
+    };
+    assert_eq!(disconnections(&mut client), [2, 0]);
+
+    let set = ["CONFIG", "SET", "client-output-buffer-limit", "normal 100kb 0 0"];
+    assert_eq!(client.try_call(&set).ok(), Some(Value::Simple(b"OK".to_vec())));
+    assert!(client.try_call(&["SET", "part", &"v".repeat(60_000)]).is_ok_and(|reply| !reply.is_error()));
+    assert_eq!(client.call("GET part").text().len(), 60_000);
+    let stream = connect(&server);
+    // Each of them is within it.
+    send(&stream, &encode(&["GET", "part"]).repeat(2));
+    assert_eq!(last_words(&stream), "", "replies that are beyond the hard limit together");
+    assert_eq!(disconnections(&mut client), [2, 1]);
 
     let set = ["CONFIG", "SET", "client-output-buffer-limit", "normal 0 100kb 1"];
     assert_eq!(client.try_call(&set).ok(), Some(Value::Simple(b"OK".to_vec())));
     let stream = connect(&server);
     flood(std::slice::from_ref(&stream), &encode(&["GET", "k"]));
     until("output above the soft limit is closed", || client.call("CLIENT LIST").text().lines().count() == 1);
+    assert_eq!(disconnections(&mut client), [2, 2]);
 }
 
 /// What a command is told that needs more than one may have.

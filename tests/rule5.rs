@@ -432,6 +432,50 @@ fn rule_6_each_reply_that_waits_becomes_one_error() {
     assert_eq!(client.call("MGET a b c"), Value::Array(vec![bulk("1"), bulk("1"), bulk("1")]));
 }
 
+/// What does not tell of the log is not the log's: messages that stand among the replies, and the end of who was killed before.
+#[test]
+fn rule_6_messages_and_kills_do_not_go_with_the_replies() {
+    let stand = Stand::start(&["--appendfsync", "always"]);
+    let (mut control, mut killed, mut client) = (stand.client(), stand.client(), stand.client());
+    let victim = killed.call("CLIENT ID").int().unwrap();
+    assert!(!client.call("HELLO 3").is_error() && !client.call("SUBSCRIBE text").is_error());
+    let id = client.call("CLIENT ID").int().unwrap();
+    let held = stand.hold();
+    for line in ["SET a 1", &format!("CLIENT KILL ID {victim}"), "PUBLISH text message"] {
+        Stand::send(&mut control, id, &mut client, line);
+    }
+    held.begun.recv_timeout(LIMIT).expect("the log syncs");
+    assert!(client.is_silent());
+    stand.sim.fail(Op::Sync, 0, 1, libc::EIO);
+    drop(held);
+    let told: Vec<_> = (0..4).map(|_| client.read().unwrap()).collect();
+    let errors = told.iter().filter(|reply| reply.text().starts_with("MISCONF")).count();
+    let message = |reply: &Value| reply.items().last().is_some_and(|text| *text == bulk("message"));
+    assert_eq!((errors, told.iter().filter(|reply| message(reply)).count()), (3, 1), "{told:?}");
+    assert!(matches!(killed.read(), Err(Gone::Closed)));
+    assert_eq!(client.call("ECHO next"), bulk("next"));
+}
+
+/// Whatever it was at the start.
+#[test]
+fn rule_5_appendfsync_is_what_it_was_last_set_to() {
+    let stand = Stand::start(&["--appendfsync", "everysec"]);
+    let mut control = stand.client();
+    for mode in ["always", "no"] {
+        assert_eq!(control.call(&format!("CONFIG SET appendfsync {mode}")), ok());
+        let held = stand.hold();
+        if mode == "always" {
+            let mut writer = stand.run(&mut control, &["SET k 1"]);
+            held.begun.recv_timeout(LIMIT).expect("the log syncs");
+            assert!(writer.is_silent());
+            drop(held);
+            assert_eq!(writer.read().unwrap(), ok());
+        } else {
+            assert_eq!(stand.client().call("SET k 2"), ok(), "nobody waits for the disk");
+        }
+    }
+}
+
 #[test]
 fn rule_6_a_full_disk_refuses_writes_answers_reads_and_loses_nothing_acknowledged() {
     let mut stand = Stand::start(&["--appendfsync", "everysec"]);
@@ -451,6 +495,7 @@ fn rule_6_a_full_disk_refuses_writes_answers_reads_and_loses_nothing_acknowledge
     assert!(acknowledged > 50);
     assert_eq!(client.call("GET k0"), bulk(&value));
     assert_eq!(client.call("DEL k0").text(), refusal.text());
+    assert_eq!(client.call("SHUTDOWN").text(), "ERR Errors trying to SHUTDOWN. Check logs.");
     stand.sim.set_capacity(None);
     wait_until("there is room again", || client.call("SET again 1") == ok());
     // The process ends without a word.

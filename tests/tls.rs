@@ -365,6 +365,42 @@ fn only_tls_and_protected_mode_within_it() {
     assert_eq!(one.call("CONFIG SET maxclients 1"), ok());
     assert!(connect().is_err());
     assert_eq!(one.call("PING"), pong());
+    assert!(one.call("INFO stats").text().contains("\r\nrejected_connections:1\r\n"));
+}
+
+/// As the other port does: it begins, moves, and is closed while the server runs.
+#[test]
+fn the_port_moves_while_connections_live_on() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    let [first, second] = [free_port(), free_port()];
+    let connect = |port| Peer::connect(port, Client::known().config());
+    let serves = |port| connect(port).is_ok_and(|mut peer| peer.try_call(&["PING"]).is_ok_and(|reply| reply == pong()));
+    let named: Vec<String> = files("server")
+        .chunks(2)
+        .flat_map(|pair| [pair[0].trim_start_matches("--").to_owned(), pair[1].clone()])
+        .collect();
+    let refused = client.call(&format!("CONFIG SET tls-port {first}")).text();
+    assert!(refused.contains("'tls-port'") && !serves(first), "{refused}");
+    assert_eq!(client.call(&format!("CONFIG SET {} tls-port {first}", named.join(" "))), ok());
+    assert!(serves(first));
+    let mut peer = connect(first).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(peer.call("PING"), pong());
+    assert_eq!(client.call(&format!("CONFIG SET tls-port {second}")), ok());
+    assert_eq!((serves(first), serves(second)), (false, true));
+    // One that is taken, by somebody else or by the other port: all is as it was.
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap_or_else(|e| panic!("{e}"));
+    let others = other.local_addr().map(|addr| addr.port()).unwrap_or_default();
+    for taken in [others, server.port()] {
+        let refused = client.call(&format!("CONFIG SET tls-port {taken} tls-auth-clients no")).text();
+        assert!(refused.contains("Unable to listen on this port"), "{refused}");
+        assert!(serves(second));
+        let stranger = Peer::connect(second, Client::unknown().config()).and_then(|mut peer| peer.try_call(&["PING"]));
+        assert!(stranger.is_err(), "who shows no certificate is let in");
+    }
+    assert_eq!(client.call("CONFIG SET tls-port 0"), ok());
+    assert!(!serves(second));
+    assert_eq!((peer.call("PING"), client.call("PING")), (pong(), pong()));
 }
 
 /// Strangers who connect and go no further: 10,000 of them, a thousand at a time.

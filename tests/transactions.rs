@@ -214,6 +214,23 @@ fn what_is_watched_is_forgotten_when_its_client_is_done() {
     }
 }
 
+/// What is kept of the commands that one has run is let go with its reply: a connection does not fill up with them.
+#[test]
+fn one_after_the_other_they_are_answered_however_long_they_are() {
+    const LONG: usize = 10_000;
+    let server = Server::built(Kind::Tarn, &[]);
+    let mut client = server.client();
+    client.call("CONFIG RESETSTAT");
+    for _ in 0..4 {
+        let queue = common::resp::encode(&["PING"]).repeat(LONG);
+        client.call("MULTI");
+        client.send_raw(&queue).unwrap();
+        (0..LONG).for_each(|_| assert_eq!(client.read().unwrap().text(), "QUEUED"));
+        assert_eq!(client.call("EXEC").items().len(), LONG);
+    }
+    assert!(client.call("INFO commandstats").text().contains(&format!("cmdstat_ping:calls={},", 4 * LONG)));
+}
+
 /// What is refused for its size leaves what was watched before, and is told as every request that is too large.
 #[test]
 fn a_client_watches_so_much_and_no_more() {

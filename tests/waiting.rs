@@ -212,6 +212,70 @@ fn a_pause_that_ends_lets_everybody_go() {
     assert_eq!(held[0].read().map(|value| value.text()).ok(), Some("50".to_owned()));
 }
 
+/// Whatever may write or publish, EXEC by what it is to run; with ALL everything that is not about connections.
+#[test]
+fn a_pause_holds_back_what_it_says_and_nothing_else() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    for (mode, queue, line, is_held) in [
+        ("WRITE", None, "SET k v", true),
+        ("WRITE", None, "PUBLISH c m", true),
+        ("WRITE", None, "SPUBLISH c m", true),
+        ("WRITE", None, "EVAL return{} 0", true),
+        ("WRITE", Some("SET k v"), "EXEC", true),
+        ("WRITE", Some("PUBLISH c m"), "EXEC", true),
+        ("WRITE", Some("GET k"), "EXEC", false),
+        ("WRITE", None, "EVAL_RO return{} 0", false),
+        ("WRITE", None, "GET k", false),
+        ("WRITE", None, "BLPOP none 0.001", true),
+        ("WRITE", None, "PING", false),
+        ("ALL", None, "GET k", true),
+        ("ALL", None, "PING", true),
+        ("ALL", None, "ECHO text", true),
+        ("ALL", None, "DBSIZE", true),
+        ("ALL", Some("GET k"), "EXEC", true),
+        ("ALL", None, "CLIENT ID", false),
+        ("ALL", None, "HELLO", false),
+    ] {
+        let mut other = server.client();
+        if let Some(queued) = queue {
+            assert_eq!((other.call("MULTI").text(), other.call(queued).text()), ("OK".into(), "QUEUED".into()));
+        }
+        client.call(&format!("CLIENT PAUSE 9000000000000000 {mode}"));
+        other.send_raw(&encode(&line.split(' ').collect::<Vec<_>>())).unwrap();
+        if is_held {
+            until(&format!("{mode}: {queue:?} {line} waits"), || {
+                listed(&mut client, "flags=b ") + listed(&mut client, "flags=xb ") == 1
+            });
+            assert!(other.is_silent(), "{mode}: {queue:?} {line}");
+            client.call("CLIENT UNPAUSE");
+        }
+        let reply = other.read().unwrap();
+        assert!(!reply.is_error(), "{mode}: {queue:?} {line}: {reply:?}");
+        client.call("CLIENT UNPAUSE");
+    }
+}
+
+#[test]
+fn who_is_killed_by_its_address_is_gone() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    for how in ["", "ADDR ", "LADDR 127.0.0.1:${port} ADDR "] {
+        let mut stream = connect(&server);
+        send(&stream, b"PING\r\n");
+        stream.read_exact(&mut [0; 7]).unwrap();
+        let how = how.replace("${port}", &server.port().to_string());
+        let kill = format!("CLIENT KILL {how}{}", stream.local_addr().unwrap());
+        let (killed, again) = (client.call(&kill), client.call(&kill));
+        match how.is_empty() {
+            true => assert_eq!((killed.text(), again.text()), ("OK".into(), "ERR No such client".into())),
+            false => assert_eq!((killed, again), (Value::Int(1), Value::Int(0)), "{kill}"),
+        }
+        assert_eq!(stream.read(&mut [0; 7]).unwrap_or(0), 0, "{kill}");
+    }
+    assert_eq!(client.call("PING").text(), "PONG");
+}
+
 #[test]
 fn of_two_pauses_the_longer_and_the_stricter_holds() {
     let server = Server::tarn(&[]);

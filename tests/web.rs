@@ -126,6 +126,11 @@ fn strangers_and_other_sites_are_refused() {
         }
     }
     assert!(!get(port, "/", "").1.contains("script"));
+    // Each wrong password is noted, as a client's is.
+    let mut client = server.client();
+    client.call("AUTH secret");
+    assert_eq!(client.info("stats", "acl_access_denied_auth"), 6);
+    assert_eq!(client.call("ACL LOG").items().len(), 2);
 }
 
 #[test]
@@ -149,6 +154,12 @@ fn bad_requests_slow_peers_and_many_of_them() {
     let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap_or_else(|e| panic!("{e}"));
     let slow: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
     assert_eq!(server.client().call("PING").text(), "PONG");
+    let is_closed = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap_or_else(|e| panic!("{e}"));
+        let read = stream.read(&mut [0]);
+        read.map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |read| read == 0)
+    };
+    until("all but 32 are closed", || slow.iter().filter(|stream| is_closed(stream)).count() == 200 - 32);
     // In a while these have lost them.
     let answers = || ask_raw(port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 200 ");
     until("the slow ones have lost their places", answers);

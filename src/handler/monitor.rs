@@ -151,3 +151,42 @@ impl Ctx<'_, '_> {
         self.note(Effect::Show(line.into()));
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::pubsub::What;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// Nothing of who has gone stays, and when the last has, no lines are made.
+    #[test]
+    fn lines_are_made_as_long_as_somebody_is_shown_them() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let config = Config::load(Source::Defaults, &[]).unwrap();
+        let server = Server::new(engine(dir.path(), 1), config, crate::command::table());
+        let client = |id| Arc::new(Client { id, messages: server.hub.messages(), ..Client::default() });
+        let clients = [client(1), client(2)];
+        let shown = |line: &[u8]| {
+            server.show(&line.into());
+            clients.each_ref().map(|client| {
+                let queued = std::iter::from_fn(|| client.messages.take());
+                let is_line = |what: &What| {
+                    matches!(what, What::Notice(notice)
+                        if matches!(&**notice, Notice::Line { to, line: told } if *to == client.id && **told == *line))
+                };
+                queued.filter(|queued| is_line(&queued.what)).count()
+            })
+        };
+        assert!(!server.is_monitored());
+        let [one, two] = clients.each_ref().map(|client| Monitoring::new(&server, client));
+        assert_eq!((shown(b"a"), server.is_monitored()), ([1, 1], true));
+        drop(one);
+        assert_eq!((shown(b"b"), server.is_monitored()), ([0, 1], true));
+        drop(two);
+        assert_eq!((shown(b"c"), server.is_monitored()), ([0, 0], false));
+        assert!(clients.iter().all(|client| client.bits.load(std::sync::atomic::Ordering::Relaxed) == 0));
+        assert!(clients.iter().all(|client| Arc::strong_count(client) == 1), "nobody has them");
+    }
+}

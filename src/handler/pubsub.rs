@@ -142,7 +142,7 @@ pub struct Queued {
 }
 
 /// Bytes of output that a thread may be behind before who publishes waits.
-const MOST_BEHIND: Scaled<usize> = Scaled::new(64 << 20);
+const MOST_BEHIND: Scaled<usize> = Scaled::new(64 << 20).in_unit_tests(1 << 20);
 
 impl std::fmt::Debug for Messages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -438,4 +438,34 @@ mod tests {
         rates.sample(1_000_000, [u64::MAX / 2; RATES]);
         assert_eq!(rates.per_second(), [u64::MAX / 2 / SAMPLES as u64; RATES]);
     }
+
+    #[test]
+    fn the_largest_is_of_late() {
+        let stats = ThreadStats::new(0);
+        stats.note_size(0, 300);
+        stats.note_size(0, 200);
+        stats.note_size(1, 5);
+        let largest = || [stats.largest(0), stats.largest(1)];
+        assert_eq!(largest(), [300, 5]);
+        stats.age_sizes();
+        stats.note_size(0, 100);
+        assert_eq!(largest(), [300, 5]);
+        stats.age_sizes();
+        assert_eq!(largest(), [100, 0]);
+        stats.age_sizes();
+        assert_eq!(largest(), [0, 0]);
+    }
+
+    /// Of codes that a client makes up so many are kept, and those are counted on.
+    #[test]
+    fn errors_are_counted_by_so_many_codes() {
+        let stats = ThreadStats::new(0);
+        let count = |reply: &str| stats.count_error(reply.as_bytes());
+        (0..200).for_each(|n| count(&format!("-CODE{n} text\r\n")));
+        count("-CODE7\r\n");
+        count("-CODE199 text\r\n");
+        let codes = stats.error_codes.lock();
+        assert_eq!((codes.len(), codes.get("CODE7"), codes.get("CODE199")), (128, Some(&2), None));
+        assert_eq!(stats.errors.load(Ordering::Relaxed), 202);
+    }
 }

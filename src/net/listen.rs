@@ -187,3 +187,62 @@ fn admit_unix(server: &Server, socket: tokio::net::UnixStream) -> std::io::Resul
     let addr = format!("{}:0", path.display());
     Ok(Some(Accepted { socket: StdSocket::Unix(socket), addr: addr.clone(), laddr: addr }))
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::session::Client;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    fn server(dir: &std::path::Path) -> Server {
+        Server::new(engine(dir, 1), Config::load(Source::Defaults, &[]).unwrap(), crate::command::table())
+    }
+
+    /// Whatever the directives have become since the start.
+    #[test]
+    fn strangers_are_let_in_where_a_password_is_asked_for_or_nobody_is_protected() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = server(dir.path());
+        let why = |peer: &str| why_not(&server, peer.parse().unwrap());
+        let here = ["127.0.0.1:1", "127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1"];
+        let elsewhere = ["192.0.2.1:1", "128.0.0.1:1", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:1"];
+        assert!(here.iter().all(|peer| why(peer).is_none()));
+        assert!(elsewhere.iter().all(|peer| why(peer) == Some(PROTECTED)));
+        server.acl.set_default_password(b"secret");
+        assert!(elsewhere.iter().all(|peer| why(peer).is_none()));
+        server.acl.set_default_password(b"");
+        assert!(elsewhere.iter().all(|peer| why(peer) == Some(PROTECTED)));
+        server.config.set(&[("protected-mode", "no")]).unwrap();
+        assert!(elsewhere.iter().all(|peer| why(peer).is_none()));
+        server.config.set(&[("protected-mode", "yes"), ("maxclients", "2")]).unwrap();
+        for id in [1, 2] {
+            assert_eq!(why(here[0]), None, "before {id}");
+            server.clients.lock().insert(id, Arc::new(Client { id, ..Client::default() }));
+        }
+        assert!(here.iter().chain(&elsewhere).all(|peer| why(peer) == Some(TOO_MANY)));
+    }
+
+    #[test]
+    fn sockets_behave_as_the_directives_ask() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = server(dir.path());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for (n, (seconds, asked)) in
+            [("300", Some([300, 100])), ("2", Some([2, 1])), ("0", None)].into_iter().enumerate()
+        {
+            server.config.set(&[("tcp-keepalive", seconds)]).unwrap();
+            let _peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (socket, _) = listener.accept().unwrap();
+            accept_tcp(&server, &socket).unwrap();
+            let told = socket2::SockRef::from(&socket);
+            assert_eq!((told.keepalive().unwrap(), told.tcp_nodelay().unwrap()), (asked.is_some(), true));
+            if let Some(asked) = asked {
+                let times = [told.tcp_keepalive_time().unwrap(), told.tcp_keepalive_interval().unwrap()];
+                assert_eq!(times, asked.map(Duration::from_secs));
+            }
+            assert_eq!(server.accepted.load(Ordering::Relaxed), n as u64 + 1);
+        }
+    }
+}

@@ -181,8 +181,9 @@ fn places(settings: &Settings) -> io::Result<Vec<Place>> {
                 BindHost::Named(name) => resolve(name)?,
             };
             let address = SocketAddr::new(ip, port);
-            let is_new = |place: &Place| !matches!(place, Place::Tcp { address: known, .. } if *known == address);
-            if places.iter().all(is_new) {
+            // An address that is named twice is one; that TLS is to be spoken where it is not cannot be had.
+            let named = |place: &Place| matches!(place, Place::Tcp { address: known, secure: as_known, .. } if (*known, *as_known) == (address, secure));
+            if !places.iter().any(named) {
                 places.push(Place::Tcp { address, optional: bind.optional, secure });
             }
         }

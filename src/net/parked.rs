@@ -461,4 +461,73 @@ mod tests {
             }
         });
     }
+
+    /// Waits for what other tasks of this thread do.
+    async fn comes(what: &str, mut seen: impl FnMut() -> bool) {
+        let seen = async {
+            while !seen() {
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(20), seen).await.is_ok(), "{what}");
+    }
+
+    /// Whoever may leave messages with threads waits while one of these has too many, and nobody else.
+    #[test]
+    fn who_publishes_waits_for_a_thread_that_is_behind() {
+        use crate::handler::pubsub::Notice;
+        with_connection(|connection, mut peer| async move {
+            let (server, client) = (connection.worker.server.clone(), connection.client.clone());
+            let (slow, line): (_, Arc<[u8]>) = (server.hub.messages(), vec![0; 2 << 20].into());
+            let ran = || client.totals[0].load(Ordering::Relaxed);
+            let held = || client.query_bytes.load(Ordering::Relaxed) > 0;
+            let talk = async {
+                for (request, waits) in [
+                    ("GET k", false),
+                    ("SET k v", false),
+                    ("PUBLISH c m", true),
+                    ("SPUBLISH c m", true),
+                    ("EVAL \"return 1\" 0", true),
+                    ("MULTI", false),
+                    ("PUBLISH c m", true),
+                    ("EXEC", true),
+                    ("track", false),
+                    ("SET k v", true),
+                    ("GET k", false),
+                    ("untrack", false),
+                    ("SET k v", false),
+                    ("events", false),
+                    ("SET k v", true),
+                    ("GET k", false),
+                ] {
+                    match request {
+                        "track" => _ = server.engine.trackers.begin(7, false, Box::new(|_, _| {})),
+                        "untrack" => {
+                            let tracker = server.engine.trackers.begin(7, false, Box::new(|_, _| {}));
+                            server.engine.trackers.end(&tracker);
+                        }
+                        "events" => server.set_events(crate::config::classes::Classes::parse(b"KEA").unwrap()),
+                        request => {
+                            slow.put_notice(Notice::Line { to: 0, line: line.clone() }, 0);
+                            let before = ran();
+                            peer.write_all(format!("{request}\r\n").as_bytes()).await.unwrap();
+                            if waits {
+                                comes(&format!("{request} is held"), held).await;
+                                for _ in 0..100 {
+                                    tokio::task::yield_now().await;
+                                }
+                                assert_eq!(ran(), before, "{request}");
+                                assert!(slow.take().is_some());
+                            }
+                            comes(&format!("{request} runs"), || ran() > before).await;
+                            while slow.take().is_some() {}
+                        }
+                    }
+                }
+            };
+            let local = tokio::task::LocalSet::new();
+            local.spawn_local(connection.clone().serve());
+            local.run_until(talk).await;
+        });
+    }
 }

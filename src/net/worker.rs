@@ -23,7 +23,7 @@ use crate::config::Settings;
 use crate::handler::limits::request_limits;
 use crate::handler::pubsub::Messages;
 use crate::handler::server::{Server, ThreadStats, bump};
-use crate::handler::session::bits;
+use crate::handler::session::{Client, bits};
 use crate::latency::{self, Event};
 use crate::log::WaiterId;
 use crate::resp::Limits;
@@ -273,13 +273,9 @@ impl Worker {
     async fn spinner(self: Rc<Self>) {
         loop {
             self.spin.notified().await;
-            let spin = self.setting(|settings| settings.busy_poll);
-            if spin.is_zero() {
-                // `busy` stays set: nobody notifies until the sweep finds the directive changed.
-                continue;
-            }
+            // While it is zero `busy` stays set: nobody notifies until the sweep finds the directive changed.
             let mut since = Instant::now();
-            while since.elapsed() < spin {
+            while since.elapsed() < self.setting(|settings| settings.busy_poll) {
                 tokio::task::yield_now().await;
                 if self.busy.replace(false) {
                     since = Instant::now();
@@ -288,8 +284,7 @@ impl Worker {
         }
     }
 
-    /// Closes connections that have been idle for `timeout` seconds, and those that have had more output waiting than
-    /// their class may have for some time.
+    /// Closes those of its connections that are [overdue].
     async fn idle_sweep(self: Rc<Self>) {
         for second in 1u64.. {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -300,21 +295,89 @@ impl Worker {
             if !settings.busy_poll.is_zero() {
                 self.spin.notify_one();
             }
-            let limits = settings.client_output_buffer_limit;
-            if settings.timeout.is_none() && limits.normal.soft_bytes == 0 && limits.pubsub.soft_bytes == 0 {
-                continue;
-            }
             let now_ms = crate::util::time::now_ms();
             for client in self.server.every_client() {
-                let idle_ms = now_ms.saturating_sub(client.active_ms.load(Ordering::Relaxed));
-                let subscribes = client.subscribes();
-                let waits = client.bits.load(Ordering::Relaxed) & bits::WAITS != 0 || subscribes;
-                let soft = if subscribes { limits.pubsub } else { limits.normal };
-                let idle = settings.timeout.is_some_and(|timeout| idle_ms > timeout.as_millis() as u64);
-                if idle && !waits || client.is_over(soft.soft_bytes, soft.soft_time, now_ms) {
+                if Arc::ptr_eq(&client.messages, &self.messages)
+                    && client.bits.load(Ordering::Relaxed) & bits::CLOSING == 0
+                    && let Some(why) = overdue(&client, &settings, now_ms)
+                {
+                    if why == Overdue::Unread {
+                        bump(&self.runner.borrow().stats.over_output, 1);
+                    }
                     client.kill();
                 }
             }
+        }
+    }
+}
+
+/// Why a connection is closed that does nothing wrong at the moment.
+#[derive(Debug, PartialEq, Eq)]
+enum Overdue {
+    /// It has been idle for `timeout` seconds.
+    Idle,
+    /// It has had more output waiting than its class may have for some time.
+    Unread,
+}
+
+/// Whether a connection is to be closed. Who subscribes, is shown all commands, or is kept waiting is not idle.
+fn overdue(client: &Client, settings: &Settings, now_ms: u64) -> Option<Overdue> {
+    let (limits, subscribes) = (settings.client_output_buffer_limit, client.subscribes());
+    let soft = if subscribes { limits.pubsub } else { limits.normal };
+    if client.is_over(soft.soft_bytes, soft.soft_time, now_ms) {
+        return Some(Overdue::Unread);
+    }
+    let spared = subscribes || client.bits.load(Ordering::Relaxed) & (bits::WAITS | bits::MONITOR) != 0;
+    let idle_ms = now_ms.saturating_sub(client.active_ms.load(Ordering::Relaxed));
+    let idle = settings.timeout.is_some_and(|timeout| idle_ms > timeout.as_millis() as u64);
+    (idle && !spared).then_some(Overdue::Idle)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// Each class has limits of its own, whatever the other's are; time that others take, and silence that is meant, are no idleness.
+    #[test]
+    fn who_is_idle_or_does_not_read_is_closed_and_nobody_else() {
+        const NOW_MS: u64 = 100_000;
+        let (unread, idle) = (Some(Overdue::Unread), Some(Overdue::Idle));
+        let of_normal = "normal 0 1000 5 pubsub 0 0 0";
+        let of_pubsub = "normal 0 0 0 pubsub 0 1000 5";
+        for (timeout, limits, is, output, idle_ms, expected) in [
+            ("0", of_normal, "", 0, NOW_MS, &None),
+            ("10", of_normal, "", 0, 10_000, &None),
+            ("10", of_normal, "", 0, 10_001, &idle),
+            ("10", of_normal, "subscribed", 0, 10_001, &None),
+            ("10", of_normal, "monitor", 0, 10_001, &None),
+            ("10", of_normal, "waits", 0, 10_001, &None),
+            ("10", of_normal, "tracking", 0, 10_001, &idle),
+            ("0", of_normal, "", 1000, 0, &None),
+            ("0", of_normal, "", 1001, 0, &unread),
+            ("0", of_normal, "waits", 1001, 0, &unread),
+            ("0", of_normal, "subscribed", 1001, 0, &None),
+            ("0", of_pubsub, "subscribed", 1001, 0, &unread),
+            ("0", of_pubsub, "", 1001, 0, &None),
+        ] {
+            let config = Config::default();
+            config.set(&[("timeout", timeout), ("client-output-buffer-limit", limits)]).unwrap();
+            let client = Client { active_ms: (NOW_MS - idle_ms).into(), ..Client::default() };
+            client.output_bytes.store(output, Ordering::Relaxed);
+            match is {
+                "subscribed" => client.subscribed[1].store(1, Ordering::Relaxed),
+                "monitor" => client.set_bit(bits::MONITOR, true),
+                "waits" => client.set_bit(bits::BLOCKED, true),
+                "tracking" => client.set_bit(bits::TRACKING, true),
+                _ => {}
+            }
+            let what = format!("timeout {timeout}, {limits}: {is} {output} {idle_ms}");
+            let settings = config.settings();
+            // Since when it is too much is known from here on.
+            overdue(&client, &settings, NOW_MS - 5001);
+            assert_eq!(overdue(&client, &settings, NOW_MS - 1).filter(|why| *why == Overdue::Unread), None, "{what}");
+            assert_eq!(overdue(&client, &settings, NOW_MS), *expected, "{what}");
         }
     }
 }

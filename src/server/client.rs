@@ -34,15 +34,15 @@ pub(super) fn set_name(session: &mut Session, name: &[u8]) {
     session.client.labels.lock().name = name.to_vec();
 }
 
-/// The letters of CLIENT LIST's `flags`.
+/// The letters of CLIENT LIST's `flags`, in Redis's order.
 fn letters(client: &Client) -> String {
     let set = client.bits.load(Ordering::Relaxed);
     let mut letters = String::new();
     for (on, letter) in [
+        (set & bits::MONITOR != 0, 'O'),
+        (client.subscribes(), 'P'),
         (client.multi.load(Ordering::Relaxed) >= 0, 'x'),
         (set & (bits::BLOCKED | bits::POSTPONED) != 0, 'b'),
-        (client.subscribes(), 'P'),
-        (set & bits::MONITOR != 0, 'O'),
         (set & bits::TRACKING != 0, 't'),
         (set & bits::BROKEN_REDIRECT != 0, 'R'),
         (set & bits::BROADCAST != 0, 'B'),

@@ -193,18 +193,20 @@ mod tests {
     use crate::config::{Config, Source};
     use crate::handler::ctx::Mark;
     use crate::handler::effects::{Effects, carry_out};
-    use crate::handler::{OwnedArgs, Table, session::Client};
+    use crate::handler::session::{Client, ReplyMode};
+    use crate::handler::{After, OwnedArgs, Table};
     use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::txn::{Txn, WriteSet};
 
     static TABLE: LazyLock<Table> = LazyLock::new(|| {
-        use crate::server::{client, connection, database, keyspace};
+        use crate::server::{client, connection, database, keyspace, pubsub};
         use crate::types::string::{get, number, set};
         Table::new(&[
             client::COMMANDS,
             connection::COMMANDS,
             database::COMMANDS,
             keyspace::COMMANDS,
+            pubsub::COMMANDS,
             get::COMMANDS,
             number::COMMANDS,
             set::COMMANDS,
@@ -313,6 +315,55 @@ mod tests {
         assert_eq!(reply, format!("*7 $-1 +OK :1 :0 +OK {wrong} $5 value "));
         assert!(killed());
         assert_eq!((&client.labels.lock().name[..], session.proto, session.no_touch), (&b"me"[..], 2, true));
+    }
+
+    /// Whatever it has changed of its session before it had to wait.
+    #[test]
+    fn an_exec_that_is_run_again_finds_its_session_as_it_was() {
+        use crate::handler::acl::user::User;
+        use crate::handler::pubsub::By;
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = with_a_cold_key(dir.path());
+        let ns = engine.first_names().id(b"0").unwrap();
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        assert!(server.acl.put(None, User { name: (*b"u").into(), ..User::new_default(&TABLE) }));
+        let client = Client { id: 6, proto: 2.into(), messages: server.hub.messages(), ..Client::default() };
+        let client = Arc::new(client);
+        server.clients.lock().insert(6, client.clone());
+        let mut session = Session::new(client.clone(), server.engine.first_names(), &server.acl);
+        session.ns = ns;
+        queue(&mut session, "SUBSCRIBE old");
+        assert_eq!(run(&server, &mut session, true).0, Ok(()));
+        let hear = || [&b"old"[..], b"new"].map(|name| server.hub.subscribers(By::Channel, name));
+        let numbers = || (client.bits.load(Ordering::Relaxed), client.proto.load(Ordering::Relaxed));
+        let seen = |session: &Session| {
+            (format!("{:?}", session.state()), hear(), numbers(), client.db.load(Ordering::Relaxed))
+        };
+        let before = seen(&session);
+        for line in [
+            "CLIENT SETNAME me",
+            "CLIENT SETINFO lib-name lib",
+            "CLIENT NO-TOUCH on",
+            "CLIENT NO-EVICT on",
+            "CLIENT REPLY off",
+            "CLIENT KILL ID 6 SKIPME no",
+            "HELLO 3",
+            "SELECT 1",
+            "AUTH u x",
+            "UNSUBSCRIBE old",
+            "SUBSCRIBE new",
+            "SELECT 0",
+            "GET cold",
+            "SELECT 1",
+        ] {
+            queue(&mut session, line);
+        }
+        assert_eq!(run(&server, &mut session, false).0, Err(Error::Cold));
+        assert_eq!(seen(&session), before);
+        assert_eq!(run(&server, &mut session, true).0, Ok(()));
+        assert_eq!((hear(), session.proto, session.no_touch, session.no_evict), ([0, 1], 3, true, true));
+        assert_eq!((&session.db[..], &session.identity.user.name[..]), (&b"1"[..], &b"u"[..]));
+        assert_eq!((session.reply_mode, session.after), (ReplyMode::Off, After::Close));
     }
 
     /// A look without their lease could come before a change, and the commit after it.

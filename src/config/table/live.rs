@@ -161,7 +161,7 @@ pub(super) const SECTIONS: &[Section] = &[
                 a core, 16 to 256.").at_start(),
             live("appendfsync", Enum(&["everysec", "always", "no"]), "everysec",
                 "When the log is synced: once a second, before every reply, or when the system likes."),
-            live("log-segment-size", Mem(MB, MAX), "64mb", "Size at which a new file of the log is begun."),
+            live("log-segment-size", Mem(MB, MAX), "64mb", "Least of `log-max-size`, whatever that is: each flush begins a new file of the log."),
             live("log-max-size", Mem(0, MAX), "0",
                 "Size of the whole log that makes the shards flush; 0 is twice the dirty budget, 256 MB to 2 GB."),
             live("background-nice", Int(0, 19), "10",
