@@ -710,3 +710,81 @@ fn what_is_ingested_is_compressed() {
     let raw = 2000 * (5 + value.len() as u64);
     assert!(partition.disk_bytes() < raw / 3, "{} of {raw}", partition.disk_bytes());
 }
+
+/// A partition of some hundred kilobytes, in one run.
+fn fill(partition: &Partition) {
+    let text = |n: u64| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()));
+    let value = |n: u64| (8 * n..8 * n + 8).map(text).collect::<String>();
+    partition.ingest((0..5000).map(|n| (format!("{n:05}"), Some(value(n))))).unwrap();
+}
+
+#[test]
+fn where_room_is_tight_less_that_is_dead_is_worth_a_compaction() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    fill(partition);
+    let part = partition.disk_bytes() / 12;
+    let wants = || [false, true].map(|tight| partition.wants_compaction(tight));
+    for expected in [[false, false], [false, true], [false, true], [true, true]] {
+        partition.note_dead(part);
+        assert_eq!(wants(), expected, "{} of {}", partition.dead_bytes(), partition.disk_bytes());
+    }
+}
+
+/// It would be asked for ten times a second. Once those have gone who read what it would replace, there is one.
+#[test]
+fn a_compaction_that_may_not_be_made_is_not_asked_for_before_something_has_changed() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    fill(partition);
+    // It is moved down, and what comes after it is not.
+    while partition.l0_runs() > 0 {
+        std::thread::yield_now();
+    }
+    partition.ingest([tombstone("00001")]).unwrap();
+    let stills = store.stills().unwrap();
+    let note = || partition.note_dead(1 << 30);
+    note();
+    assert!(partition.wants_compaction(false));
+    partition.compact_dead().unwrap();
+    note();
+    assert_eq!((partition.wants_compaction(false), partition.l0_runs()), (false, 1));
+    drop(stills);
+    partition.ingest([tombstone("00002")]).unwrap();
+    assert!(partition.wants_compaction(false));
+    partition.compact_dead().unwrap();
+    assert_eq!((partition.wants_compaction(false), partition.l0_runs()), (false, 0));
+}
+
+#[test]
+fn what_others_have_left_in_a_data_directory_goes_at_its_opening() {
+    let dir = tempdir().unwrap();
+    let left = [SHADOW_FOLDER, STAGE_FOLDER].map(|name| dir.path().join(name));
+    left.iter().for_each(|left| std::fs::create_dir_all(left.join("tables")).unwrap());
+    open(&dir);
+    assert!(left.iter().all(|left| !left.exists()));
+}
+
+/// What reads background work does says nothing of those of commands.
+#[test]
+fn large_values_take_long_until_others_have_been_read() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    partition.ingest([("large", Some(vec![7; 300 << 10])), ("small", Some(vec![7]))]).unwrap();
+    let few = |from: &[u8]| partition.few_of_some((from, b"z"), 10, 1000, &mut Watch::default()).unwrap();
+    let is_quick = |read: &dyn Fn()| {
+        partition.note_quick();
+        read();
+        partition.reads_are_quick()
+    };
+    assert!(is_quick(&|| _ = partition.get(b"small").unwrap()));
+    assert!(is_quick(&|| _ = partition.get_aside(b"large").unwrap()));
+    assert!(!is_quick(&|| assert!(few(b"a").is_none())));
+    assert!(is_quick(&|| assert!(few(b"m").is_some())));
+    assert!(!is_quick(&|| _ = partition.get(b"large").unwrap()));
+    (0..200).for_each(|_| _ = partition.get(b"small").unwrap());
+    assert!(partition.reads_are_quick());
+}

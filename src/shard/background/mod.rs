@@ -105,9 +105,7 @@ impl Engine {
     fn flush_thread(&self) {
         let (mut last_flush, mut tend) = (Instant::now(), Tend::new(Instant::now()));
         while !self.stopping.load(Ordering::Relaxed) {
-            if tend.turn(Instant::now(), || self.tend_store()) && self.store_failure.lock().take().is_some() {
-                tracing::info!("the store's compactions go on");
-            }
+            self.tend(&mut tend, Instant::now());
             let asked = {
                 let mut asked = self.flush_wake.0.lock();
                 if !*asked {
@@ -280,6 +278,13 @@ impl Engine {
         self.stats.level0_runs_max.store(runs().max().unwrap_or(0), Ordering::Relaxed);
     }
 
+    /// Looks after the store if it is time to; what was wrong with it is told of until it may be taken for healed.
+    fn tend(&self, tend: &mut Tend, now: Instant) {
+        if tend.turn(now, || self.tend_store()) && self.store_failure.lock().take().is_some() {
+            tracing::info!("the store's compactions go on");
+        }
+    }
+
     /// Looks at the store: false, and it was tried to open it again, where a worker of it has ended. Nothing else would
     /// tell before reads slow down: ingestions go on well.
     pub(in crate::shard) fn tend_store(&self) -> bool {
@@ -334,8 +339,10 @@ impl Tend {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::shard::keyspace::walk::tests::engine;
 
     /// Seconds at which a store is looked at that is ill before `well_from`, and the first at which it counts as healed.
     fn looks(
@@ -368,5 +375,18 @@ mod tests {
         assert_eq!(healed, Some(256 + 2 * 64 + 1));
         let (again, _) = looks(&mut tend, start, 500..510, 510);
         assert_eq!(again, [500, 501, 503, 507], "the pauses begin anew");
+    }
+
+    #[test]
+    fn what_was_wrong_with_the_store_is_told_of_until_it_counts_as_healed() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let (engine, start) = (engine(dir.path(), 1), Instant::now());
+        let mut tend = Tend::new(start);
+        *engine.store_failure.lock() = Some("a compaction failed".into());
+        let told = [1, 2, 3].map(|s| {
+            engine.tend(&mut tend, start + Duration::from_secs(s));
+            engine.store_failure().is_some()
+        });
+        assert_eq!(told, [true, true, false]);
     }
 }

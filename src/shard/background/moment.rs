@@ -169,6 +169,10 @@ mod tests {
             assert_eq!(all(&moment), before, "round {round}");
         }
         drop(moment);
+        for partition in engine.store.partitions() {
+            partition.compact_dead().unwrap();
+            assert_eq!(partition.bulk().tombstones, 0, "what is dead is kept for nobody any more");
+        }
         let after = all(&engine.moment().unwrap());
         assert!(after != before && after.iter().all(|(_, value)| value == b"later" || value == b"value"));
     }

@@ -223,9 +223,14 @@ impl<'a> Timer<'a> {
 
     /// Counts the next of the shard's keys, if a count was found to be wrong.
     fn count_anew(&mut self, now_ms: u64) -> Result {
-        let mut recount = match self.recount.take() {
-            Some(recount) if self.engine.store.health().is_ok() => recount,
-            _ => match self.with_core(|core| core.miscounted.then(|| Recount::begin(core))) {
+        let under_way = self.recount.take();
+        if self.engine.store.health().is_err() {
+            // It keeps the store from being reopened, and begins anew when that is done.
+            return Ok(());
+        }
+        let mut recount = match under_way {
+            Some(recount) => recount,
+            None => match self.with_core(|core| core.miscounted.then(|| Recount::begin(core))) {
                 Some(recount) => recount?,
                 None => return Ok(()),
             },

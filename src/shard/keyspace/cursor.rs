@@ -56,3 +56,21 @@ impl<T: Clone> Cursors<T> {
         (shard, self.inner.lock().stops.get(&cursor).cloned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_cursors_are_known_and_older_ones_begin_their_shard_anew() {
+        let cursors = Cursors::default();
+        assert_eq!(cursors.resolve(cursors.issue(3, None)), (3, None));
+        let issued: Vec<u64> = (0..MOST + 10).map(|n| cursors.issue(7, Some(n))).collect();
+        assert_eq!(
+            [9, 10, MOST + 9].map(|n| cursors.resolve(issued[n])),
+            [None, Some(10), Some(MOST + 9)].map(|at| (7, at))
+        );
+        let inner = cursors.inner.lock();
+        assert_eq!((inner.stops.len(), inner.order.len()), (MOST, MOST));
+    }
+}

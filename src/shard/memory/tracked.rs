@@ -313,6 +313,22 @@ mod tests {
         assert_eq!((trackers.counts()[1..3].to_vec(), told.lock()[5].clone()), (vec![0, 0], "2 11 all".into()));
     }
 
+    /// Of those who have read a key that nobody changes few are remembered that have ended since.
+    #[test]
+    fn who_has_ended_is_not_remembered_for_ever() {
+        let (trackers, told) = (Arc::new(Trackers::default()), Told::default());
+        let mut tracked = Tracked::new(trackers.clone());
+        for client in 1..1000 {
+            let one = tracker(&trackers, &told, client, false);
+            tracked.add(b"k", &one, 0);
+            trackers.end(&one);
+        }
+        let [clients, keys, items, _] = trackers.counts();
+        assert!((clients, keys) == (0, 1) && items <= MANY_KEEPERS, "{items}");
+        tracked.changed(b"k", 0, 1);
+        assert_eq!((trackers.counts(), told.lock().len()), ([0; 4], 0));
+    }
+
     #[test]
     fn a_broadcast_tells_of_all_keys_of_a_commit_at_once() {
         let (trackers, told) = (Arc::new(Trackers::default()), Told::default());

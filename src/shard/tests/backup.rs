@@ -1,13 +1,14 @@
-//! A backup is of one moment, whatever becomes of the store until all of it is copied.
+//! A backup is of one moment, whatever becomes of the store until all of it is copied; and so is what is read for long.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use super::world::{DB, World, big, read, wait_for, world};
-use crate::log::sim::Moment;
+use super::world::{DB, Value, World, big, read, wait_for, world};
+use crate::codec::{self, Meta, redo};
+use crate::log::sim::{Moment, Op};
 use crate::log::{Fsync, RealIo};
-use crate::shard::Engine;
 use crate::shard::engine::EngineOptions;
+use crate::shard::{Engine, Txn};
 
 const KEYS: u8 = 20;
 
@@ -78,4 +79,98 @@ fn a_table_whose_bytes_have_changed_makes_a_backup_fail() {
     let failure = engine.backups.last().unwrap().failure.unwrap();
     assert!(failure.contains("checksum is wrong"), "{failure}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// One at a time, each under a name of its own; between its checkpoint and the log's end no flush removes a segment.
+#[test]
+fn a_backup_is_made_beside_no_other_and_no_flush() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    let (engine, folder, ns) = (world.engine().clone(), tempfile::tempdir().unwrap(), world.ns(DB));
+    let (sender, seen) = crossbeam_channel::unbounded();
+    let (other, sim, locked) = (engine.clone(), world.sim.clone(), sender.clone());
+    world.sim.at(Moment::Step("backup.flushed"), move || {
+        // So that there is something to be written at its moment.
+        other.log.append(|_, out| redo::encode_count(0, ns, 1, out));
+        let is_locked = move || other.flush_lock.is_locked();
+        sim.at(Moment::Before(Op::Write), move || locked.send(is_locked().to_string()).unwrap());
+    });
+    let (other, path) = (engine.clone(), folder.path().to_owned());
+    world.sim.at(Moment::Step("backup.small"), move || {
+        sender.send(other.create_backup(&path, "two").unwrap_err().to_string()).unwrap();
+        sender.send(other.backups.running().unwrap().name).unwrap();
+    });
+    engine.create_backup(folder.path(), "one").unwrap();
+    wait_for(&|| engine.backups.running().is_none());
+    let seen: Vec<String> = seen.iter().collect();
+    assert!(seen[0] == "true" && seen[1].contains("backup one is being made") && seen[2] == "one", "{seen:?}");
+    assert!(engine.create_backup(folder.path(), "one").is_err(), "there is one of that name");
+    engine.create_backup(folder.path(), "two").unwrap();
+    wait_for(&|| engine.backups.running().is_none());
+    let last = engine.backups.last().unwrap();
+    assert_eq!((&*last.name, last.failure), ("two", None));
+}
+
+/// Everything clean leaves memory.
+fn forget(engine: &Engine) {
+    for shard in engine.shards.iter() {
+        let mut core = shard.core();
+        let limit = std::mem::replace(&mut core.table_limit, 0);
+        (0..300).for_each(|_| core.make_room());
+        core.table_limit = limit;
+        core.cold.clear();
+    }
+}
+
+/// What is overwritten without a look goes with no flight. From the look at what has been so to the moment, nothing is.
+#[test]
+fn what_is_overwritten_as_a_moment_comes_is_in_it() {
+    let mut world = world(Fsync::No);
+    let keys = [&b"a"[..], b"b"];
+    keys.iter().for_each(|key| world.put(DB, key, b"1", 0));
+    let (engine, sim, ns) = (world.engine().clone(), world.sim.clone(), world.ns(DB));
+    let put = move |engine: &Engine, key: &[u8]| {
+        _ = engine.transact(&[0], 1, |txn| txn.put_string(ns, key, b"2", 0)).unwrap()
+    };
+    let other = engine.clone();
+    world.sim.at(Moment::Step("flush.deleted"), move || {
+        forget(&other);
+        put(&other, keys[0]);
+        assert_eq!(other.shards.at(0).core().blind.len(), 1);
+        // Word of it that it was looked at.
+        sim.at(Moment::After(Op::Write), move || put(&other, keys[1]));
+    });
+    let moment = engine.moment().unwrap();
+    for key in keys {
+        let mut record = Vec::new();
+        codec::key::meta_key(ns, key, &mut record);
+        let value = moment.partitions[0].get(&record).unwrap().unwrap();
+        assert_eq!(Meta::decode(&value).unwrap().2, b"2");
+    }
+}
+
+/// Behind a shard whose ingestion has failed none is tried: what they were to bring is as dirty as before.
+#[test]
+fn a_moment_that_fails_loses_nothing() {
+    let mut world = World::new(3, Fsync::No);
+    let (engine, sim, ns) = (world.engine().clone(), world.sim.clone(), world.ns(DB));
+    let keys: Vec<Vec<u8>> = (0..30).map(|n| format!("k{n}").into_bytes()).collect();
+    let (other, late) = (engine.clone(), keys.clone());
+    world.sim.at(Moment::Step("flush.deleted"), move || {
+        let put = |txn: &mut Txn<'_, '_>| late.iter().try_for_each(|key| txn.put_string(ns, key, b"v", 0).map(drop));
+        other.transact(&other.all_shards(), 1, put).unwrap();
+        sim.fail_step(Some(("flush.synced", libc::EIO)));
+    });
+    assert!(engine.moment().is_err());
+    world.sim.fail_step(None);
+    assert!(engine.store.health().is_ok());
+    for key in keys {
+        world.model.get_mut(DB).unwrap().insert(key, Value::string(b"v".to_vec(), 0));
+    }
+    world.note();
+    drop(engine);
+    world.flush();
+    world.crash(None);
+    world.verify();
+    world.audit();
 }

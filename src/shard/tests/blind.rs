@@ -35,11 +35,13 @@ fn count(world: &World) -> u64 {
 }
 
 fn overwrite(world: &mut World) {
-    let before = blind(world);
+    let written = |world: &World| world.engine().shards.at(0).core().stats.blind_writes as usize;
+    let (before, written_before) = (blind(world), written(world));
     for key in KEYS {
         world.put(DB, key, b"2", 0);
     }
     assert_eq!(blind(world), before + KEYS.len(), "nothing was read");
+    assert_eq!(written(world), written_before + KEYS.len());
 }
 
 #[test]

@@ -1,11 +1,19 @@
 //! Eviction: what goes, what stays, and that what is to come back counts as freed.
 
-use super::world::{DB, World, noise, world};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::world::{DB, NAMES, World, noise, world};
 use crate::log::Fsync;
+use crate::shard::background::timer::Timer;
 use crate::shard::engine::eviction::{By, Policy};
-use crate::shard::engine::gate;
 use crate::shard::engine::watch::Watch;
+use crate::shard::engine::{MOST_DELAY_US, gate};
+use crate::shard::memory::blocked::Waiter;
+use crate::shard::memory::object::Kind;
 use crate::shard::memory::uses::Frequency;
+use crate::util::sys;
 
 const BYTES: usize = 400;
 
@@ -29,19 +37,27 @@ impl World {
 
     /// Evicts so that what lives takes about this part, in 32nds, of what there is now.
     fn evict_to(&mut self, policy: Policy, parts: u64) {
-        let engine = self.engine().clone();
+        self.limit_to(policy, parts);
+        self.go_on();
+    }
+
+    fn limit_to(&self, policy: Policy, parts: u64) {
+        let engine = self.engine();
         engine.disk.limit(engine.live_bytes() * parts / 24, 0);
         engine.eviction.set(Some(policy), 5);
-        self.go_on();
     }
 
     /// Rounds until none is to begin, or nothing goes.
     fn go_on(&mut self) {
+        self.go_on_with(|world| world.turns(3));
+    }
+
+    fn go_on_with(&mut self, mut turns: impl FnMut(&World)) {
         let engine = self.engine().clone();
         for _ in 0..100 {
             engine.look_at_disk();
             engine.tend_eviction();
-            self.turns(3);
+            turns(self);
             self.check();
             self.flush();
             if engine.eviction.is_at_rest() {
@@ -131,6 +147,29 @@ fn volatile_policies_spare_what_has_no_time() {
     }
 }
 
+/// Each round begins with the next time, also where the hand of the one before has passed it by.
+#[test]
+fn what_comes_to_expire_first_is_the_first_to_go_in_each_round() {
+    let mut world = World::filled(400);
+    let engine = world.engine().clone();
+    let mut timer = Timer::new(&engine, 0);
+    let mut go_on = |world: &mut World, parts: u64| {
+        world.limit_to(policy(true, By::Time), parts);
+        world.go_on_with(|world| (0..3).for_each(|_| timer.turn(world.now_ms)));
+        world.left().iter().filter(|n| *n % 2 == 0 && **n < 400).count()
+    };
+    let timed = go_on(&mut world, 20);
+    assert!(timed < 190, "{timed}");
+    for n in 400..600 {
+        world.put(DB, name(n).as_bytes(), &noise(n as u8, BYTES), world.now_ms + 1000 + u64::from(n));
+    }
+    world.flush();
+    world.evict();
+    assert_eq!(go_on(&mut world, 22), timed);
+    let sooner = world.left().iter().filter(|n| **n >= 400).count();
+    assert!((1..195).contains(&sooner), "{sooner}");
+}
+
 /// The store shows for a while a time that a key no longer has.
 #[test]
 fn volatile_policies_spare_what_has_no_time_any_more() {
@@ -159,8 +198,10 @@ fn where_nothing_may_go_what_adds_is_refused() {
         world.turns(1);
     }
     assert_eq!(world.evicted(), 0);
+    engine.room_delay_us.store(MOST_DELAY_US, Ordering::Relaxed);
+    assert!(engine.eviction.is_in_vain() && engine.pause_us(true, 0) == 0, "nobody waits for what does not come");
     assert!(engine.gate.load(std::sync::atomic::Ordering::Relaxed) & gate::FULL != 0);
-    assert!(engine.disk.reached_for()[1] > std::time::Duration::ZERO);
+    assert!(engine.disk.reached_for()[1] > Duration::ZERO);
     // The gate does not open for a byte.
     engine.disk.limit(engine.disk_bytes() + 1, 0);
     engine.look_at_disk();
@@ -168,7 +209,119 @@ fn where_nothing_may_go_what_adds_is_refused() {
     engine.disk.limit(2 * engine.disk_bytes(), 0);
     engine.look_at_disk();
     assert!(engine.gate.load(std::sync::atomic::Ordering::Relaxed) & gate::FULL == 0);
-    assert_eq!(engine.disk.reached_for()[1], std::time::Duration::ZERO);
+    let [all, now] = engine.disk.reached_for();
+    assert!(all > Duration::ZERO && now == Duration::ZERO);
+    engine.disk.forget_reached();
+    assert_eq!(engine.disk.reached_for(), [Duration::ZERO; 2]);
+}
+
+/// Rounds end also where some that have removed something came before.
+#[test]
+fn where_nothing_more_may_go_what_adds_is_refused() {
+    let mut world = World::filled(300);
+    world.evict_to(policy(true, By::Use), 1);
+    assert_eq!((world.evicted(), world.left().len()), (150, 150));
+    assert!(world.engine().eviction.is_in_vain());
+}
+
+/// Once, where there is a little; else again and again, but for no more than a second, and only who may add.
+#[test]
+fn who_waits_for_room_waits_for_no_longer_than_a_second() {
+    let world = world(Fsync::No);
+    let engine = world.engine();
+    let pauses = |room: u64, memory: u64| {
+        engine.room_delay_us.store(room, Ordering::Relaxed);
+        engine.write_delay_us.store(memory, Ordering::Relaxed);
+        [true, false].map(|adds| [0, 1, 49, 50].map(|pauses| engine.pause_us(adds, pauses)))
+    };
+    const MOST: u64 = MOST_DELAY_US;
+    assert_eq!(pauses(0, 0), [[0; 4]; 2]);
+    assert_eq!(pauses(500, 0), [[500, 0, 0, 0], [0; 4]]);
+    assert_eq!(pauses(MOST, 0), [[MOST, MOST, MOST, 0], [0; 4]]);
+    assert_eq!(pauses(500, 700), [[700, 0, 0, 0]; 2]);
+    assert_eq!(pauses(0, MOST), [[MOST; 4]; 2]);
+}
+
+#[test]
+fn who_adds_is_slowed_the_more_the_less_room_is_left() {
+    let world = World::filled(300);
+    let (engine, taken) = (world.engine(), world.engine().disk_bytes());
+    let by_use = Some(policy(false, By::Use));
+    let at = |limit: u64, policy: Option<Policy>| {
+        engine.disk.limit(limit, 0);
+        engine.eviction.set(policy, 5);
+        engine.look_at_disk();
+        engine.set_gates();
+        let is_slowed = engine.gate.load(Ordering::Relaxed) & gate::SLOWED != 0;
+        (engine.room_delay_us.load(Ordering::Relaxed), is_slowed, engine.is_tight())
+    };
+    assert_eq!(at(2 * taken, by_use), (0, false, false));
+    let (little, is_slowed, is_tight) = at(taken * 32 / 30, by_use);
+    assert!(0 < little && little < MOST_DELAY_US && is_slowed && is_tight, "{little}");
+    assert_eq!(at(taken, by_use), (MOST_DELAY_US, true, true));
+    assert_eq!(at(taken, None), (0, false, false), "nothing goes that would make room");
+}
+
+/// What is reserved is not had, nor what the flush will need that makes room.
+#[test]
+fn room_is_what_is_neither_reserved_nor_waits_for_a_flush() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", &[b'x'; 50_000], 0);
+    let engine = world.engine();
+    let quarter = sys::file_system(&world.options.dir).unwrap().total_bytes / 4;
+    for reserve in [1 << 20, u64::MAX] {
+        engine.disk.limit(0, reserve);
+        engine.look_at_disk();
+        let kept = reserve.min(quarter) + engine.dirty_bytes() as u64;
+        assert_eq!(engine.disk.room_bytes(), engine.disk.free_bytes().saturating_sub(kept), "{reserve} reserved");
+    }
+}
+
+/// Pauses are for all that writes, and what has gone is written, too.
+#[test]
+fn nothing_goes_while_clients_are_paused_or_writers_wait() {
+    let world = World::filled(500);
+    let engine = world.engine();
+    world.limit_to(policy(false, By::Use), 24);
+    engine.tend_eviction();
+    engine.set_gate(gate::PAUSED, true);
+    world.turns(2);
+    assert_eq!(world.evicted(), 0);
+    engine.set_gate(gate::PAUSED, false);
+    let budget = engine.dirty_budget.swap(1, Ordering::Relaxed);
+    world.turns(2);
+    assert_eq!(world.evicted(), 0);
+    engine.dirty_budget.store(budget, Ordering::Relaxed);
+    world.turns(2);
+    assert!(world.evicted() > 0);
+}
+
+/// What has gone counts once a flush has brought it that began after it: one that ran may have passed it by. Without a policy
+/// nothing is under way any more.
+#[test]
+fn between_two_rounds_comes_a_flush_that_began_after_the_first() {
+    let mut world = World::filled(500);
+    let engine = world.engine().clone();
+    world.limit_to(policy(false, By::Use), 24);
+    engine.tend_eviction();
+    let (round, due) = engine.eviction.due(0);
+    assert!(due > 0 && engine.eviction.is_under_way());
+    world.turns(3);
+    assert_eq!(engine.eviction.due(0), (round, 0));
+    let running = engine.flush_lock.lock();
+    engine.tend_eviction();
+    drop(running);
+    for _ in 0..2 {
+        engine.tend_eviction();
+        assert_eq!(engine.eviction.due(0), (round, 0), "one is still to come");
+        world.flush();
+    }
+    engine.tend_eviction();
+    let (next, due) = engine.eviction.due(0);
+    assert!(next == round + 1 && due > 0);
+    engine.eviction.set(None, 5);
+    engine.tend_eviction();
+    assert_eq!((engine.eviction.due(0).1, engine.eviction.is_under_way()), (0, false));
 }
 
 /// How many of 50 keys that are often used, side by side in order, are left after half has gone.
@@ -226,6 +379,30 @@ fn what_a_command_holds_stays_and_who_watches_is_told() {
     engine.shards.at(0).core().busy.let_go(name(1).as_bytes());
 }
 
+/// What a database had that is dead goes by itself, and is no key that was evicted.
+#[test]
+fn what_somebody_waits_for_stays_and_of_dead_databases_nothing_is_evicted() {
+    let mut world = World::filled(200);
+    (0..100).for_each(|n| world.put(NAMES[1], name(n).as_bytes(), &noise(n as u8, BYTES), 0));
+    world.flush();
+    world.evict();
+    let (engine, ns) = (world.engine().clone(), world.ns(DB));
+    // Nothing of it is removed meanwhile.
+    engine.shards.at(0).core().reclaiming = true;
+    world.flush_names(&[NAMES[1]]);
+    world.flush();
+    let awaited = name(3).into_bytes();
+    let waiter = Arc::new(Waiter::new(Kind::Stream, true, false, DB, vec![(0, awaited.as_slice().into())]));
+    engine.shards.at(0).core().blocked.add(ns, &awaited, &waiter);
+    (0..8).for_each(|_| world.evict_to(policy(false, By::Chance), 8));
+    let left = world.left();
+    assert!(left.len() < 20 && left.contains(&3), "{left:?}");
+    assert_eq!(world.evicted() as usize, 200 - left.len());
+    let mut core = engine.shards.at(0).core();
+    assert!(!core.miscounted);
+    core.blocked.remove(ns, &awaited, &waiter, false);
+}
+
 /// A key whose elements lie aside takes their room along.
 #[test]
 fn collections_give_back_the_room_of_their_elements() {
@@ -242,4 +419,25 @@ fn collections_give_back_the_room_of_their_elements() {
     world.engine().eviction.set(None, 5);
     world.audit();
     assert!(world.engine().disk_bytes() < before * 9 / 10, "{} of {before}", world.engine().disk_bytes());
+}
+
+/// As long as nobody has come to the elements of what has gone they count as given back, and no longer.
+#[test]
+fn what_waits_in_the_queue_of_garbage_counts_as_given_back() {
+    let mut world = world(Fsync::No);
+    for n in 0..60 {
+        world.add_source(name(n).as_bytes(), 0);
+    }
+    world.flush();
+    world.evict();
+    world.engine().shards.at(0).core().reclaiming = true;
+    world.evict_to(policy(false, By::Chance), 16);
+    let gone = world.evicted();
+    assert!((10..50).contains(&gone), "{gone}");
+    world.engine().shards.at(0).core().reclaiming = false;
+    world.engine().eviction.set(None, 5);
+    world.audit();
+    let (engine, partition) = (world.engine(), world.engine().store.partition(0));
+    let log = engine.log.size_bytes();
+    assert_eq!(engine.live_bytes(), partition.disk_bytes() - partition.covered_bytes() + log);
 }

@@ -1,7 +1,7 @@
 //! The flusher's own thread: each reason for a flush alone has it flush. Tests wait for the end of the flush itself.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -12,6 +12,7 @@ use crate::log::Fsync;
 use crate::log::sim::{Moment, Op, SimIo};
 use crate::shard::Engine;
 use crate::shard::engine::EngineOptions;
+use crate::shard::engine::eviction::{By, Policy};
 use crate::util::time::now_ms;
 
 struct Live {
@@ -121,6 +122,7 @@ fn a_flush_that_fails_is_tried_again() {
     live.engine.wake_flusher(true);
     wait(&flushed);
     assert!(live.engine.is_flushing() || !live.engine.flush_fails());
+    assert_eq!(live.engine.stats.flush_errors.load(Ordering::Relaxed), 1);
 }
 
 /// Deletes are small in the log, what they delete may be large: it does not wait for the end of the longer time.
@@ -138,6 +140,63 @@ fn a_log_worth_a_flush_is_flushed_within_a_minute_without_writes() {
     assert!(live.engine.needs_flush(ago(70)));
     live.engine.flush().unwrap();
     assert!(!live.engine.needs_flush(ago(1000)), "and then no more");
+}
+
+/// Where keys are evicted the log is short; where the room that is left is less than what it takes it goes, once a second.
+#[test]
+fn a_log_that_takes_up_the_room_that_is_left_is_flushed_away() {
+    let mut world = World::new(1, Fsync::No);
+    let engine = world.engine().clone();
+    let ago = |ms| std::time::Instant::now().checked_sub(Duration::from_millis(ms)).unwrap();
+    (0..3).for_each(|n| world.put(NAMES[0], b"k", &[n; 8 << 10], 0));
+    let needs = |limit: u64, policy: Option<Policy>| {
+        engine.disk.limit(limit, 0);
+        engine.eviction.set(policy, 5);
+        engine.look_at_disk();
+        [10, 1100].map(|ms| engine.needs_flush(ago(ms)))
+    };
+    let by_chance = Some(Policy { volatile: false, by: By::Chance });
+    assert_eq!(needs(0, by_chance), [false; 2]);
+    assert_eq!(needs(engine.disk_bytes() + 100, None), [false, true]);
+    assert_eq!(needs(1 << 20, by_chance), [false; 2]);
+    assert_eq!(needs(256 << 10, None), [false; 2]);
+    assert_eq!(needs(256 << 10, by_chance), [true; 2]);
+    world.flush();
+    for limit in [engine.disk_bytes(), 256 << 10] {
+        assert_eq!(needs(limit, by_chance), [false; 2], "there is nothing to be flushed");
+    }
+}
+
+#[test]
+fn what_is_told_of_flushes_is_of_the_last() {
+    let mut world = World::new(2, Fsync::No);
+    let engine = world.engine().clone();
+    let failed = || engine.stats.failed_in_a_row.load(Ordering::Relaxed);
+    (0..10).for_each(|n| world.put(NAMES[0], &[n], b"v", 0));
+    for times in 1..3 {
+        world.sim.fail_step(Some(("flush.synced", libc::EIO)));
+        assert!(engine.flush().is_err());
+        world.sim.fail_step(None);
+        assert!(engine.store.health().is_ok(), "others go to the store meanwhile");
+        let told = engine.flushing();
+        assert_eq!((failed(), engine.flush_fails()), (times, true));
+        assert_eq!((told.running, told.since_ms, told.brought, told.count), (false, 0, 0, 0));
+    }
+    for (count, brings) in [(1, 10..100), (2, 1..10)] {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let other = engine.clone();
+        world.sim.at(Moment::Step("flush.stored"), move || sender.send(other.flushing()).unwrap());
+        world.flush();
+        let told = receiver.recv().unwrap();
+        assert!(told.running && told.since_ms > 0 && brings.contains(&told.brought), "{told:?}");
+        let told = engine.flushing();
+        assert_eq!((failed(), engine.flush_fails()), (0, false));
+        assert_eq!((told.asked, told.running, told.since_ms, told.brought, told.count), (false, false, 0, 0, count));
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert_eq!(load(&engine.stats.log_base_bytes), engine.log.size_bytes());
+        assert!(load(&engine.stats.last_flush_ms) > 0 && told.last_us <= load(&engine.stats.flush_us));
+        world.put(NAMES[0], b"one more", b"v", 0);
+    }
 }
 
 /// Each of its threads goes through shards of its own; what one of them could not bring is as dirty as before.

@@ -1,5 +1,7 @@
 //! What was found wrong once beside the rules: accounts of what is dirty, times, filters, rollbacks, bodies.
 
+use std::sync::atomic::Ordering;
+
 use super::world::{DB, Value, World, big, world};
 use crate::Error;
 use crate::codec::{self, element, order::StreamId};
@@ -295,6 +297,7 @@ fn a_sweep_goes_on_with_the_millisecond_that_its_batch_has_cut() {
         assert_eq!(world.stored_with(codec::key::tag::EXPIRY) as u64, KEYS);
         world.now_ms = first_ms + KEYS;
         world.verify_counts();
+        assert_eq!(world.engine().shards.at(0).core().stats.expired_keys, KEYS);
         world.flush();
         assert_eq!(world.stored_with(codec::key::tag::EXPIRY), 0, "{same_ms} keys in a millisecond");
         world.audit();
@@ -341,6 +344,39 @@ fn an_owner_of_a_time_outdoes_its_tombstone() {
     world.evict();
     world.now_ms += 100;
     world.verify_counts();
+}
+
+#[test]
+fn a_time_that_is_taken_away_leaves_the_index_also_after_a_flush_that_has_failed() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", world.now_ms + 50);
+    world.flush();
+    world.put(DB, b"a", b"1", 0);
+    let mut flush = world.begin_flush(Some(0));
+    world.finish(&mut flush);
+    assert_eq!(world.stored_with(codec::key::tag::EXPIRY), 1);
+    world.flush();
+    assert_eq!(world.stored_with(codec::key::tag::EXPIRY), 0);
+}
+
+/// Of keys on disk alone it is not known whether they have expired by now.
+#[test]
+fn what_a_start_has_found_is_told() {
+    let mut world = world(Fsync::No);
+    let told = |world: &World| {
+        let stats = &world.engine().stats;
+        assert_eq!(stats.log_base_bytes.load(Ordering::Relaxed), world.engine().log.size_bytes());
+        [&stats.loaded_keys, &stats.loaded_expired, &stats.replayed_records].map(|n| n.load(Ordering::Relaxed))
+    };
+    // The world's time is long past.
+    world.put(DB, b"due", b"1", world.now_ms + 5);
+    world.put(DB, b"later", b"1", 5_000_000_000_000);
+    world.put(DB, b"a", b"1", 0);
+    let last = world.engine().log.last();
+    world.crash(None);
+    assert_eq!(told(&world), [3, 1, last]);
+    world.reopen(true);
+    assert_eq!(told(&world), [3, 0, 0]);
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::world::{DB, NAMES, Value, World, big, wait_for};
+use super::world::{DB, NAMES, Value, World, big, noise, wait_for};
 use crate::Error;
 use crate::codec::key::tag;
 use crate::log::Fsync;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::object::Kind;
+use crate::shard::txn::CHUNK;
 
 impl World {
     /// So many hashes, brought to fjall.
@@ -501,5 +502,22 @@ fn deleted_keys_give_their_space_back_without_a_further_command() {
     assert!(left.bytes < all / 5, "{} of {all} bytes", left.bytes);
     world.turns(TURNS);
     assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 1, "then there is rest");
+    world.audit();
+}
+
+/// A tombstone does not tell how large is what it covers: who has worked it off does.
+#[test]
+fn one_large_value_among_many_small_ones_gives_its_space_back() {
+    let mut world = World::new(1, Fsync::No);
+    (0..2000u32).for_each(|n| world.put(DB, format!("key {n}").as_bytes(), b"1", 0));
+    world.put(DB, b"large", &noise(1, 30 * CHUNK), 0);
+    world.flush();
+    let partition = world.engine().store.partition(0).clone();
+    let all = partition.disk_bytes();
+    world.delete(DB, b"large");
+    world.flush();
+    world.turns(TURNS);
+    assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 1);
+    assert!(partition.disk_bytes() < all / 3, "{} of {all} bytes", partition.disk_bytes());
     world.audit();
 }

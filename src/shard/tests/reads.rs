@@ -1,17 +1,19 @@
 //! Reads that hold no lock: what was brought is used only while it is what the store says, or is masked.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use super::world::{DB, Value, World, read, world};
+use super::world::{DB, Value, World, read, wait_for, world};
 use crate::Error;
 use crate::codec::element;
 use crate::log::Fsync;
 use crate::shard::background::flush::SLICE;
+use crate::shard::memory::ahead::Look;
 use crate::shard::memory::missing::LOAD_WHOLE;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::{Reads, Wanted};
+use crate::shard::memory::table::table_hash;
 
 impl World {
     /// What a key holds, as a command finds it that may not wait for the disk.
@@ -27,7 +29,10 @@ impl World {
     fn pass(&mut self, key: &[u8], full: bool) -> Option<Vec<u8>> {
         let ns = self.ns(DB);
         self.ahead = full;
-        let found = self.transact(&[key], |txn| txn.string_in_passing(ns, key));
+        let found = self.transact(&[key], |txn| {
+            txn.count_hits = true;
+            txn.string_in_passing(ns, key)
+        });
         self.ahead = false;
         found.0.unwrap().map(|passing| passing.value().to_vec())
     }
@@ -166,8 +171,11 @@ fn what_is_read_in_passing_does_not_enter_a_full_table() {
         world.bring();
     }
     let in_table = |world: &World| world.engine().shards.iter().map(|shard| shard.core().table.len()).sum::<usize>();
-    let passed =
-        |world: &World| world.engine().shards.iter().map(|shard| shard.core().stats.passing_reads).sum::<u64>();
+    let passed = |world: &World| {
+        let stats = world.engine().shards.at(0).core().stats;
+        assert_eq!(stats.keyspace_hits, stats.passing_reads, "what is read in passing is a hit");
+        stats.passing_reads
+    };
     assert_eq!(in_table(&world), 0);
     assert_eq!(world.pass(b"a", false), None, "there is room");
     assert_eq!(world.pass(b"hash", true), None, "no string");
@@ -205,6 +213,28 @@ fn elements_are_read_one_by_one_or_all_of_a_few() {
         }
         assert_eq!(world.field_ahead(b"hash", 1), Ok(Some(b"2".to_vec())));
     }
+}
+
+/// The metadata need not be read again, and says where that is.
+#[test]
+fn what_is_looked_for_behind_metadata_that_moka_has_is_read_at_once() {
+    let mut world = world(Fsync::No);
+    world.set_fields(b"hash", 3, b"1");
+    world.flush();
+    world.evict();
+    assert!(world.get(DB, b"hash").is_some());
+    world.evict();
+    let (engine, ns) = (world.engine().clone(), world.ns(DB));
+    {
+        let mut core = engine.shards.at(0).core();
+        core.store_is_cold = true;
+        let hash = table_hash(engine.router.hash(b"hash"), ns);
+        core.want(hash, ns, b"hash", None, &mut world.reads);
+        assert!(world.reads.is_content(), "it is known");
+        core.want(hash, ns, b"hash", Some((&Look::field(2), b"f1")), &mut world.reads);
+    }
+    assert_eq!(world.bring(), 1);
+    assert_eq!(world.field_ahead(b"hash", 1), Ok(Some(b"1".to_vec())));
 }
 
 /// Who may wait for the disk reads it, step by step, under its own bounds.
@@ -274,6 +304,37 @@ fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
     engine.readers.bring(std::mem::take(&mut world.reads), Box::new(move |reads| late.send(reads).unwrap()));
     assert!(brought.recv_timeout(Duration::from_secs(30)).is_err());
     assert_eq!(engine.readers.pending(), 0);
+}
+
+/// Nobody is called for what comes back at once, as who asks helps. If it no longer does, nobody else comes to it.
+#[test]
+fn who_helps_calls_the_readers_once_the_disk_is_slow() {
+    let mut world = world(Fsync::No);
+    let keys: Vec<Vec<u8>> = (0..12).map(|n| format!("k{n}").into_bytes()).collect();
+    keys.iter().for_each(|key| world.put(DB, key, b"1", 0));
+    world.rest();
+    let engine = world.engine().clone();
+    let readers = [(); 2].map(|()| {
+        let engine = engine.clone();
+        std::thread::spawn(move || engine.readers.run())
+    });
+    // Both have come, and fall asleep.
+    let met = Arc::new(Barrier::new(3));
+    for _ in 0..2 {
+        let met = met.clone();
+        engine.readers.work(Box::new(move || _ = met.wait()));
+    }
+    met.wait();
+    wait_for(&|| engine.readers.pending() == 0 && engine.readers.awake() == 0);
+    keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), Err(Error::Cold)));
+    let (done, is_done) = std::sync::mpsc::channel();
+    engine.readers.bring_helped(std::mem::take(&mut world.reads), Box::new(move |_| done.send(()).unwrap()));
+    assert_eq!((engine.readers.awake(), engine.readers.pending()), (0, keys.len()));
+    engine.store.partition(0).note_slow();
+    assert!(!engine.readers.help(), "it is the readers'");
+    is_done.recv_timeout(Duration::from_secs(30)).unwrap();
+    engine.readers.end(2);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
 }
 
 /// What is asked when a read was quick may be answered when it no longer is: nobody is counted twice, and nothing is left.

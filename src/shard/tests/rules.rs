@@ -133,6 +133,26 @@ fn rule_6_what_is_not_written_is_not_flushed() {
     world.audit();
 }
 
+/// What they wrote would gather in memory for as long as the disk is full.
+#[test]
+fn rule_6_timers_write_nothing_while_the_log_takes_none() {
+    let mut world = world(Fsync::EverySec);
+    world.put(DB, b"due", b"1", world.now_ms + 5);
+    world.sim.fail(Op::Write, 0, u64::MAX, 28);
+    world.put(DB, b"a", b"1", 0);
+    assert!(world.engine().refusal().is_some());
+    world.now_ms += 10;
+    let last = world.engine().log.last();
+    world.turns(2);
+    assert_eq!(world.engine().log.last(), last);
+    world.sim.heal();
+    world.engine().log.sync_to(last).unwrap();
+    world.turns(1);
+    assert_eq!(world.engine().log.last(), last + 1, "it is late, and swept");
+    world.note();
+    world.audit();
+}
+
 #[test]
 fn rule_6_a_flush_ends_a_failed_sync() {
     let mut world = world(Fsync::No);
@@ -297,6 +317,8 @@ fn rule_7_table_or_moka() {
     assert!(in_moka(&world));
     assert!(world.get(DB, b"a").is_some());
     assert!(!in_moka(&world));
+    let stats = world.engine().shards.at(0).core().stats;
+    assert_eq!((stats.evicted_objects, stats.stored_reads, stats.cold_reads), (2, 1, 1));
     world.evict();
     world.put(DB, b"a", b"2", 0);
     world.flush();

@@ -1,11 +1,13 @@
 //! Memory follows budgets that change, in an engine that nobody writes to.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::world::{DB, World};
+use super::world::{DB, World, wait_for};
 use crate::log::Fsync;
 use crate::shard::engine::Sizes;
+use crate::shard::txn::CHUNK;
 
 fn sizes(world: &World, tables: u64, cold: u64) -> Sizes {
     Sizes { tables, cold, dirty: world.options.dirty_budget as u64, log: world.options.log_limit }
@@ -96,4 +98,16 @@ fn waiting_for_leases_ends() {
     it_has.recv().unwrap();
     assert!(engine.wait_idle(Duration::from_secs(60)));
     holder.join().unwrap();
+}
+
+#[test]
+fn big_values_are_freed_aside() {
+    let mut world = World::new(1, Fsync::No);
+    world.options.background = true;
+    world.reopen(false);
+    let engine = world.engine().clone();
+    world.put(DB, b"big", &vec![1; 100 * CHUNK], 0);
+    world.delete(DB, b"big");
+    wait_for(&|| engine.stats.freed_bodies.load(Ordering::Relaxed) == 1 && engine.bodies_to_free() == 0);
+    engine.close(false).unwrap();
 }

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use super::world::{DB, big, noise, world};
+use super::world::{DB, big, noise, wait_for, world};
 use crate::codec::MAX_INLINE;
 use crate::codec::key::tag;
 use crate::log::Fsync;
+use crate::log::sim::Op;
 use crate::shard::background::recount::{self, Recount};
 use crate::shard::background::timer::Timer;
 use crate::shard::engine::RUNS_REFUSED;
@@ -114,6 +115,54 @@ fn a_compaction_for_what_is_dead_that_fails_does_not_keep_it() {
     assert_eq!(world.stored_with(tag::GARBAGE), 0);
     world.verify();
     world.audit();
+}
+
+/// fjall's own compactions tell nobody: somebody has to look for what they have replaced.
+#[test]
+fn files_that_a_compaction_has_replaced_go_though_nobody_writes() {
+    let dir = crate::util::scratch::tempdir().unwrap();
+    let engine = engine(dir.path(), 1);
+    let partition = engine.store.partition(0);
+    let is_idle = || partition.l0_runs() < 4 && engine.store.active_compactions() == 0;
+    let are_left = || tables(dir.path()).len() as u64 > partition.levels().iter().map(|level| level[1]).sum();
+    while !are_left() {
+        for n in 0..4 {
+            engine.transact(&[0], 1, |txn| txn.put_string(0, &[n], &noise(n, 100), 0)).unwrap();
+            engine.flush().unwrap();
+        }
+        wait_for(&is_idle);
+    }
+    wait_for(&|| engine.tend_store() && !are_left());
+}
+
+/// Who counts reads the store for as long as it takes, and ends when that, or the log, is to be mended.
+#[test]
+fn a_count_under_way_does_not_keep_the_store_from_being_opened_again() {
+    for log_fails in [false, true] {
+        let mut world = world(Fsync::No);
+        let keys = 20 * recount::SLICE;
+        (0..keys).for_each(|n| world.put(DB, format!("key:{n}").as_bytes(), b"v", 0));
+        world.flush();
+        let engine = world.engine().clone();
+        engine.shards.at(0).core().miscounted = true;
+        let mut timer = Timer::new(&engine, 0);
+        (0..3).for_each(|_| timer.turn(1));
+        if log_fails {
+            world.sim.fail(Op::Write, 0, u64::MAX, 28);
+            world.put(DB, b"key:0", b"w", 0);
+        } else {
+            let given_up = || Err(std::io::Error::other("given up by the test"));
+            engine.store.partition(0).ingest_with([(b"E", Some(b""))], given_up).unwrap_err();
+        }
+        timer.turn(1);
+        engine.store.reopen().unwrap();
+        world.sim.heal();
+        engine.log.sync_to(engine.log.last()).unwrap();
+        while engine.shards.at(0).core().miscounted {
+            timer.turn(1);
+        }
+        assert_eq!(engine.shards.at(0).core().count(0), keys as u64);
+    }
 }
 
 #[test]

@@ -263,6 +263,37 @@ fn no_step_of_a_walk_sorts_what_is_dirty() {
     assert_eq!((core.table_bytes, core.old_orders.len()), (bytes, 1));
     assert_eq!(core.idle_orders(204_000).len(), 1);
     core.check();
+    // Nobody asks any more: it goes after ten seconds.
+    (0..2).for_each(|_| core.need_order(205_000, true));
+    assert_eq!((core.idle_orders(215_000).len(), core.order.is_some()), (0, true));
+    assert_eq!((core.idle_orders(215_001).len(), core.order.is_some()), (1, false));
+    assert!(core.old_orders.is_empty() && core.table_bytes == bytes);
+}
+
+/// It stands in the table, and fjall shows it, too.
+#[test]
+fn a_blind_key_is_met_once() {
+    let dir = crate::util::scratch::tempdir().unwrap();
+    let engine = engine(dir.path(), 1);
+    let key = |n: u32| format!("key:{n:02}").into_bytes();
+    let put_all =
+        || (0..50).for_each(|n| _ = engine.transact(&[0], 1, |txn| txn.put_string(0, &key(n), b"v", 0)).unwrap());
+    put_all();
+    engine.flush().unwrap();
+    {
+        let mut core = engine.shards.at(0).core();
+        let limit = std::mem::replace(&mut core.table_limit, 0);
+        (0..10).for_each(|_| core.make_room());
+        core.table_limit = limit;
+        core.cold.clear();
+    }
+    put_all();
+    let mut core = engine.shards.at(0).core();
+    assert_eq!(core.blind.len(), 50);
+    let mut met = met(&mut core, &engine.router, 0, b"", Stop::default(), 10);
+    assert!(core.whole_order().is_none());
+    met.sort_by(|a, b| a.key.cmp(&b.key));
+    assert_eq!(met.into_iter().map(|met| met.key).collect::<Vec<_>>(), (0..50).map(key).collect::<Vec<_>>());
 }
 
 #[test]
