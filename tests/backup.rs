@@ -138,6 +138,13 @@ fn names_states_and_errors() {
     assert!(said.starts_with("one  20") && said.contains("bytes  whole"), "{said}");
     let list = client.call("BACKUP LIST");
     assert_eq!(list.items()[0].items()[3].text(), "whole");
+    let target = server.dir().join("target");
+    let (name, target) =
+        (format!("../{}/one", folder.path().file_name().unwrap().to_str().unwrap()), target.to_str().unwrap());
+    let (ok, said) = tarn(&["restore", &name, "--backup-dir", folder.path().to_str().unwrap(), "--dir", target]);
+    assert!(!ok && said.contains("a backup's name has"), "{said}");
+    let (ok, said) = tarn(&["restore", "one", "--dir", target]);
+    assert!(!ok && said.contains("a name needs --backup-dir"), "{said}");
     fs::create_dir(folder.path().join("bare")).unwrap();
     assert!(client.call("BACKUP LIST").items()[0].items()[3].text().starts_with("broken: "));
     for name in ["one", "bare"] {
@@ -169,6 +176,13 @@ fn a_password_is_given_by_option_or_environment() {
         .output()
         .unwrap();
     assert!(output.status.success() && output.stdout.starts_with(b"a  "));
+    let mut client = server.client();
+    client.call("AUTH secret");
+    client.call("ACL SETUSER ann on >word +backup");
+    let said = done(&["backup", "--port", &port, "--user", "ann", "--pass", "word", "list"]);
+    assert!(said.starts_with("a  "), "{said}");
+    let (ok, said) = tarn(&["backup", "--port", &port, "--user", "ann", "--pass", "secret", "list"]);
+    assert!(!ok && said.contains("WRONGPASS"), "{said}");
 }
 
 /// Killed at any moment, the server leaves a backup that is whole, or none.
@@ -237,6 +251,8 @@ fn a_damaged_backup_is_not_restored() {
         }
         fs::write(file, bytes).unwrap();
     }
+    // A folder that is there already may be empty.
+    fs::create_dir(&target).unwrap();
     done(&["restore", good.to_str().unwrap(), "--dir", target.to_str().unwrap()]);
     let (ok, said) = tarn(&["restore", good.to_str().unwrap(), "--dir", target.to_str().unwrap()]);
     assert!(!ok && said.contains("is there already"), "{said}");

@@ -8,6 +8,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use common::resp::Value;
 use common::server::Server;
 use common::tool::tarn;
 use tarn::codec::key::{DiskKey, decode_key};
@@ -369,6 +370,68 @@ fn planted_records_are_found_and_mended() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is planted in which key, and what is left of it: a command, and the texts of its reply.
+const LEFT: &[(&str, Plant, &str, &[&str])] = &[
+    ("list", |of| gone(&of.elements[2].0), "LRANGE list 0 -1", &["a", "b", "d", "e"]),
+    ("set", |of| put(&of.elements[1].0, b"x"), "SMISMEMBER set a b c d e", &["1", "1", "1", "1", "0"]),
+    ("hash", |of| gone(&of.elements[0].0), "HMGET hash a b c", &["", "2", "3"]),
+    ("zset", |of| gone(&of.group(5)[0].0), "ZRANGE zset 0 -1 WITHSCORES", &["a", "1", "b", "2", "c", "3"]),
+    ("big", |of| put(&of.elements[0].0, &[b'x'; 20_000]), "GETRANGE big -4 -1", &["xxxx"]),
+    ("stream", |of| gone(&of.group(9)[0].0), "XPENDING stream group", &["1", "1-2", "1-2", "consumer", "1"]),
+    (
+        "fields",
+        |of| {
+            of.with_meta(|meta| {
+                if let Extra::Hash { persist, lower, upper, .. } = &mut meta.extra {
+                    (*persist, *lower) = (3, *upper);
+                }
+            })
+        },
+        "HMGET fields a b c",
+        &["1", "2", "3"],
+    ),
+    ("timed", |of| gone(&of.times[0]), "GET timed", &["v"]),
+];
+
+/// All texts and numbers of a reply, one after the other.
+fn texts(reply: &Value) -> Vec<String> {
+    match reply {
+        Value::Array(all) => all.iter().flat_map(texts).collect(),
+        other => vec![other.int().map_or_else(|| other.text(), |number| number.to_string())],
+    }
+}
+
+/// What can be saved is; and before that no other server is given what is damaged.
+#[test]
+fn what_is_mended_holds_what_is_left() {
+    let (dir, aside) = (made().stopped, tempfile::tempdir().unwrap());
+    let store = open(dir.path());
+    for &(key, plant, ..) in LEFT {
+        let of = Of::find(&store, key);
+        store.partition(of.shard).ingest(plant(&of)).unwrap();
+    }
+    drop(store);
+    let file = aside.path().join("dump.rdb");
+    let file = file.to_str().unwrap();
+    let (ok, said) = tarn(&["export", file, "--for", "redis-8.2", "--dir", dir.path().to_str().unwrap()]);
+    assert!(!ok && said.contains("is damaged"), "{said}");
+    assert_eq!(fs::read_dir(aside.path()).unwrap().count(), 0);
+    let (is_mended, said) = check(dir.path(), true);
+    assert!(is_mended, "{said}");
+    let mut server = Server::prepare(common::server::Kind::Tarn, &[]).unwrap();
+    copy(dir.path(), &server.dir().join("data"));
+    server.spawn();
+    server.wait_ready();
+    let mut client = server.client();
+    for &(_, _, command, left) in LEFT {
+        assert_eq!(texts(&client.call(command)), left, "{command}");
+    }
+    assert!(client.call("TTL timed").int().unwrap() > 90_000);
+    let left = client.call("HTTL fields FIELDS 3 a b c");
+    let left: Vec<_> = left.items().iter().map(|ttl| ttl.int().unwrap() > 80_000).collect();
+    assert_eq!(left, [true, true, false]);
 }
 
 /// A key in two shards, and what belongs to the first one only.

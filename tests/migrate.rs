@@ -8,6 +8,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -15,7 +16,8 @@ use std::time::Duration;
 use common::resp::{Client, Value as Reply, encode};
 use common::rng::Rng;
 use common::server::{Kind, Server, notice};
-use tarn::rdb::{Value, decode};
+use common::wait::until;
+use tarn::rdb::{Field, Value, decode};
 
 const REAL: [Kind; 3] = [Kind::Redis70, Kind::Redis82, Kind::Valkey];
 
@@ -382,6 +384,53 @@ fn what_a_server_cannot_have_is_told() {
     }
 }
 
+/// What no client has seen for long is in no file, nor what no other server has a place for, which is told.
+#[test]
+fn what_has_ended_and_databases_with_names_are_not_exported() {
+    // Forms in which elements are not counted, or one name stands for two.
+    let forms = ["set", "hash", "zset"].map(|kind| [format!("--{kind}-encode-version"), "1".to_owned()]).concat();
+    let args = ["--namespaces", "yes", "--enable-debug-command", "yes"];
+    let args: Vec<&str> = args.into_iter().chain(forms.iter().map(String::as_str)).collect();
+    let mut tarn = Server::tarn(&args);
+    let mut client = tarn.client();
+    for command in [
+        "DEBUG SET-ACTIVE-EXPIRE 0",
+        "SET text v",
+        "SADD set a b",
+        "HSET hash b 2",
+        "ZADD zset 1 a-member-that-is-long",
+        "HSET half a 1 b 2",
+        "HPEXPIRE half 1 FIELDS 1 a",
+        "HSETEX none PX 1 FIELDS 1 a 1",
+        "SET gone v PX 1",
+        "SELECT users",
+        "MSET one 1 two 2",
+        "SELECT 0",
+    ] {
+        assert!(!client.call(command).is_error(), "{command}");
+    }
+    for look in ["HGET half a", "HGET none a", "GET gone"] {
+        until("it has ended", || client.call(look).is_nil());
+    }
+    tarn.stop();
+    let file = tarn.dir().join("out.rdb");
+    let mut command = Command::new(Kind::Tarn.binary().unwrap());
+    command.arg("export").arg(&file).args(["--for", "redis-8.2", "--dir"]).arg(tarn.dir().join("data"));
+    let told = assert_imported(&command.output().unwrap());
+    assert!(told.starts_with("5 keys, "), "{told}");
+    assert!(told.contains("left out: 2 keys of databases whose names are no numbers (of 'users' first)"), "{told}");
+    let b = Value::Hash(vec![Field { name: b"b".to_vec(), value: b"2".to_vec(), expire_ms: 0 }]);
+    let expected = [
+        ("half", b.clone()),
+        ("hash", b),
+        ("set", Value::Set(vec![b"a".to_vec(), b"b".to_vec()])),
+        ("text", Value::String(b"v".to_vec())),
+        ("zset", Value::Zset(vec![(b"a-member-that-is-long".to_vec(), 1.0)])),
+    ];
+    let expected = expected.map(|(key, value)| (key.as_bytes().to_vec(), value));
+    assert_eq!(values(&std::fs::read(&file).unwrap()), expected.into());
+}
+
 #[test]
 fn what_real_servers_append_is_imported() {
     // Bases of both kinds.
@@ -434,6 +483,133 @@ fn small_file() -> Vec<u8> {
     file.push(0xff);
     file.extend_from_slice(&[0; 8]);
     file
+}
+
+/// Keys and fields of which some have ended long ago; the big ones come piece by piece.
+fn ended_file(head: &[u8]) -> Vec<u8> {
+    const PAST_MS: u64 = 1000;
+    const FUTURE_MS: u64 = 4_000_000_000_000;
+    let long = |len: u32| [&[0x80][..], &len.to_be_bytes()].concat();
+    let in_ms = |time: u64| [&b"\xfc"[..], &time.to_le_bytes()].concat();
+    let in_s = |time: u32| [&b"\xfd"[..], &time.to_le_bytes()].concat();
+    let timed = |name: &str| [&b"\x18"[..], &[name.len() as u8], name.as_bytes(), &PAST_MS.to_le_bytes()].concat();
+    // Their times count from the least, which is 1.
+    let ended: Vec<u8> = (0..20_000u32)
+        .flat_map(|n| {
+            let name = format!("field-of-many-{n}");
+            [&[1, name.len() as u8][..], name.as_bytes(), b"\x05value"].concat()
+        })
+        .collect();
+    let later = [&b"\x81"[..], &(FUTURE_MS - PAST_MS + 1).to_be_bytes()].concat();
+    [
+        b"REDIS0012",
+        head,
+        b"\xfe\x00",
+        &in_ms(PAST_MS),
+        b"\x00\x04past\x01v",
+        &in_s(1),
+        b"\x00\x06past:s\x01v",
+        &in_ms(FUTURE_MS),
+        b"\x00\x06future\x01v",
+        &in_s((FUTURE_MS / 1000) as u32),
+        b"\x00\x08future:s\x01v",
+        &timed("hash"),
+        b"\x03\x01\x01a\x011\x00\x01b\x012",
+        &later,
+        b"\x01c\x013",
+        &timed("none"),
+        b"\x01\x01\x01a\x011",
+        &timed("big:hash"),
+        &long(20_001),
+        &ended,
+        b"\x00\x04last\x01v",
+        &timed("big:none"),
+        &long(20_000),
+        &ended,
+        &in_ms(PAST_MS),
+        b"\x00\x08big:text",
+        &long(300_000),
+        &[b'x'; 300_000],
+        // No checksum.
+        b"\xff\0\0\0\0\0\0\0\0",
+    ]
+    .concat()
+}
+
+fn as_aof(commands: &[&str]) -> Vec<u8> {
+    commands.iter().flat_map(|text| encode(&text.split(' ').collect::<Vec<_>>())).collect()
+}
+
+/// All texts and numbers of a reply.
+fn texts(reply: &Reply) -> Vec<String> {
+    let text = |one: &Reply| one.int().map_or_else(|| one.text(), |number| number.to_string());
+    reply.items().iter().map(text).collect()
+}
+
+#[test]
+fn what_has_ended_is_not_imported_from_a_file() {
+    let (mut tarn, dir) = tarn();
+    let path = tarn.dir().join("file.rdb");
+    std::fs::write(&path, [&ended_file(b"")[..], b"behind"].concat()).unwrap();
+    let report = assert_imported(&import(&[&path], &dir, &[]));
+    assert!(report.starts_with("4 keys, 5 whose time has passed and that were left out read in "), "{report}");
+    assert!(report.contains("holds 4 keys\n") && report.contains("bytes behind the end of the file"), "{report}");
+    start(&mut tarn);
+    let mut client = tarn.client();
+    assert_eq!(client.call("DBSIZE").int(), Some(4));
+    assert_eq!(client.call("PEXPIRETIME future").int(), Some(4_000_000_000_000));
+    assert_eq!(client.call("PEXPIRETIME future:s").int(), Some(4_000_000_000_000));
+    assert_eq!(texts(&client.call("HMGET hash a b c")), ["", "2", "3"]);
+    assert_eq!(texts(&client.call("HPEXPIRETIME hash FIELDS 3 a b c")), ["-2", "-1", "4000000000000"]);
+    assert_eq!(texts(&client.call("HGETALL big:hash")), ["last", "v"]);
+}
+
+/// The commands behind the base of an AOF may be about what has ended since; what they say that fails is told.
+#[test]
+fn what_had_not_ended_for_the_commands_of_an_aof_is_there_for_them() {
+    let (mut tarn, dir) = tarn();
+    let path = tarn.dir().join("file.aof");
+    let commands = [
+        "PERSIST past",
+        "HPERSIST hash FIELDS 1 a",
+        "HPERSIST none FIELDS 1 a",
+        "HPERSIST big:hash FIELDS 1 field-of-many-7",
+        "PERSIST big:text",
+        "INCR hash",
+        "HSET hash d 4",
+    ];
+    let head = b"\xfa\x08aof-base\x011\xf5\x18#!lua name=bad\nnonsense(";
+    std::fs::write(&path, [ended_file(head), as_aof(&commands)].concat()).unwrap();
+    let report = assert_imported(&import(&[&path], &dir, &[]));
+    assert!(report.starts_with("9 keys, 7 commands read in "), "{report}");
+    assert!(report.contains("\n1 × INCR: WRONGTYPE Operation against a key"), "{report}");
+    assert!(report.contains("\n1 × library of functions '#!lua name=bad', left out: ERR "), "{report}");
+    start(&mut tarn);
+    let mut client = tarn.client();
+    assert_eq!(texts(&client.call("MGET past past:s future")), ["v", "", "v"]);
+    assert_eq!(texts(&client.call("HMGET hash a b c d")), ["1", "2", "3", "4"]);
+    assert_eq!(texts(&client.call("HMGET big:hash field-of-many-7 field-of-many-8 last")), ["value", "", "v"]);
+    assert_eq!(texts(&client.call("HGETALL none")), ["a", "1"]);
+    assert_eq!(client.call("STRLEN big:text").int(), Some(300_000));
+}
+
+/// A database that there is not is named, and nothing is left of what was begun.
+#[test]
+fn databases_that_a_file_has_and_a_server_has_not_are_named() {
+    let (tarn, dir) = tarn();
+    let (rdb, aof) = (tarn.dir().join("file.rdb"), tarn.dir().join("file.aof"));
+    std::fs::write(&rdb, b"REDIS0012\xfe\x14\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0").unwrap();
+    std::fs::write(&aof, as_aof(&["SET a 1", "SELECT 20", "SET a 2"])).unwrap();
+    for (file, words) in
+        [(&rdb, "at offset 9: database 20 is not among `databases`: --databases 21"), (&aof, "--databases")]
+    {
+        let output = import(&[file], &dir, &[]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && told.contains(words), "{told}");
+        assert!(!dir.join("SUPERBLOCK").exists() && !dir.join("import.new").exists());
+    }
+    let report = assert_imported(&import(&[&rdb, &aof], &dir, &["--databases", "21"]));
+    assert!(report.contains("holds 3 keys"), "{report}");
 }
 
 #[test]
@@ -564,25 +740,29 @@ fn fetch(server: &Server, marks_end: bool) -> Vec<u8> {
     }
 }
 
-/// The strings in a file.
-fn strings(bytes: &[u8]) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+/// The small values in a file.
+fn values(bytes: &[u8]) -> BTreeMap<Vec<u8>, Value> {
     use tarn::rdb::file::{Bounds, Input, Item, Reader, decode};
     let mut reader = Reader::new(Input::new(bytes), Bounds::default()).unwrap();
-    let mut all = std::collections::BTreeMap::new();
+    let mut all = BTreeMap::new();
     loop {
         match reader.next_item().unwrap() {
             Item::End => return all,
             Item::Key(key) => {
                 let version = reader.version();
-                if let Some(bytes) = reader.whole(key.tag).unwrap()
-                    && let Value::String(text) = decode(key.tag, version, bytes, 1 << 20).unwrap()
-                {
-                    all.insert(key.key, text);
+                if let Some(bytes) = reader.whole(key.tag).unwrap() {
+                    all.insert(key.key, decode(key.tag, version, bytes, 1 << 20).unwrap());
                 }
             }
             _ => {}
         }
     }
+}
+
+/// The strings among them.
+fn strings(bytes: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let string = |(key, value)| if let Value::String(text) = value { Some((key, text)) } else { None };
+    values(bytes).into_iter().filter_map(string).collect()
 }
 
 /// What is fetched is of one moment, over all shards, while others write: no half of a command is in it, and what one client

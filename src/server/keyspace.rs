@@ -136,8 +136,8 @@ fn copy(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if ns == ctx.ns() && args[1] == args[2] {
         return Err(SAME_OBJECT);
     }
-    let free = replace || ctx.txn.find(ns, &args[2])?.is_none();
-    let copied = free && copy_to(ctx, &args[1], ns, &args[2])?;
+    let may = ctx.to_read(|ctx| ctx.lookup(&args[1]))?.is_some() && (replace || ctx.txn.find(ns, &args[2])?.is_none());
+    let copied = may && copy_to(ctx, &args[1], ns, &args[2])?;
     if copied {
         ctx.tell_put(&db, ns, &args[2], &[(&events::COPY_TO, &db, &args[2])]);
     }
@@ -164,10 +164,12 @@ fn move_(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// Bytes of key and value that Redis 8.2 keeps together in one allocation of 64 bytes: `embstr`. A time takes 8 of them.
 const EMBEDDED: usize = 41;
 
-/// The key that OBJECT is asked about, which does not count as looked up.
+/// The key that OBJECT is asked about: it counts as looked up, but is not used by that, and no `keymiss` is told.
 fn look_at(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Found>> {
     ctx.txn.count_hits = false;
-    ctx.peek(key)
+    let found = ctx.peek(key)?;
+    ctx.txn.count_quietly(found.is_some());
+    Ok(found)
 }
 
 fn object_encoding(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

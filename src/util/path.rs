@@ -44,6 +44,7 @@ fn write_aside(aside: &Path, file: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -52,5 +53,26 @@ mod tests {
         for (path, folder) in [("name", "."), ("a/name", "a"), ("/name", "/"), ("/a/b/name", "/a/b"), ("/", "/")] {
             assert_eq!(folder_of(Path::new(path)), Path::new(folder), "{path}");
         }
+    }
+
+    #[test]
+    fn what_replaces_a_file_is_not_left_beside_it() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let names = || {
+            let mut names: Vec<_> =
+                std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let (file, folder) = (dir.path().join("file"), dir.path().join("folder"));
+        std::fs::create_dir_all(folder.join("full")).unwrap();
+        // Of a process of the same number that has crashed.
+        std::fs::write(dir.path().join(format!(".file.{}.tmp", std::process::id())), "left").unwrap();
+        for text in ["one", "two"] {
+            replace(&file, text.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        }
+        assert!(replace(&folder, b"text").is_err());
+        assert_eq!(names(), ["file", "folder"]);
     }
 }

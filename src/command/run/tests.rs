@@ -242,6 +242,20 @@ fn a_request_that_waits_for_its_shard_counts_as_its_clients_memory() {
     assert_eq!(server.buffers.bytes(), 0);
 }
 
+/// The names of the keys stand in lines, too.
+#[test]
+fn a_command_that_waits_for_a_key_counts_as_its_clients_memory() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    let key = "k".repeat(1 << 20);
+    let mut other = Peer::new(&server);
+    let waits = other.begin(&words(&format!("BLPOP {key} 0")));
+    assert!(server.buffers.bytes() >= 3 << 20, "{} bytes", server.buffers.bytes());
+    assert_eq!(world.call(&format!("RPUSH {key} v")), ":1 ");
+    assert!(other.end(waits).ends_with(" $1 v "));
+    assert_eq!(server.buffers.bytes(), 0);
+}
+
 /// It would fit alone: it waits, and is not refused.
 #[test]
 fn a_command_that_finds_the_memory_taken_runs_when_it_is_free() {
@@ -282,7 +296,10 @@ fn a_queue_that_no_command_could_hold_is_given_up() {
     assert_eq!(world.call("MULTI"), "+OK ");
     let big = format!("SET k {}", "v".repeat(3 << 20));
     assert_eq!(world.call(&big), "+QUEUED ");
+    let client = world.session.as_ref().unwrap().client.clone();
+    assert_eq!(client.multi.load(Ordering::Relaxed), 1);
     assert!(world.call(&big).starts_with("-OOM command needs more memory"));
+    assert_eq!(client.multi.load(Ordering::Relaxed), 0);
     let aborted = "-EXECABORT Transaction discarded because of previous errors. ";
     assert_eq!(world.call("EXEC"), aborted);
     assert_eq!(world.call("EXISTS k"), ":0 ");

@@ -285,7 +285,7 @@ impl Session {
                         self.set_clock(&value);
                     }
                 }
-                item => first = Some(item),
+                item => first = Some((offset, item)),
             }
         }
         is_base |= !part.may_be_cut;
@@ -335,16 +335,18 @@ impl Session {
         reader: &mut Reader<File>,
         shared: &Shared<'_>,
         batches: &mut Batches,
-        mut first: Option<Item>,
+        mut first: Option<(u64, Item)>,
     ) -> Result<(), Failure> {
         let mut count = 0u64;
         loop {
-            let offset = reader.offset();
             let db = batches.db.clone();
             let place = |offset, key| Place { path: shared.path, offset, db: &db, key };
-            let item = match first.take() {
-                Some(item) => item,
-                None => reader.next_item().map_err(|error| place(reader.offset(), None).failure(error))?,
+            let (offset, item) = match first.take() {
+                Some(first) => first,
+                None => {
+                    let offset = reader.offset();
+                    (offset, reader.next_item().map_err(|error| place(reader.offset(), None).failure(error))?)
+                }
             };
             match item {
                 Item::End => return Ok(()),

@@ -148,6 +148,31 @@ fn a_file_reads_the_same_whole_and_piece_by_piece() {
     }
 }
 
+/// What servers of other times put in front of a key; before version 5 there was no checksum.
+#[test]
+fn forms_of_the_past_and_of_the_future_are_read() {
+    let mut bytes = b"REDIS0004".to_vec();
+    bytes.push(opcode::EXPIRE_S);
+    bytes.extend_from_slice(&7u32.to_le_bytes());
+    bytes.extend_from_slice(b"\x00\x01k\x01v");
+    bytes.extend_from_slice(&[opcode::SLOT_IMPORT, 2, b'i', b'd', 2, 0, 5, 0x40, 0x80, 0x41, 0, 0, 1, b'l', 1, b'w']);
+    bytes.push(opcode::END);
+    for whole in [0, 1 << 20] {
+        let read = read_all(&bytes, whole).unwrap();
+        let seen: Vec<_> = read.iter().map(|(key, value)| (&key.key[..], key.expire_ms, value.clone())).collect();
+        let text = |text: &[u8]| Value::String(text.to_vec());
+        assert_eq!(seen, [(&b"k"[..], 7000, text(b"v")), (b"l", 0, text(b"w"))]);
+    }
+    bytes[8] = b'5';
+    assert!(matches!(read_all(&bytes, 0), Err(FileError::Cut)));
+    bytes.extend_from_slice(&1u64.to_le_bytes());
+    assert!(matches!(read_all(&bytes, 0), Err(FileError::Checksum)));
+    let one = |rest: &[u8]| read_all(&[b"REDIS0010", rest].concat(), 0);
+    assert!(matches!(one(&[opcode::FUNCTION_PRE_GA, 1, b'f']), Err(FileError::PreGaFunction)));
+    assert!(matches!(one(&[MODULE_1, 1, b'm', 0]), Err(FileError::OldModule)));
+    assert!(matches!(one(&[26, 1, b's', 0]), Err(FileError::Value(RdbError::Unsupported(_)))));
+}
+
 #[test]
 fn what_modules_keep_is_named_and_skipped() {
     let bytes = file(b"REDIS0012", Dialect::Redis);

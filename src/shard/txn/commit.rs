@@ -108,6 +108,12 @@ impl Txn<'_, '_> {
         self.need
     }
 
+    /// Counts a look-up of which nobody is told.
+    pub fn count_quietly(&mut self, is_hit: bool) {
+        self.hits += u64::from(is_hit);
+        self.misses += u64::from(!is_hit);
+    }
+
     /// Tells the shard's counters of the look-ups: those of a run that is repeated elsewhere do not count.
     #[inline]
     pub fn count_look_ups(&mut self) {

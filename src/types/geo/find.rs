@@ -29,7 +29,7 @@ struct Hit {
 }
 
 fn find(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, form: Form) -> Result {
-    let source = ctx.lookup_kind(&args[form.source()], Kind::Zset)?;
+    let source = ctx.to_read(|ctx| ctx.lookup_kind(&args[form.source()], Kind::Zset))?;
     let search = parse(args, form, |member| {
         let Some(at) = source else { return Ok(Member::NoSource) };
         Ok(score(&mut ctx.txn, at, member)?.map_or(Member::Absent, |score| Member::Score(score.get())))

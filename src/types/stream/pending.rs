@@ -13,7 +13,7 @@ use super::remove::parse_ids;
 
 /// Stream and group, where both are there.
 pub fn find(ctx: &mut Ctx, key: &[u8], group: &[u8]) -> Result<Option<(Stream, Ledger)>> {
-    let Some(stream) = Stream::find(ctx, key)? else { return Ok(None) };
+    let Some(stream) = ctx.to_read(|ctx| Stream::find(ctx, key))? else { return Ok(None) };
     Ok(Ledger::find(ctx, stream.at, group)?.map(|group| (stream, group)))
 }
 

@@ -213,7 +213,7 @@ fn xreadgroup(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         if ctx.is_elsewhere(key) {
             continue;
         }
-        let found = match Stream::find(ctx, key)? {
+        let found = match ctx.to_read(|ctx| Stream::find(ctx, key))? {
             Some(stream) => Ledger::find(ctx, stream.at, group_name)?.map(|group| (stream, group)),
             None => None,
         };
