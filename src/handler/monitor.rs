@@ -165,7 +165,8 @@ mod tests {
     fn lines_are_made_as_long_as_somebody_is_shown_them() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let config = Config::load(Source::Defaults, &[]).unwrap();
-        let server = Server::new(engine(dir.path(), 1), config, crate::command::table());
+        let table = Box::leak(Box::new(crate::handler::table::Table::new(&[])));
+        let server = Server::new(engine(dir.path(), 1), config, table);
         let client = |id| Arc::new(Client { id, messages: server.hub.messages(), ..Client::default() });
         let clients = [client(1), client(2)];
         let shown = |line: &[u8]| {
