@@ -26,10 +26,9 @@ use std::sync::Arc;
 use crate::codec::{self, Meta, NsId};
 use crate::error::{Error, Result};
 use crate::log::{Log, Lsn};
-use crate::store::{Partition, UserValue};
+use crate::store::Partition;
 use crate::util::scale::Scaled;
 
-use super::ahead::Look;
 use super::blind::Blind;
 use super::blocked::Blocked;
 use super::busy::Busy;
@@ -38,8 +37,7 @@ use super::door::Doorkeeper;
 use super::garbage::{AllStaged, Queue};
 use super::libraries::Libraries;
 use super::names::Names;
-use super::next::Next;
-use super::object::{Body, EXPIRY_OVERHEAD, Kind, Object, raw_bytes, state};
+use super::object::{Body, EXPIRY_OVERHEAD, Kind, Object, state};
 use super::order::Order;
 use super::reads::{Reads, place_of_key};
 use super::table::{Index, Table, table_hash};
@@ -273,43 +271,8 @@ impl Core {
         }
     }
 
-    /// Has a key that only the store may have be read ahead of who will look it up, and with it what that will look for then:
-    /// an element of so a name.
-    pub fn want(&self, hash: u32, ns: NsId, key: &[u8], next: Option<(&Look, &[u8])>, reads: &mut Reads) {
-        // The cheapest first: most of what is not in the table is new.
-        if !self.store_is_cold || self.table.find(hash, ns, key).is_some() || !self.fjall_may_hold(hash) {
-            return;
-        }
-        let Some(next) = next.map(Next::new) else {
-            if !self.cold.contains(hash, ns, key) {
-                _ = reads.want(self, place_of_key(ns, key), None);
-            }
-            return;
-        };
-        let place = place_of_key(ns, key);
-        let Some(record) = self.cold.peek(hash, ns, key) else {
-            _ = reads.want(self, place, Some(next));
-            return;
-        };
-        if let Some(place) = next.place(place.key(), &record) {
-            _ = reads.want(self, place, None);
-        }
-    }
-
-    /// The metadata record of a key that was brought, if it need not enter the table for it: that is full, and nobody has
-    /// asked for the key of late.
-    pub fn in_passing(&mut self, hash: u64, ns: NsId, key: &[u8], reads: &Reads) -> Option<UserValue> {
-        let hash = table_hash(hash, ns);
-        let nearly_full = self.table_limit - self.table_limit / 16;
-        if self.table_bytes < nearly_full || self.table.find(hash, ns, key).is_some() {
-            return None;
-        }
-        let value = reads.brought(self, hash, ns, key)?;
-        (!self.door.knows(hash)).then(|| value.clone())
-    }
-
     /// False if fjall does not hold the key for certain: no look-up would go there.
-    fn fjall_may_hold(&self, hash: u32) -> bool {
+    pub(super) fn fjall_may_hold(&self, hash: u32) -> bool {
         self.partition.disk_bytes() != 0 && self.membership.may_contain(hash)
     }
 
@@ -535,32 +498,6 @@ impl Core {
         if body.overlay.len() > FREE_AT_ONCE.get() {
             drop(self.trash.try_send(body));
         }
-    }
-
-    /// Has the next flush write a record without an object, or remove it; counts as dirty, a second time where it takes the
-    /// place of another. Answers what the flush was to do before.
-    pub fn put_raw(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Option<Vec<u8>>> {
-        self.dirty_bytes += raw_bytes(&key, value.as_deref());
-        self.replace_raw(key, Some(value))
-    }
-
-    /// What the next flush is to do with a record without an object; `None` for nothing. Answers what it was to do before.
-    pub fn replace_raw(&mut self, key: Vec<u8>, new: Option<Option<Vec<u8>>>) -> Option<Option<Vec<u8>>> {
-        let tag = key.first().copied().unwrap_or_default();
-        let puts = |change: &Option<Option<Vec<u8>>>| matches!(change, Some(Some(_)));
-        let now = puts(&new);
-        let old = match new {
-            Some(value) => self.raw.insert(key, value),
-            None => self.raw.remove(&key),
-        };
-        if now != puts(&old) {
-            match tag {
-                codec::key::tag::GARBAGE => self.garbage.note(now),
-                codec::key::tag::DEAD_NS => self.dead_names.note(now),
-                _ => {}
-            }
-        }
-        old
     }
 
     /// So many bytes are dirty no longer. The shares of bodies are estimated, and of what changes while a flush runs some was

@@ -19,6 +19,7 @@
 //! | [`fields`] | which hashes have fields that expire, and when |
 //! | [`records`] | records on their way to fjall, encoded and sorted |
 //! | [`straight`] | new keys that go to fjall past the table, while data is imported |
+//! | `raw` | what a flush brings besides objects |
 //! | [`names`] | namespaces |
 //! | [`libraries`] | libraries of functions |
 //! | [`garbage`] | records of what is dead, and how they are worked off |
@@ -43,6 +44,7 @@ mod next;
 pub mod object;
 pub mod order;
 pub mod overlay;
+mod raw;
 pub mod reads;
 pub(in crate::shard) mod records;
 pub(in crate::shard) mod straight;

@@ -28,8 +28,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::ahead::Look;
 use super::core::Core;
 use super::next::Next;
+use super::table::table_hash;
 use crate::codec::{self, NsId};
 use crate::error::{Error, Result};
 use crate::latency::{self, Event};
@@ -373,5 +375,42 @@ impl Reads {
             self.brought.shrink_to(KEPT);
             self.wanted.shrink_to(KEPT);
         }
+    }
+}
+
+impl Core {
+    /// Has a key that only the store may have be read ahead of who will look it up, and with it what that will look for then:
+    /// an element of so a name.
+    pub fn want(&self, hash: u32, ns: NsId, key: &[u8], next: Option<(&Look, &[u8])>, reads: &mut Reads) {
+        // The cheapest first: most of what is not in the table is new.
+        if !self.store_is_cold || self.table.find(hash, ns, key).is_some() || !self.fjall_may_hold(hash) {
+            return;
+        }
+        let Some(next) = next.map(Next::new) else {
+            if !self.cold.contains(hash, ns, key) {
+                _ = reads.want(self, place_of_key(ns, key), None);
+            }
+            return;
+        };
+        let place = place_of_key(ns, key);
+        let Some(record) = self.cold.peek(hash, ns, key) else {
+            _ = reads.want(self, place, Some(next));
+            return;
+        };
+        if let Some(place) = next.place(place.key(), &record) {
+            _ = reads.want(self, place, None);
+        }
+    }
+
+    /// The metadata record of a key that was brought, if it need not enter the table for it: that is full, and nobody has
+    /// asked for the key of late.
+    pub fn in_passing(&mut self, hash: u64, ns: NsId, key: &[u8], reads: &Reads) -> Option<UserValue> {
+        let hash = table_hash(hash, ns);
+        let nearly_full = self.table_limit - self.table_limit / 16;
+        if self.table_bytes < nearly_full || self.table.find(hash, ns, key).is_some() {
+            return None;
+        }
+        let value = reads.brought(self, hash, ns, key)?;
+        (!self.door.knows(hash)).then(|| value.clone())
     }
 }

@@ -19,6 +19,7 @@ pub mod changes;
 mod commit;
 pub mod elements;
 mod libraries;
+mod names;
 mod order;
 mod prefetch;
 pub mod rest;
@@ -31,18 +32,17 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::codec::{self, NsId, redo};
+use crate::codec::{NsId, redo};
 use crate::error::{Error, Result};
 use crate::log::Lsn;
 use crate::meter;
 
 use changes::News;
 use rest::Rests;
-use undo::{NamesBefore, Undo};
+use undo::Undo;
 
 use crate::shard::actor::Lease;
 use crate::shard::memory::core::Core;
-use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Body, Kind, Object, state};
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
@@ -530,37 +530,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.put_raw(at.at, staged.record_key(), None);
         self.lease[at.at as usize].staged.lock().retain(|(other, _)| *other != staged);
         self.set.undo.push(Undo::Staged { at: at.at, staged });
-    }
-
-    /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
-    pub fn replace_names(&mut self, names: Arc<Names>, dead: &[NsId]) {
-        assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
-        let mut record = Vec::new();
-        names.map().encode(&mut record);
-        redo::encode_names(&record, self.set.redo.out());
-        for at in 0..self.lease.len() as u16 {
-            for &ns in dead {
-                let mut key = Vec::new();
-                codec::key::dead_ns_key(ns, &mut key);
-                self.put_raw(at, key, Some(Vec::new()));
-            }
-            let core = &mut *self.lease[at as usize];
-            if core.shard == 0 {
-                let mut key = Vec::new();
-                codec::key::names_key(&mut key);
-                let old = core.put_raw(key.clone(), Some(record.clone()));
-                self.set.undo.push(Undo::Raw { at, key, old });
-            }
-            let counts = dead.iter().filter_map(|ns| Some((*ns, core.counts.remove(ns)?))).collect();
-            let (before, reap_from) = (std::mem::replace(&mut core.names, names.clone()), core.reap_from);
-            let before = NamesBefore { names: before, counts, reap_from };
-            self.set.undo.push(Undo::Names { at, before: Box::new(before) });
-            if !dead.is_empty() {
-                core.reap_from = Some(0);
-                core.drop_order();
-                core.dirty_counts.retain(|ns| !dead.contains(ns));
-            }
-        }
     }
 
     /// Who waits for a key is to look at it, though what WATCH is about has not changed.
