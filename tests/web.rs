@@ -78,6 +78,7 @@ fn metrics_are_those_of_info() {
     work(&server);
     let mut client = server.client();
     until("the flush is over", || client.info("persistence", "rdb_bgsave_in_progress") == 0);
+    until("a key has expired", || client.info("stats", "expired_keys") == 1);
     let (status, text) = get(port, "/metrics", "");
     assert_eq!(status, "200");
     let numbers = parse(&text);
