@@ -97,9 +97,9 @@ fn busy_poll_begins_and_ends_while_it_serves() {
         (0..10).for_each(|_| assert_eq!(client.call("PING").text(), "PONG"));
         client.info("stats", "eventloop_cycles") - before
     };
-    for (span, is_busy) in [("20s", true), ("0", false)] {
+    for (span, expected) in [("20s", 0..1), ("0", 10..100)] {
         assert_eq!(client.call(&format!("CONFIG SET busy-poll {span}")).text(), "OK");
-        until(span, || (sleeps(&mut client) == 0) == is_busy);
+        until(span, || expected.contains(&sleeps(&mut client)));
     }
 }
 
