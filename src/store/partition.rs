@@ -325,12 +325,13 @@ impl Partition {
     }
 
     fn renew(&self, keyspace: &Keyspace) {
-        let before = self.slot.view.read().as_ref().map(|view| view.reader.clone());
-        let new = View::newest(keyspace, before.as_deref(), &self.slot.files);
-        drop(before);
-        if self.slot.view.read().as_ref().is_some_and(|view| view.number >= new.number) {
+        let before = self.slot.view.read().as_ref().map(|view| (view.number, view.reader.clone()));
+        if before.as_ref().is_some_and(|(number, _)| *number >= keyspace.tree.current_version().id()) {
             return;
         }
+        let new = View::newest(keyspace, before.as_ref().map(|(_, reader)| &**reader), &self.slot.files);
+        // Whoever else holds the reader would have to free its files.
+        drop(before);
         // As long as the old view knows the files, this frees none of them under fjall's lock.
         let stills = self.stills.lock();
         if *stills == 0

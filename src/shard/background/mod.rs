@@ -246,8 +246,11 @@ impl Engine {
         }
         let mut core = self.shards.at(id).core();
         core.reclaiming = false;
-        core.garbage.look_again();
-        core.dead_names.look_again();
+        // Whether all were dropped or, with an error, some.
+        if let Reclaim::Drop(_) = work {
+            core.garbage.look_again();
+            core.dead_names.look_again();
+        }
     }
 
     /// Watches budget and log: writers are slowed smoothly over the budget's last quarter.
