@@ -5,7 +5,7 @@
 //! and between any two such turns the thread looks at its sockets and serves who is ready.
 //!
 //! What is worth another thread's time goes to the readers, and this thread helps them as long as it has nothing else to
-//! read. As soon as reads have waited for the disk, all is theirs.
+//! read. Of what comes while it is behind with what it has to read they do all. As soon as reads have waited for the disk, all is theirs.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -51,7 +51,8 @@ impl OwnReads {
             return self.have_brought(readers, reads, then);
         }
         if self.errands.borrow().len() >= BEHIND {
-            return self.share(readers, reads, then);
+            // Others are called, as this thread has enough to do.
+            return readers.bring(reads, self.to_inbox(then));
         }
         let rest = reads.take_wanted();
         readers.count(rest.len() as isize);
@@ -59,32 +60,28 @@ impl OwnReads {
         self.wake.notify_one();
     }
 
-    /// By the readers, who are called: this thread has enough to do.
-    fn share(&self, readers: &Readers, reads: Reads, then: Then) {
-        let inbox = self.inbox.clone();
-        readers.bring(reads, Box::new(move |reads| inbox.put(Box::new(move || then(reads)))));
+    /// By the readers, whom this thread helps.
+    fn have_brought(&self, readers: &Readers, reads: Reads, then: Then) {
+        readers.bring_helped(reads, self.to_inbox(then));
+        self.wake.notify_one();
     }
 
-    /// By the readers.
-    fn have_brought(&self, readers: &Readers, reads: Reads, then: Then) {
+    /// What calls `then` here once somebody else has read.
+    fn to_inbox(&self, then: Then) -> Then {
         let inbox = self.inbox.clone();
-        readers.bring_helped(reads, Box::new(move |reads| inbox.put(Box::new(move || then(reads)))));
-        self.wake.notify_one();
+        Box::new(move |reads| inbox.put(Box::new(move || then(reads))))
     }
 
     /// A few reads, of what this thread is to do, else of what the readers have not begun. Whether there are more.
     fn turn(&self, readers: &Readers) -> bool {
         let (mut left, mut watch) = (TURN, Watch::default());
         while left > 0 {
-            let Some(errand) = self.first() else { break };
+            let first = self.errands.borrow_mut().pop_front();
+            let Some(errand) = first else { break };
             left = left.saturating_sub(self.go_on(readers, errand, left, &mut watch));
         }
         let helps = if left == TURN { readers.help() } else { readers.are_asked() };
         helps || !self.errands.borrow().is_empty()
-    }
-
-    fn first(&self) -> Option<Errand> {
-        self.errands.borrow_mut().pop_front()
     }
 
     /// Reads of an errand, so many at most; how many of these are no longer to be done in this turn.
@@ -94,7 +91,7 @@ impl OwnReads {
         let mut done = 0;
         for wanted in errand.rest.by_ref().take(most) {
             let partition = wanted.partition().clone();
-            errand.brought.add(wanted.read_of_some(watch));
+            errand.brought.add(wanted.read(watch));
             done += 1;
             quick = partition.reads_are_quick();
             if !quick {

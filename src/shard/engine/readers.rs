@@ -299,7 +299,7 @@ impl Readers {
         let (mut brought, mut watch) = (SmallVec::<[_; READS_OF_TASK]>::new(), Watch::default());
         for wanted in wanted {
             let partition = wanted.partition().clone();
-            brought.push(wanted.read_of_some(&mut watch));
+            brought.push(wanted.read(&mut watch));
             if !partition.reads_are_quick() {
                 // Others can wait for the disk meanwhile.
                 self.call(self.queue.lock(), Worth::Each);

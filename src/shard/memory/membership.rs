@@ -142,6 +142,11 @@ impl Membership {
         self.filter.as_ref().is_none_or(|filter| filter.contains(hash))
     }
 
+    /// Whether what it lets through is there, most likely.
+    pub fn is_complete(&self) -> bool {
+        self.filter.is_some()
+    }
+
     /// The record of fjall from which on a filter is still to be filled.
     pub fn fill_from(&self) -> Option<&[u8]> {
         self.filling.as_ref().map(|filling| &filling.from[..])

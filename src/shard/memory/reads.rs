@@ -67,10 +67,10 @@ impl Place {
         &self.key
     }
 
-    /// Reads the record. Of a key's the shard's own filter has said that there is one.
-    fn get(&self, partition: &Partition, watch: &mut Watch) -> Result<Option<UserValue>, StoreError> {
+    /// What is known of whether it is there: who looks a key up has asked the shard's own filter before, if that is complete.
+    fn odds(&self, core: &Core) -> Odds {
         let of_key = self.key.first() == Some(&codec::key::tag::META);
-        partition.get_of_some(&self.key, if of_key { Odds::Likely } else { Odds::Even }, watch)
+        if of_key && core.membership.is_complete() { Odds::Likely } else { Odds::Even }
     }
 
     /// Of the records from one key on, below another, `most` of them.
@@ -105,6 +105,7 @@ pub struct Wanted {
     partition: Arc<Partition>,
     era: Era,
     place: Place,
+    odds: Odds,
     /// What is wanted besides, once it is known where that is.
     next: Option<Next>,
 }
@@ -126,16 +127,11 @@ pub struct Brought {
 }
 
 impl Wanted {
-    /// Reads it. With no lock held.
-    pub fn read(self) -> Brought {
-        self.read_of_some(&mut Watch::default())
-    }
-
-    /// The same, as one of some that the thread reads on end.
-    pub fn read_of_some(self, watch: &mut Watch) -> Brought {
-        let Wanted { partition, era, place, next } = self;
+    /// Reads it, as one of some that the thread reads on end. With no lock held.
+    pub fn read(self, watch: &mut Watch) -> Brought {
+        let Wanted { partition, era, place, odds, next } = self;
         let found = match &place.to {
-            None => match place.get(&partition, watch) {
+            None => match partition.get_of_some(&place.key, odds, watch) {
                 Ok(value) if value.as_ref().is_none_or(|value| value.len() <= MOST_BYTES) => Found::Record(value),
                 _ => Found::Nothing,
             },
@@ -148,13 +144,20 @@ impl Wanted {
             (Found::Record(Some(value)), Some(next)) => next.place(&place.key, value),
             _ => None,
         };
-        let next = next.map(|place| Box::new(Wanted { partition, era, place, next: None }.read_of_some(watch)));
+        let next =
+            next.map(|place| Box::new(Wanted { partition, era, place, odds: Odds::Even, next: None }.read(watch)));
         Brought { era, place, found, next }
     }
 
     /// Whether the read is likely to come back at once.
     fn is_quick(&self) -> bool {
         self.partition.reads_are_quick()
+    }
+
+    /// What is known of whether it is there.
+    #[cfg(test)]
+    pub fn odds(&self) -> Odds {
+        self.odds
     }
 
     /// What it is read from.
@@ -203,11 +206,12 @@ impl Reads {
     /// # Errors
     /// `Cold`: it is wanted now, or cannot be had without the lock.
     pub fn record(&mut self, core: &Core, place: Place) -> Result<Result<Option<UserValue>, StoreError>> {
+        let read = || core.partition.get_of_some(&place.key, place.odds(core), &mut Watch::default());
         if !core.store_is_cold {
-            return Ok(place.get(&core.partition, &mut Watch::default()));
+            return Ok(read());
         }
         if self.may_block {
-            return Ok(latency::wait_for(Event::DiskWait, || place.get(&core.partition, &mut Watch::default())));
+            return Ok(latency::wait_for(Event::DiskWait, read));
         }
         match self.find(core, &place) {
             Some(Found::Record(value)) => Ok(Ok(value.clone())),
@@ -272,7 +276,8 @@ impl Reads {
     #[cold]
     pub(super) fn want(&mut self, core: &Core, place: Place, next: Option<Next>) -> Error {
         if !self.wants_much() && self.find(core, &place).is_none() {
-            self.wanted.push(Wanted { partition: core.partition.clone(), era: Era::of(core), place, next });
+            let odds = place.odds(core);
+            self.wanted.push(Wanted { partition: core.partition.clone(), era: Era::of(core), place, odds, next });
         }
         Error::Cold
     }
@@ -354,7 +359,7 @@ impl Reads {
         let (mut done, mut watch) = (0, Watch::default());
         for wanted in rest.by_ref() {
             let partition = wanted.partition.clone();
-            let brought = wanted.read_of_some(&mut watch);
+            let brought = wanted.read(&mut watch);
             done += brought.reads();
             self.add(brought);
             if done >= most || !partition.reads_are_quick() {

@@ -13,10 +13,11 @@ use crate::Error;
 use crate::log::Fsync;
 use crate::shard::memory::ahead::Look;
 use crate::shard::memory::object::Kind;
-use crate::shard::memory::reads::{Reads, Wanted};
+use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
 use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::{BIG_STRING, CHUNK, Txn};
+use crate::store::Watch;
 
 const STEPS: usize = 250;
 const FSYNCS: [Fsync; 3] = [Fsync::Always, Fsync::EverySec, Fsync::No];
@@ -246,7 +247,8 @@ impl Run {
         let mut reads = std::mem::take(&mut self.world.reads);
         let wanted = reads.take_wanted();
         self.meanwhile();
-        wanted.into_iter().map(Wanted::read).for_each(|brought| reads.add(brought));
+        let mut watch = Watch::default();
+        wanted.into_iter().for_each(|wanted| reads.add(wanted.read(&mut watch)));
         self.meanwhile();
         self.world.reads = reads;
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::world::{DB, Value, World, read, wait_for, world};
@@ -9,11 +10,13 @@ use crate::Error;
 use crate::codec::element;
 use crate::log::Fsync;
 use crate::shard::background::flush::SLICE;
+use crate::shard::engine::Engine;
 use crate::shard::memory::ahead::Look;
 use crate::shard::memory::missing::LOAD_WHOLE;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::{Reads, Wanted};
 use crate::shard::memory::table::table_hash;
+use crate::store::{Odds, Watch};
 
 impl World {
     /// What a key holds, as a command finds it that may not wait for the disk.
@@ -41,7 +44,8 @@ impl World {
     fn bring(&mut self) -> usize {
         let wanted = self.reads.take_wanted();
         let count = wanted.len();
-        wanted.into_iter().map(Wanted::read).for_each(|brought| self.reads.add(brought));
+        let mut watch = Watch::default();
+        wanted.into_iter().for_each(|wanted| self.reads.add(wanted.read(&mut watch)));
         count
     }
 
@@ -275,22 +279,47 @@ fn what_is_brought_is_bounded_in_sum() {
     assert_eq!(world.reads.memory_bytes(), 0);
 }
 
-#[test]
-fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
+/// Two that read until they are ended.
+fn two_readers(engine: &Arc<Engine>) -> [JoinHandle<()>; 2] {
+    [(); 2].map(|()| {
+        let engine = engine.clone();
+        std::thread::spawn(move || engine.readers.run())
+    })
+}
+
+/// Short strings that are on disk only.
+fn at_rest(count: usize) -> (World, Vec<Vec<u8>>) {
     let mut world = world(Fsync::No);
-    let keys: Vec<Vec<u8>> = (0..20).map(|n| format!("key:{n}").into_bytes()).collect();
+    let keys: Vec<Vec<u8>> = (0..count).map(|n| format!("key:{n}").into_bytes()).collect();
     keys.iter().for_each(|key| world.put(DB, key, b"1", 0));
     world.rest();
+    (world, keys)
+}
+
+/// Until the shard's filter is complete nobody knows whether a key is there, and fjall's own is asked.
+#[test]
+fn what_is_likely_is_known_once_the_filter_is_complete() {
+    let (mut world, keys) = at_rest(1);
+    let odds = |world: &mut World| {
+        assert_eq!(world.get_ahead(&keys[0]), Err(Error::Cold));
+        world.reads.take_wanted().iter().map(Wanted::odds).collect::<Vec<_>>()
+    };
+    world.reopen(false);
+    assert_eq!(odds(&mut world), [Odds::Even]);
+    world.turn();
+    assert_eq!(odds(&mut world), [Odds::Likely]);
+}
+
+#[test]
+fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
+    let (mut world, keys) = at_rest(20);
     keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), Err(Error::Cold)));
     let engine = world.engine().clone();
     let (done, brought) = std::sync::mpsc::channel();
     let late = done.clone();
     engine.readers.bring(std::mem::take(&mut world.reads), Box::new(move |reads| done.send(reads).unwrap()));
     assert_eq!(engine.readers.pending(), keys.len());
-    let threads = [(); 2].map(|()| {
-        let engine = engine.clone();
-        std::thread::spawn(move || engine.readers.run())
-    });
+    let threads = two_readers(&engine);
     world.reads = brought.recv_timeout(Duration::from_secs(30)).unwrap();
     assert_eq!(engine.readers.pending(), 0);
     keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), string(b"1")));
@@ -309,15 +338,9 @@ fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
 /// Nobody is called for what comes back at once, as who asks helps. If it no longer does, nobody else comes to it.
 #[test]
 fn who_helps_calls_the_readers_once_the_disk_is_slow() {
-    let mut world = world(Fsync::No);
-    let keys: Vec<Vec<u8>> = (0..12).map(|n| format!("k{n}").into_bytes()).collect();
-    keys.iter().for_each(|key| world.put(DB, key, b"1", 0));
-    world.rest();
+    let (mut world, keys) = at_rest(12);
     let engine = world.engine().clone();
-    let readers = [(); 2].map(|()| {
-        let engine = engine.clone();
-        std::thread::spawn(move || engine.readers.run())
-    });
+    let readers = two_readers(&engine);
     // Both have come, and fall asleep.
     let met = Arc::new(Barrier::new(3));
     for _ in 0..2 {
@@ -341,15 +364,9 @@ fn who_helps_calls_the_readers_once_the_disk_is_slow() {
 #[test]
 fn readers_of_a_disk_that_is_quick_and_slow_in_turn_lose_nothing() {
     const ERRANDS: usize = 300;
-    let mut world = world(Fsync::No);
-    let keys: Vec<Vec<u8>> = (0..12).map(|n| format!("k{n}").into_bytes()).collect();
-    keys.iter().for_each(|key| world.put(DB, key, b"1", 0));
-    world.rest();
+    let (mut world, keys) = at_rest(12);
     let engine = world.engine().clone();
-    let readers = [(); 2].map(|()| {
-        let engine = engine.clone();
-        std::thread::spawn(move || engine.readers.run())
-    });
+    let readers = two_readers(&engine);
     let (ended, toggled) = (Arc::new(AtomicBool::new(false)), engine.clone());
     let is_over = ended.clone();
     let toggler = std::thread::spawn(move || {
