@@ -25,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::meter;
+use crate::shard::actor::Shard;
 use crate::shard::engine::long::Long;
 use crate::shard::engine::readers::READERS;
 use crate::shard::engine::{Engine, MOST_DELAY_US, gate, spawn};
@@ -82,6 +83,8 @@ const COMPACT_LOOK: Duration = Duration::from_millis(100);
 
 /// Time between two looks at the allocator's free memory.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
+/// Commands a second of all shards below which few would wait for it.
+const QUIET_PER_SECOND: u64 = 100;
 
 impl Engine {
     /// Starts the threads that serve no shard.
@@ -158,11 +161,18 @@ impl Engine {
             }
             if last_trim.elapsed() > TRIM_EVERY {
                 let [tables, cold] = [&self.table_budget, &self.cold_budget].map(|size| size.load(Ordering::Relaxed));
-                trimmer.turn(tables + cold + self.options.block_cache as u64);
+                trimmer.turn(tables + cold + self.options.block_cache as u64, || self.is_quiet());
                 last_trim = Instant::now();
             }
             std::thread::sleep(WATCH_EVERY);
         }
+    }
+
+    /// Whether next to nobody asks anything.
+    fn is_quiet(&self) -> bool {
+        let asked = |shard: Shard<'_>| shard.try_core().map(|core| core.pace.per_second);
+        // One that cannot be looked at is at work.
+        self.shards.iter().map(asked).sum::<Option<u64>>().is_some_and(|asked| asked < QUIET_PER_SECOND)
     }
 
     /// Brings the cores to live with the sizes that [`Engine::resize`] has set.
@@ -378,6 +388,26 @@ mod tests {
         assert_eq!(healed, Some(256 + 2 * 64 + 1));
         let (again, _) = looks(&mut tend, start, 500..510, 510);
         assert_eq!(again, [500, 501, 503, 507], "the pauses begin anew");
+    }
+
+    #[test]
+    fn it_is_quiet_while_next_to_no_commands_come_and_none_runs() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 2);
+        let set = |rates: [u64; 2]| {
+            for (shard, rate) in engine.shards.iter().zip(rates) {
+                shard.core().pace.per_second = rate;
+            }
+            engine.is_quiet()
+        };
+        let most = QUIET_PER_SECOND - 1;
+        assert!(set([0, most]) && set([most, 0]));
+        assert!(!set([most, 1]), "all shards count");
+        assert!(set([0, 0]));
+        let at_work = engine.shards.iter().last().unwrap().core();
+        assert!(!engine.is_quiet());
+        drop(at_work);
+        assert!(engine.is_quiet());
     }
 
     #[test]

@@ -87,8 +87,8 @@ pub fn trim() {
 /// Decides when free memory goes back to the system. The system's allocator keeps what threads have freed for those
 /// threads: a server that fills and drops big collections would in time hold several times what it uses.
 ///
-/// A trim holds each heap for some ms, in which its threads wait, and longer the more is free. Within the budget it may be
-/// put off.
+/// A trim holds each heap while it is looked through, and its threads wait: for some ms, for most of a second where some
+/// GB are free. Within the budget it is put off until few would wait.
 #[derive(Debug)]
 pub struct Trimmer {
     /// Bytes resident and not in use after the last trim; less if they have been less since.
@@ -114,11 +114,11 @@ impl Trimmer {
     /// Beyond the budget: time between trims, as a multiple of what the last one took.
     const PAUSE: u32 = 100;
 
-    /// Trims if much is resident that is not in use, and has become so since the last trim; often only if more is
-    /// resident than `budget`.
-    pub fn turn(&mut self, budget: u64) {
+    /// Trims if much is resident that is not in use, and has become so since the last trim. Unless more is resident than
+    /// `budget`, it does so seldom, and only in a moment that is `quiet`.
+    pub fn turn(&mut self, budget: u64, quiet: impl FnOnce() -> bool) {
         let (resident, used) = (super::sys::resident_bytes(), used_bytes() as u64);
-        if !self.is_due(resident, used, resident <= budget, self.last.elapsed()) {
+        if !self.is_due([resident, used, budget], self.last.elapsed(), quiet) {
             return;
         }
         let began = Instant::now();
@@ -130,11 +130,13 @@ impl Trimmer {
         tracing::debug!(took = ?self.took, resident_bytes = left, before = resident, "free memory given back");
     }
 
-    fn is_due(&mut self, resident: u64, used: u64, calm: bool, since: Duration) -> bool {
+    fn is_due(&mut self, [resident, used, budget]: [u64; 3], since: Duration, quiet: impl FnOnce() -> bool) -> bool {
+        let calm = resident <= budget;
         let spare = resident.saturating_sub(used);
         self.floor = self.floor.min(spare);
         let pause = if calm { Self::CALM } else { (self.took * Self::PAUSE).min(Self::CALM) };
-        spare >= used / 8 + Self::SPARE && spare >= self.floor + Self::GROWN.max(used / 32) && since >= pause
+        let enough = spare >= used / 8 + Self::SPARE && spare >= self.floor + Self::GROWN.max(used / 32);
+        enough && since >= pause && (!calm || quiet())
     }
 }
 
@@ -229,20 +231,27 @@ mod tests {
         const MB: u64 = 1 << 20;
         let (now, later) = (Duration::ZERO, Trimmer::CALM);
         let mut trimmer = Trimmer::default();
-        assert!(trimmer.is_due(180 * MB, 100 * MB, false, now));
-        assert!(!trimmer.is_due(180 * MB, 100 * MB, true, now), "within the budget it can wait");
-        assert!(trimmer.is_due(180 * MB, 100 * MB, true, later));
-        assert!(!trimmer.is_due(120 * MB, 100 * MB, false, later), "too little");
+        let is_due = |trimmer: &mut Trimmer, resident, used, since| {
+            let busy = trimmer.is_due([resident * MB, used * MB, 150 * MB], since, || false);
+            let quiet = trimmer.is_due([resident * MB, used * MB, 150 * MB], since, || true);
+            assert!(quiet || !busy);
+            (busy, quiet)
+        };
+        let (never, in_quiet, at_once) = ((false, false), (false, true), (true, true));
+        assert_eq!(is_due(&mut trimmer, 180, 100, now), at_once);
+        assert_eq!(is_due(&mut trimmer, 150, 100, now), never, "within the budget it can wait");
+        assert_eq!(is_due(&mut trimmer, 150, 100, later), in_quiet);
+        assert_eq!(is_due(&mut trimmer, 170, 150, later), never, "too little");
         // A trim left 60 MB that cannot go.
         trimmer.floor = 60 * MB;
-        assert!(!trimmer.is_due(165 * MB, 100 * MB, false, later), "no more than what it left");
-        assert!(trimmer.is_due(170 * MB, 100 * MB, false, later));
+        assert_eq!(is_due(&mut trimmer, 165, 100, later), never, "no more than what it left");
+        assert_eq!(is_due(&mut trimmer, 170, 100, later), at_once);
         // Use falls, what is resident does not.
-        assert!(trimmer.is_due(160 * MB, 40 * MB, false, later));
+        assert_eq!(is_due(&mut trimmer, 160, 40, later), at_once);
         trimmer.took = Duration::from_millis(50);
-        assert!(!trimmer.is_due(170 * MB, 100 * MB, false, Duration::from_secs(4)), "takes too much of the time");
+        assert_eq!(is_due(&mut trimmer, 170, 100, Duration::from_secs(4)), never, "takes too much of the time");
         trimmer.took = Duration::from_secs(5);
-        assert!(trimmer.is_due(170 * MB, 100 * MB, false, later), "never rarer than within the budget");
+        assert_eq!(is_due(&mut trimmer, 170, 100, later), at_once, "never rarer than within the budget");
     }
 
     #[test]
