@@ -118,6 +118,23 @@ fn a_large_record_is_not_copied() {
     assert_eq!(assert_sequence(&records, 1), 11);
 }
 
+/// Whether it was copied into the buffer or taken over: who watches how much the log has still to write is told of both.
+#[test]
+fn all_that_is_still_to_be_written_is_told_of() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::EverySec, 1);
+    for large in [false, true] {
+        let before = log.size_bytes();
+        append(&log);
+        if large {
+            log.append_large(vec![7; crate::log::LARGE]);
+        }
+        let (last, buffered) = (append(&log), log.status().buffered_bytes);
+        log.commit_for(last, waiter);
+        assert_eq!((buffered, log.status().buffered_bytes), (log.size_bytes() - before, 0), "large {large}");
+    }
+}
+
 #[test]
 fn big_batches_become_frames_of_bounded_size() {
     let sim = SimIo::new();

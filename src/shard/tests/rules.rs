@@ -113,6 +113,9 @@ fn rule_5_what_a_reply_waits_for() {
     let last = world.engine().log.last();
     assert_eq!(need(&mut world, b"a"), first, "an object by itself");
     assert_eq!(need(&mut world, b"absent"), last, "a miss for all that the shard did");
+    let ns = world.ns(DB);
+    let removal = world.transact(&[b"absent"], |txn| txn.delete(ns, b"absent"));
+    assert_eq!(removal.1, last, "as does who finds nothing to remove");
     world.delete(DB, b"a");
     assert_eq!(need(&mut world, b"a"), last + 1, "a removal too");
     world.now_ms += 100;
