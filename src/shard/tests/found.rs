@@ -88,6 +88,21 @@ fn a_filter_filled_anew_has_the_keys_of_a_failed_flush() {
     world.audit();
 }
 
+/// A text that is too long for fjall's keys is asked for as it is, not as it is stored.
+#[test]
+fn a_filter_filled_anew_has_long_keys() {
+    let (mut world, _) = outgrown_world();
+    let long = vec![b'l'; codec::LONG_FORM];
+    world.put(DB, &long, b"1", 0);
+    world.flush();
+    world.evict();
+    world.turn();
+    assert!(!world.engine().shards.at(0).core().membership.is_outgrown(2));
+    assert!(world.passes(&long) && world.passes(b"stored"));
+    world.verify();
+    world.audit();
+}
+
 #[test]
 fn a_filter_is_not_filled_anew_during_a_flush() {
     let (mut world, _) = outgrown_world();

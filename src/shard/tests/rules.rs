@@ -122,6 +122,20 @@ fn rule_5_what_a_reply_waits_for() {
     assert_eq!(need(&mut world, b"b"), last + 1, "and an expiry");
 }
 
+/// What a miss waits for includes a record that other shards share.
+#[test]
+fn rule_5_a_record_of_several_shards_is_of_each_of_them() {
+    let mut world = World::new(2, Fsync::No);
+    let ns = world.ns(DB);
+    let put = |txn: &mut Txn<'_, '_>, n: u8| txn.put_string(ns, &[n], b"1", 0).map(|_| ());
+    let written = world.transact(&[], |txn| (0..16).try_for_each(|n| put(txn, n)));
+    assert_eq!((written.0.is_ok(), written.1), (true, world.engine().log.last()));
+    for absent in 16..32 {
+        let seen = world.transact(&[&[absent]], |txn| txn.find(ns, &[absent]).map(|_| ()));
+        assert_eq!(seen.1, written.1, "of whichever shard");
+    }
+}
+
 #[test]
 fn rule_6_what_is_not_written_is_not_flushed() {
     let mut world = world(Fsync::EverySec);
