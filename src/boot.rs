@@ -300,11 +300,13 @@ fn notify(path: &Path, state: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Feeds the rates and the peak of memory that INFO shows.
+/// Feeds the rates and the peak of memory that INFO shows. Ends a pause whose time is over: keys are not evicted while there is
+/// one, and it may be that no command comes that would look.
 async fn sample(server: Arc<Server>) {
     let mut ticks = tokio::time::interval(SAMPLE);
     loop {
         ticks.tick().await;
+        server.end_pause(time::now_ms());
         let used = alloc::used_bytes() as u64;
         let load = |counter: fn(&crate::handler::server::ThreadStats) -> &std::sync::atomic::AtomicU64| {
             server.total(|thread| counter(thread).load(Ordering::Relaxed))

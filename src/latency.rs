@@ -211,9 +211,11 @@ pub fn of(name: &[u8]) -> Series {
 
 /// Forgets the samples of the events for which this holds; how many of them had any.
 pub fn reset(is_one: impl Fn(&[u8]) -> bool) -> usize {
+    // Before the lock, which others take: a client can name very many.
+    let chosen = NAMES.map(|name| is_one(name.as_bytes()));
     let mut series = SERIES.lock();
-    let chosen = NAMES.iter().zip(series.iter_mut()).filter(|(name, _)| is_one(name.as_bytes()));
-    chosen.filter_map(|(_, series)| (!std::mem::take(series).samples.is_empty()).then_some(())).count()
+    let chosen = series.iter_mut().zip(chosen).filter_map(|(series, chosen)| chosen.then_some(series));
+    chosen.map(std::mem::take).filter(|series| !series.samples.is_empty()).count()
 }
 
 #[cfg(test)]

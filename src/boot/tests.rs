@@ -36,3 +36,25 @@ async fn who_ends_right_after_the_replay_ends_in_good_order() {
     let (end, ()) = tokio::join!(load_and_wait(&server, &settings, &mut signals, replayed), told);
     assert_eq!(end.unwrap(), End::Asked(Shutdown::NoSave));
 }
+
+/// Eviction waits for its end, and may be all that goes on.
+#[tokio::test(flavor = "current_thread")]
+async fn a_pause_ends_at_its_time_though_no_command_comes() {
+    let dir = crate::util::scratch::tempdir().unwrap();
+    let server = Arc::new(server(dir.path()));
+    let paused = || server.engine.gate.load(Ordering::SeqCst) & gate::PAUSED != 0;
+    let now_ms = time::now_ms();
+    server.hold_back(now_ms, u64::MAX, true);
+    server.end_pause(now_ms);
+    assert!(paused(), "it is not over");
+    server.end_pause(u64::MAX);
+    server.hold_back(now_ms - 2, now_ms - 1, true);
+    assert!(paused());
+    let mut pause = server.pause.subscribe();
+    let over = tokio::time::timeout(Duration::from_secs(30), pause.wait_for(|pause| pause.until_ms == 0));
+    tokio::select! {
+        () = sample(server.clone()) => {}
+        over = over => assert!(over.unwrap().is_ok()),
+    }
+    assert!(!paused());
+}

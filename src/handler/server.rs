@@ -337,10 +337,10 @@ impl Server {
         });
     }
 
-    /// Ends the pause, if it is over by then.
+    /// Ends the pause, if there is one and it is over by then.
     pub fn end_pause(&self, by_ms: u64) {
         self.pause.send_if_modified(|pause| {
-            let ends = pause.until_ms <= by_ms;
+            let ends = pause.until_ms > 0 && pause.until_ms <= by_ms;
             if ends {
                 *pause = Pause { number: pause.number + 1, ..Pause::default() };
                 self.engine.set_gate(gate::PAUSED, false);
