@@ -289,6 +289,28 @@ fn a_backup_that_fails_leaves_nothing_in_the_data_directory() {
     assert!(!shm.path().join(".second.new").exists());
 }
 
+/// The store's tables are pipes that nobody writes to: it stays in the middle of them.
+#[test]
+fn a_backup_that_is_being_made_is_listed_and_not_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(folder.path(), &[]);
+    let mut client = server.client();
+    open_accounts(&mut client);
+    assert!(backup(&server, &["create", "first"]).0);
+    let tables = server.dir().join("data/store/keyspaces/1/tables");
+    for table in fs::read_dir(tables).unwrap().map(|entry| entry.unwrap().path()) {
+        fs::remove_file(&table).unwrap();
+        assert!(Command::new("mkfifo").arg(&table).status().unwrap().success());
+    }
+    assert_eq!(client.call("BACKUP CREATE second").text(), "Backup started");
+    assert_eq!(client.call("BACKUP DELETE second").text(), "ERR that backup is being made");
+    assert_eq!(client.call("BACKUP CREATE third").text(), "ERR backup second is being made");
+    let states: Vec<_> =
+        client.call("BACKUP LIST").items().iter().map(|line| [1, 3].map(|at| line.items()[at].text())).collect();
+    assert_eq!(states, [["first", "whole"], ["second", "running"]]);
+    assert_eq!(client.call("BACKUP DELETE first").text(), "OK");
+}
+
 /// Who goes down does not wait for a backup, and the backup is none then.
 #[test]
 fn a_server_goes_down_in_the_middle_of_one() {

@@ -234,6 +234,20 @@ fn a_full_disk_is_a_failure_to_write_and_passes() {
 }
 
 #[test]
+fn a_reserve_counts_as_soon_as_it_is_set() {
+    let Some(small) = Small::mount(96) else { return };
+    let server = start(&small.data(), &["--disk-reserve", "0"]);
+    let mut client = server.client();
+    // Less stays free than the quarter that can be reserved at most.
+    std::fs::write(small.dir.path().join("ballast"), vec![1; 76 << 20]).unwrap();
+    assert!(accepts(&mut client));
+    assert_eq!(client.call("CONFIG SET disk-reserve 1gb").text(), "OK");
+    until("there is no room", || client.call("SET x y").text() == OOM);
+    assert_eq!(client.call("CONFIG SET disk-reserve 0").text(), "OK");
+    until("there is room", || accepts(&mut client));
+}
+
+#[test]
 fn maxdisk_bounds_log_and_store() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--maxdisk", "32mb", "--disk-reserve", "0", "--appendfsync", "no"];

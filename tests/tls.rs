@@ -368,6 +368,21 @@ fn only_tls_and_protected_mode_within_it() {
     assert!(one.call("INFO stats").text().contains("\r\nrejected_connections:1\r\n"));
 }
 
+/// There was one when the handshake began.
+#[test]
+fn who_finds_no_place_behind_its_handshake_is_told_and_counted() {
+    let secure = Secure::start("server", &[]);
+    let mut client = secure.server.client();
+    until("it is alone", || client.info("clients", "connected_clients") == 1);
+    let mut late = secure.peer(Client::known());
+    until("it is under way", || client.info("tarn", "tarn_tls_handshakes_under_way") == 1);
+    assert_eq!(client.call("CONFIG SET maxclients 1"), ok());
+    let told = late.read().unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(told.text(), "ERR max number of clients reached");
+    assert!(late.read().is_err(), "it is closed");
+    assert_eq!(client.info("stats", "rejected_connections"), 1);
+}
+
 /// As the other port does: it begins, moves, and is closed while the server runs.
 #[test]
 fn the_port_moves_while_connections_live_on() {

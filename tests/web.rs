@@ -100,6 +100,24 @@ fn metrics_are_those_of_info() {
 }
 
 #[test]
+fn metrics_are_in_seconds_and_ratios() {
+    let (server, port) = start(&[]);
+    let mut client = server.client();
+    client.call("SET key value EX 1000000");
+    client.call("SAVE");
+    let numbers = parse(&get(port, "/metrics", "").1);
+    let flush_usec = client.info("tarn", "tarn_flush_usec") as f64;
+    assert_eq!(numbers["tarn_flush_seconds_total"], flush_usec * 1e-6);
+    for (metric, least, most) in [
+        ("tarn_db_avg_ttl_seconds{db=\"0\"}", 900_000.0, 1_000_000.0),
+        ("tarn_used_memory_peak_ratio", 0.01, 1.0),
+        ("tarn_command_latency_seconds{command=\"save\",quantile=\"0.5\"}", 1e-9, 100.0),
+    ] {
+        assert!((least..=most).contains(&numbers[metric]), "{metric} {}", numbers[metric]);
+    }
+}
+
+#[test]
 fn strangers_and_other_sites_are_refused() {
     let (server, port) = start(&["--metrics-hosts", "db.example"]);
     let ask = |head: &str| ask_raw(port, format!("GET /metrics HTTP/1.1\r\n{head}\r\n\r\n").as_bytes());

@@ -215,6 +215,20 @@ fn the_cut_end_of_an_aof_is_told() {
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("unknown command 'NOSUCH'"));
 }
 
+/// What the next file holds is no part of it.
+#[test]
+fn a_transaction_that_is_cut_ends_with_its_file() {
+    let (mut tarn, dir) = tarn();
+    let files = ["first.aof", "second.aof"].map(|name| tarn.dir().join(name));
+    std::fs::write(&files[0], as_aof(&["SELECT 0", "SET a 1", "MULTI", "SET a 2"])).unwrap();
+    std::fs::write(&files[1], as_aof(&["SELECT 0", "SET b 3"])).unwrap();
+    let report = assert_imported(&import(&[&files[0], &files[1]], &dir, &[]));
+    assert!(report.contains("first.aof: cut within") && !report.contains("second.aof"), "{report}");
+    start(&mut tarn);
+    let mut client = tarn.client();
+    assert_eq!(["a", "b"].map(|key| client.call(&format!("GET {key}")).text()), ["1", "3"]);
+}
+
 /// Whatever database the file before it has come to.
 #[test]
 fn each_file_of_an_aof_begins_in_database_0() {

@@ -151,6 +151,24 @@ mod tests {
     }
 
     #[test]
+    fn what_differs_in_anything_but_its_client_is_not_alike() {
+        let first = denial(b"a");
+        let others = [
+            Denial { user: (*b"v").into(), ..first.clone() },
+            Denial { object: (*b"b").into(), ..first.clone() },
+            Denial { reason: Reason::Channel, ..first.clone() },
+            Denial { context: Context::Lua, ..first.clone() },
+        ];
+        let mut log = Log::default();
+        log.add(first.clone(), 0, 128);
+        others.into_iter().for_each(|other| log.add(other, 0, 128));
+        assert_eq!(log.newest(9).map(|entry| entry.count).collect::<Vec<_>>(), [1; 5]);
+        log.add(Denial { client: (*b"c").into(), ..first }, 0, 128);
+        let seen: Vec<_> = log.newest(9).map(|entry| (&entry.denial.user[..], entry.count)).collect();
+        assert_eq!(seen, [(&b"u"[..], 2), (b"u", 1), (b"u", 1), (b"u", 1), (b"v", 1)]);
+    }
+
+    #[test]
     fn it_is_bounded() {
         let mut log = Log::default();
         let long = |n: u64| Denial { client: [b'c'; 4096].into(), ..denial(&[n as u8; 4096]) };
