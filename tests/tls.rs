@@ -279,6 +279,9 @@ fn it_is_changed_while_connections_live() {
     let head =
         "ERR CONFIG SET failed (possibly related to argument 'tls-key-file') - Unable to update TLS configuration. ";
     assert!(refusal.starts_with(head) && refusal.ends_with("now.key: is not the key of tls-cert-file"), "{refusal}");
+    // Named is the directive that was set, whichever does not fit it.
+    let refusal = client.call(&format!("CONFIG SET tls-cert-file {}", file("server.crt"))).text();
+    assert!(refusal.contains("related to argument 'tls-cert-file') - Unable to update TLS"), "{refusal}");
     assert_eq!(
         client.call("CONFIG SET tls-auth-clients optional tls-protocols SSLv3").text().split(' ').next(),
         Some("ERR")

@@ -579,6 +579,27 @@ fn what_is_fetched_is_of_one_moment() {
     assert!(server.client().call("REPLCONF listening-port").is_error());
 }
 
+/// Those whose peers do not read are under way for as long.
+#[test]
+fn few_files_are_sent_at_once() {
+    const MOST: usize = 4;
+    const BYTES: usize = 1 << 20;
+    let server = Server::tarn(&[]);
+    let (mut pipe, mut rng) = (Pipe::new(&server), Rng(1));
+    // More than sockets hold, and nothing that compression makes smaller.
+    for n in 0..24u8 {
+        let value: Vec<u8> = (0..BYTES / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
+        pipe.send(&[&b"SET"[..], &[n], &value]);
+    }
+    pipe.replies();
+    let begun = |client: &mut Client| client.call("PSYNC ? -1").text().starts_with("FULLRESYNC ");
+    let mut under_way: Vec<Client> = (0..MOST).map(|_| server.client()).collect();
+    assert!(under_way.iter_mut().all(begun));
+    assert_eq!(server.client().call("PSYNC ? -1").text(), "ERR too many files are being sent");
+    under_way.pop();
+    until("another may begin", || begun(&mut server.client()));
+}
+
 /// The tool that most people fetch a file with, and a real server that reads it.
 #[test]
 fn redis_cli_fetches_a_file() {
