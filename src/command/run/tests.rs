@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use super::*;
 use crate::config::{Config, Source};
+use crate::handler::pubsub::By;
 use crate::handler::session::{Client, bits};
 use crate::handler::{KeySpec, Table};
 use crate::log::{Fsync, RealIo};
@@ -685,6 +686,22 @@ fn a_transaction_on_keys_that_are_on_disk_happens_once() {
     }
     let begun = world.begin(&words("EXEC"));
     assert_eq!(world.end(begun), "*3 :2 :2 *2 $1 2 $2 23 ");
+}
+
+/// The run that is taken back has ended the subscription already.
+#[test]
+fn a_transaction_that_is_run_again_ends_the_same_subscriptions() {
+    let mut world = World::new();
+    let [key, _] = world.keys();
+    world.call(&format!("SET {key} 1"));
+    world.rest();
+    world.session.as_mut().unwrap().set_proto(3);
+    world.call("SUBSCRIBE c");
+    for line in ["MULTI", "UNSUBSCRIBE", &format!("INCR {key}")] {
+        assert!(world.call(line).starts_with('+'), "{line}");
+    }
+    assert_eq!(world.call("EXEC"), "*2 >3 $11 unsubscribe $1 c :0 :2 ");
+    assert_eq!(world.runner.server.hub.subscribers(By::Channel, b"c"), 0);
 }
 
 /// All of a compact hash is one page, whatever step is the last that a network thread has for it.

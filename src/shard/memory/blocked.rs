@@ -494,6 +494,20 @@ mod tests {
     }
 
     #[test]
+    fn what_has_come_since_is_for_one_that_was_served_in_vain_too() {
+        let (mut blocked, [a, b]) = (Blocked::default(), std::array::from_fn(|_| waiter(Kind::List)));
+        blocked.add(1, b"key", &a);
+        blocked.add(1, b"key", &b);
+        let parked = a.claim().unwrap();
+        blocked.changed(1, b"key", false);
+        assert!(matches!(a.again(parked), Again::Waits), "nobody has looked at the key yet");
+        blocked.look_behind(1, b"key", &a);
+        assert!(blocked.next_due().is_some() && blocked.next_due().is_none());
+        let from = blocked.begin(1, b"key");
+        assert!(matches!(blocked.next(1, b"key", Some(Kind::List), from), Next::Serve(0, ..)));
+    }
+
+    #[test]
     fn who_waits_follows_its_database() {
         let names = Names::new(NamespaceMap::default(), 2);
         let [zero, one] = [b"0", b"1"].map(|name| names.id(name).unwrap());

@@ -1,7 +1,9 @@
 //! Who is kept waiting, and by whom.
 
 use super::*;
+use crate::command::run::posted::Place;
 use crate::handler::After;
+use crate::handler::session::Waiting;
 
 /// A waiter that is looked at anew for one of its keys, which nobody has changed, finds another of them at hand: what that holds is for
 /// who has waited for it longer.
@@ -33,6 +35,31 @@ fn who_is_looked_at_anew_leaves_to_others_what_is_theirs() {
     );
     world.call(&format!("LPUSH {line} two"));
     assert_eq!(second.end(waits_behind), format!("*2 ${} {line} *1 $3 two ", line.len()));
+}
+
+/// What comes to the other key of one that is just being served is his as long as he may yet take it. He leaves that line later: its
+/// shard is not at hand.
+#[test]
+fn who_stands_behind_one_that_is_served_from_another_shard_gets_what_he_leaves() {
+    let mut world = World::new();
+    let ([here, there], server) = (world.keys(), world.runner.server.clone());
+    let [mut first, mut second] = [Peer::new(&server), Peer::new(&server)];
+    let client = first.connect();
+    let waits = first.begin(&words(&format!("BLPOP {here} {there} 0")));
+    let mut waits_behind = second.begin(&words(&format!("BLPOP {there} 0"))).unwrap_err();
+    let Waiting::For(waiter, _) = std::mem::take(&mut *client.waiting.lock()) else { panic!("it waits") };
+    let request = waiter.claim().and_then(|parked| parked.downcast::<Request>().ok()).unwrap();
+    for key in [&there, &here] {
+        assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
+    }
+    assert!(waits_behind.try_recv().is_err(), "the first one may yet take it");
+    drop(request.run_once(world.engine().lease(&[0]), Place::Served(None)));
+    let popped = |key: &str| format!("*2 ${} {key} ${} for:{key} ", key.len(), key.len() + 4);
+    assert_eq!(first.end(waits), popped(&here));
+    // Whoever has had the shard meanwhile has done what was left for it.
+    drop(world.engine().lease(&[1]));
+    let served = waits_behind.try_recv().ok().map(|finished| second.end(Ok(finished.reply)));
+    assert_eq!(served, Some(popped(&there)));
 }
 
 /// Who keeps others waiting for as long as one may is answered late: sent again and again, it would keep them waiting for ever.
