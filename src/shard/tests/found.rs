@@ -173,6 +173,24 @@ fn a_rollback_brings_an_empty_value_back() {
     world.verify();
 }
 
+/// The log's record of it says nothing else of its key.
+#[test]
+fn a_time_that_a_start_has_found_in_the_log_gets_to_fjall() {
+    let mut world = world(Fsync::No);
+    let (ns, at_ms) = (world.ns(DB), world.now_ms + 1000);
+    world.put(DB, b"a", b"1", 0);
+    world.flush();
+    let timed = world.transact(&[b"a"], |txn| txn.find(ns, b"a").map(|at| txn.set_expiry(at.unwrap(), at_ms)));
+    world.engine().write_out(timed.1);
+    world.model.get_mut(DB).unwrap().insert(b"a".to_vec(), Value::string(b"1".to_vec(), at_ms));
+    world.note();
+    world.crash(None);
+    world.flush();
+    world.crash(None);
+    world.verify();
+    world.audit();
+}
+
 /// A command of a transaction that fails takes its own writes back. What follows stands in their place in the record, and
 /// may be of the same body.
 #[test]

@@ -183,6 +183,20 @@ fn rule_6_a_flush_ends_a_failed_sync() {
     assert!(world.get(DB, b"a").is_some());
 }
 
+/// What the store may have got ahead by is no excuse for later.
+#[test]
+fn rule_6_behind_a_flush_that_ends_a_failed_sync_the_logs_end_is_missed_again() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    world.sim.fail(Op::Sync, 0, 1, 5);
+    assert!(world.engine().log.sync_to(world.engine().log.last()).is_err());
+    let mut flush = world.begin_flush(None);
+    let trust = |world: &World| world.engine().checkpoint.lock().last.trust;
+    assert_eq!(trust(&world), Trust::OpenEnd);
+    world.finish(&mut flush);
+    assert_eq!(trust(&world), Trust::Whole);
+}
+
 /// What the disk loses of a log that could not be synced, the store may have by then.
 #[test]
 fn rule_6_the_log_goes_on_above_what_the_store_alone_has_kept() {

@@ -4,6 +4,19 @@ use super::*;
 use crate::command::run::posted::Place;
 use crate::handler::After;
 use crate::handler::session::Waiting;
+use crate::shard::memory::blocked::{End, Waiter};
+
+/// The command of a client that waits for a key, taken to be served.
+fn take(client: &Client) -> (Arc<Waiter>, Box<Request>) {
+    let Waiting::For(waiter, _) = std::mem::take(&mut *client.waiting.lock()) else { panic!("it waits") };
+    let request = waiter.claim().and_then(|parked| parked.downcast().ok());
+    (waiter, request.unwrap())
+}
+
+/// What has come of a key that a list was pushed to.
+fn popped(key: &str) -> String {
+    format!("*2 ${} {key} ${} for:{key} ", key.len(), key.len() + 4)
+}
 
 /// A waiter that is looked at anew for one of its keys, which nobody has changed, finds another of them at hand: what that holds is for
 /// who has waited for it longer.
@@ -47,19 +60,59 @@ fn who_stands_behind_one_that_is_served_from_another_shard_gets_what_he_leaves()
     let client = first.connect();
     let waits = first.begin(&words(&format!("BLPOP {here} {there} 0")));
     let mut waits_behind = second.begin(&words(&format!("BLPOP {there} 0"))).unwrap_err();
-    let Waiting::For(waiter, _) = std::mem::take(&mut *client.waiting.lock()) else { panic!("it waits") };
-    let request = waiter.claim().and_then(|parked| parked.downcast::<Request>().ok()).unwrap();
+    let (_, request) = take(&client);
     for key in [&there, &here] {
         assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
     }
     assert!(waits_behind.try_recv().is_err(), "the first one may yet take it");
     drop(request.run_once(world.engine().lease(&[0]), Place::Served(None)));
-    let popped = |key: &str| format!("*2 ${} {key} ${} for:{key} ", key.len(), key.len() + 4);
     assert_eq!(first.end(waits), popped(&here));
     // Whoever has had the shard meanwhile has done what was left for it.
     drop(world.engine().lease(&[1]));
     let served = waits_behind.try_recv().ok().map(|finished| second.end(Ok(finished.reply)));
     assert_eq!(served, Some(popped(&there)));
+}
+
+/// Its time may be over while it is on its way.
+#[test]
+fn who_is_ended_on_the_way_to_be_served_leaves_what_has_come_to_those_behind() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let [mut first, mut second] = [Peer::new(&server), Peer::new(&server)];
+    let client = first.connect();
+    let waits = first.begin(&words(&format!("BLPOP {key} 0")));
+    let mut waits_behind = second.begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+    let (waiter, request) = take(&client);
+    assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
+    assert!(!waiter.end(End::Timeout), "it is being served");
+    let lease = request.run_once(world.engine().lease(&[0]), Place::Here);
+    drop(blocked::serve(&server, lease));
+    assert_eq!(first.end(waits), "*-1 ");
+    let served = waits_behind.try_recv().ok().map(|finished| second.end(Ok(finished.reply)));
+    assert_eq!(served, Some(popped(&key)));
+}
+
+/// Not only for what there was to be seen when it began to wait.
+#[test]
+fn the_reply_of_one_that_was_served_waits_for_what_it_has_written() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let waits = Peer::new(&server).begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+    assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
+    assert_eq!(waits.blocking_recv().unwrap().need, world.engine().log.last());
+}
+
+/// Its command has run elsewhere meanwhile, and has found nothing.
+#[test]
+fn nobody_waits_for_a_connection_that_has_gone() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let mut gone = Peer::new(&server);
+    *gone.connect().waiting.lock() = Waiting::Never;
+    let waits = gone.begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+    assert_eq!(world.call(&format!("RPUSH {key} one")), ":1 ");
+    assert_eq!(world.call(&format!("LRANGE {key} 0 -1")), "*1 $3 one ");
+    assert!(waits.blocking_recv().is_err(), "there is nothing to answer");
 }
 
 /// Who keeps others waiting for as long as one may is answered late: sent again and again, it would keep them waiting for ever.
