@@ -316,8 +316,21 @@ const FLAGS: u32 = flags::THREAD | flags::WRITE | flags::MOVABLEKEYS | flags::KE
 
 /// The password at the other server, and whose it is.
 fn hides(args: Args<'_>, at: usize) -> bool {
-    let is = |place: usize, word: &[u8]| place > 5 && args[place].eq_ignore_ascii_case(word);
-    at > 6 && (is(at - 1, b"auth") || is(at - 1, b"auth2") || is(at - 2, b"auth2"))
+    let mut word = 6;
+    while word < at {
+        let is = |name: &[u8]| args[word].eq_ignore_ascii_case(name);
+        let hidden = match () {
+            () if is(b"auth") => 1,
+            () if is(b"auth2") => 2,
+            () if is(b"keys") => return false,
+            () => 0,
+        };
+        if at <= word + hidden {
+            return true;
+        }
+        word += 1 + hidden;
+    }
+    false
 }
 
 /// The rows of this file.

@@ -34,6 +34,7 @@ const LEFT_OUT: [&str; 12] = [
 
 /// What a name ends with, what it becomes, and by what the number is multiplied.
 const UNITS: [(&str, &str, f64); 9] = [
+    ("_per_sec", "_per_second", 1.0),
     ("_usec", "_seconds", 1e-6),
     ("_us", "_seconds", 1e-6),
     ("usec", "seconds", 1e-6),
@@ -42,7 +43,6 @@ const UNITS: [(&str, &str, f64); 9] = [
     ("_sec", "_seconds", 1.0),
     ("_in_seconds", "_seconds", 1.0),
     ("_perc", "_ratio", 0.01),
-    ("_time", "_timestamp_seconds", 1.0),
 ];
 
 /// The name of a fact with its unit, and by what its number is multiplied.
@@ -62,6 +62,9 @@ fn unit(name: &str, help: &str) -> (String, f64) {
     }
     if help.starts_with("Microseconds") {
         return (format!("{name}_seconds"), 1e-6);
+    }
+    if let Some(stem) = name.strip_suffix("_time") {
+        return (format!("{stem}_timestamp_seconds"), 1.0);
     }
     let is_of_bytes = help.contains("ytes")
         || name.ends_with("_budget")
@@ -200,6 +203,8 @@ mod tests {
             }
         }
         assert!(names.len() > 100);
+        let milliseconds = unit("total_eviction_exceeded_time", "Milliseconds that it was.");
+        assert_eq!(milliseconds, ("eviction_exceeded_time_seconds".to_owned(), 1e-3));
         for known in [
             "tarn_connections_received_total",
             "tarn_commands_processed_total",
@@ -213,6 +218,9 @@ mod tests {
             "tarn_db_avg_ttl_seconds",
             "tarn_dirty_bytes",
             "tarn_dirty_budget_bytes",
+            "tarn_eviction_exceeded_time_seconds_total",
+            "tarn_rank_ops_per_second",
+            "tarn_disk_limit_bytes",
         ] {
             assert!(names.contains(known), "{known} of {names:?}");
         }

@@ -111,7 +111,9 @@ fn what_had_not_ended_for_the_commands_of_an_aof_is_there_for_them() {
         "HSET hash d 4",
     ];
     let head = b"\xfa\x08aof-base\x011\xf5\x18#!lua name=bad\nnonsense(";
-    std::fs::write(&path, [ended_file(head), as_aof(&commands)].concat()).unwrap();
+    let comment = b"#TS:1700000000\r\n".to_vec();
+    std::fs::write(&path, [ended_file(head), as_aof(&commands[..3]), comment, as_aof(&commands[3..])].concat())
+        .unwrap();
     let report = assert_imported(&import(&[&path], &dir, &[]));
     assert!(report.starts_with("9 keys, 7 commands read in "), "{report}");
     assert!(report.contains("\n1 × INCR: WRONGTYPE Operation against a key"), "{report}");

@@ -64,10 +64,10 @@ impl Session {
                 Ok(None) => return Err(place(kept).failure("the file ends within a transaction")),
                 Err(wrong) => return Err(place(offset).failure(wrong)),
             };
-            if let Some(command) = command {
-                self.run(&command).map_err(|why| place(offset).failure(why))?;
-            }
             input.release();
+            // Else it is a comment.
+            let Some(command) = command else { continue };
+            self.run(&command).map_err(|why| place(offset).failure(why))?;
             self.tally.commands += 1;
             if self.tally.commands.is_multiple_of(256) {
                 self.progress.tell(self.done_bytes + input.offset(), self.tally.keys + self.tally.commands);

@@ -83,8 +83,6 @@ const COMPACT_LOOK: Duration = Duration::from_millis(100);
 
 /// Time between two looks at the allocator's free memory.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
-/// Commands a second of all shards below which few would wait for it.
-const QUIET_PER_SECOND: u64 = 100;
 
 impl Engine {
     /// Starts the threads that serve no shard.
@@ -148,7 +146,7 @@ impl Engine {
     /// Watches over memory, and over who waits for it. It is not the flusher's to do: writers fill the budget while a flush runs.
     fn watch_thread(&self) {
         let (mut last_trim, mut trimmer) = (Instant::now(), Trimmer::default());
-        let mut last_shrink = Instant::now();
+        let (mut last_shrink, mut asked) = (Instant::now(), 0);
         while !self.stopping.load(Ordering::Relaxed) {
             self.set_gates();
             self.look_at_disk();
@@ -161,18 +159,18 @@ impl Engine {
             }
             if last_trim.elapsed() > TRIM_EVERY {
                 let [tables, cold] = [&self.table_budget, &self.cold_budget].map(|size| size.load(Ordering::Relaxed));
-                trimmer.turn(tables + cold + self.options.block_cache as u64, || self.is_quiet());
+                trimmer.turn(tables + cold + self.options.block_cache as u64, || self.is_quiet(&mut asked));
                 last_trim = Instant::now();
             }
             std::thread::sleep(WATCH_EVERY);
         }
     }
 
-    /// Whether next to nobody asks anything.
-    fn is_quiet(&self) -> bool {
-        let asked = |shard: Shard<'_>| shard.try_core().map(|core| core.pace.per_second);
-        // One that cannot be looked at is at work.
-        self.shards.iter().map(asked).sum::<Option<u64>>().is_some_and(|asked| asked < QUIET_PER_SECOND)
+    /// Whether no command has come to any shard since the last look, of which is kept how many had by then, and none runs.
+    fn is_quiet(&self, asked: &mut u64) -> bool {
+        let commands = |shard: Shard<'_>| shard.try_core().map(|core| core.commands);
+        let now = self.shards.iter().map(commands).sum::<Option<u64>>();
+        now.is_some_and(|now| std::mem::replace(asked, now) == now)
     }
 
     /// Brings the cores to live with the sizes that [`Engine::resize`] has set.
@@ -391,23 +389,20 @@ mod tests {
     }
 
     #[test]
-    fn it_is_quiet_while_next_to_no_commands_come_and_none_runs() {
+    fn it_is_quiet_while_no_command_comes_and_none_runs() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 2);
-        let set = |rates: [u64; 2]| {
-            for (shard, rate) in engine.shards.iter().zip(rates) {
-                shard.core().pace.per_second = rate;
-            }
-            engine.is_quiet()
-        };
-        let most = QUIET_PER_SECOND - 1;
-        assert!(set([0, most]) && set([most, 0]));
-        assert!(!set([most, 1]), "all shards count");
-        assert!(set([0, 0]));
+        let mut asked = 0;
+        assert!(engine.is_quiet(&mut asked) && engine.is_quiet(&mut asked));
+        for shard in engine.shards.iter() {
+            shard.core().commands += 1;
+            assert!(!engine.is_quiet(&mut asked), "all shards count");
+            assert!(engine.is_quiet(&mut asked));
+        }
         let at_work = engine.shards.iter().last().unwrap().core();
-        assert!(!engine.is_quiet());
+        assert!(!engine.is_quiet(&mut asked));
         drop(at_work);
-        assert!(engine.is_quiet());
+        assert!(engine.is_quiet(&mut asked));
     }
 
     #[test]

@@ -1,7 +1,4 @@
 //! Members within a shape: GEOSEARCH, GEORADIUS and their kin.
-//!
-//! Redis names a cell twice where the whole earth is searched, and a member of it is found twice then. A reply has it twice
-//! here as well; what is stored cannot.
 
 use std::cmp::Ordering;
 
@@ -63,15 +60,6 @@ fn hits(ctx: &mut Ctx, at: Found, shape: &Shape, search: &Search<'_>) -> Result<
             None => Ordering::Equal,
         }
     });
-    let mut cells = shape.cells();
-    if search.store.is_some() {
-        let all = cells.clone();
-        let mut place = 0;
-        cells.retain(|cell| {
-            place += 1;
-            !all[..place - 1].contains(cell)
-        });
-    }
     // Whether more are to be looked at.
     let mut look = |score: Score, member: &[u8]| -> Result<bool> {
         let score = score.get();
@@ -81,7 +69,7 @@ fn hits(ctx: &mut Ctx, at: Found, shape: &Shape, search: &Search<'_>) -> Result<
         Ok(front.seen() < enough)
     };
     let (mut visited, mut goes_on) = (0, true);
-    for cell in cells {
+    for cell in shape.cells() {
         let span = Span::from(keys(cell)?);
         if ctx.reads_in_slices() {
             span.pass_in_slices(&mut ctx.txn, at, false, (0, u64::MAX), |score, member| {

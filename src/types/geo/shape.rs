@@ -74,8 +74,7 @@ impl Shape {
         }
     }
 
-    /// The cells that cover the shape: at most nine, the centre's first. One may be named twice where the whole earth is
-    /// searched, as in Redis, but never twice in a row unless the first one is repeated.
+    /// The cells that cover the shape, each once: at most nine, the centre's first.
     pub fn cells(&self) -> Vec<Cell> {
         let bounds = self.bounds();
         let mut step = steps(self.reach_m(&bounds), self.centre.latitude);
@@ -90,7 +89,7 @@ impl Shape {
             middle = Cell::at(self.centre, step);
         }
         let Area { longitude, latitude } = middle.area();
-        // With so few cells the neighbours on both sides are the same ones.
+        // With so few cells the neighbours on both sides are the same ones, and come one after the other.
         let all = step < 2;
         let needed = |east: i32, north: i32| {
             all || !(north < 0 && latitude.start < bounds.south
@@ -102,7 +101,7 @@ impl Shape {
         let mut cells = vec![middle];
         for (east, north) in AROUND {
             let cell = middle.neighbour(east, north);
-            let repeated = cells.len() > 1 && cells.last() == Some(&cell);
+            let repeated = cells.last() == Some(&cell);
             if needed(east, north) && !repeated {
                 cells.push(cell);
             }

@@ -87,8 +87,8 @@ pub fn trim() {
 /// Decides when free memory goes back to the system. The system's allocator keeps what threads have freed for those
 /// threads: a server that fills and drops big collections would in time hold several times what it uses.
 ///
-/// A trim holds each heap while it is looked through, and its threads wait: for some ms, for most of a second where some
-/// GB are free. Within the budget it is put off until few would wait.
+/// A trim holds each heap while it is looked through, and its threads wait: for some ms, for a second where some GB
+/// are free. Within the budget it is put off until nobody would wait.
 #[derive(Debug)]
 pub struct Trimmer {
     /// Bytes resident and not in use after the last trim; less if they have been less since.
