@@ -106,7 +106,9 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_evicting", "Whether keys are evicted, as these are too many.", |f| {
         f.server.engine.eviction.is_under_way().into()
     }),
-    gauge("tarn_disk_limit", "Bytes that they may take; 0 is any number.", |f| f.server.config.settings().maxdisk.into()),
+    gauge("tarn_disk_limit", "Bytes that they may take; 0 is any number.", |f| {
+        f.server.config.settings().maxdisk.into()
+    }),
     gauge("tarn_disk_free_bytes", "Bytes that are free on the file system, where some are reserved.", |f| {
         f.server.engine.disk.free_bytes().into()
     }),
