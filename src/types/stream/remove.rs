@@ -105,6 +105,8 @@ fn xdelex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let ids = parse_ids(ids)?;
     let mut groups = groups_for(ctx, &stream, references)?;
     let mut removed = Removed::default();
+    // References to what has gone before may go alone.
+    ctx.happens(&[]);
     out.array(ids.len());
     for id in ids {
         out.int(match remove_referenced(ctx, &mut stream, &mut groups, id, references)? {
@@ -112,6 +114,7 @@ fn xdelex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             Removal::Kept => KEPT,
             Removal::Done => {
                 removed.note(&mut stream, id);
+                ctx.happens(&[events::XDEL]);
                 DONE
             }
         });
