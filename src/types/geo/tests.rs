@@ -229,8 +229,7 @@ proptest! {
     fn cells_are_named_once(centre in any_position(), size in 0.0..9.0f64, flat in 0.0..9.0f64) {
         let [size_m, flat_m] = [size, flat].map(|size| 10f64.powf(size));
         for shape in [Shape::circle(centre, size_m), Shape::rectangle(centre, size_m, flat_m)] {
-            let cells = shape.cells();
-            prop_assert!(cells.iter().enumerate().all(|(n, cell)| !cells[..n].contains(cell)), "{:?}", shape);
+            prop_assert!(are_named_once(&shape.cells()), "{:?}", shape);
         }
     }
 
@@ -244,9 +243,12 @@ proptest! {
         for point in points {
             prop_assert!(is_covered(&shape, point), "{:?} {:?}", shape, point);
         }
-        let cells = shape.cells();
-        prop_assert!(cells.iter().enumerate().all(|(n, cell)| !cells[..n].contains(cell)), "no member comes twice");
+        prop_assert!(are_named_once(&shape.cells()), "no member comes twice");
     }
+}
+
+fn are_named_once(cells: &[Cell]) -> bool {
+    cells.iter().enumerate().all(|(n, cell)| !cells[..n].contains(cell))
 }
 
 /// Whether the shape's cells hold a point, if the shape does.

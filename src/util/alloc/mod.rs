@@ -88,7 +88,7 @@ pub fn trim() {
 /// threads: a server that fills and drops big collections would in time hold several times what it uses.
 ///
 /// A trim holds each heap while it is looked through, and its threads wait: for some ms, for a second where some GB
-/// are free. Within the budget it is put off until nobody would wait.
+/// are free. Within the budget it is put off until next to nobody would wait.
 #[derive(Debug)]
 pub struct Trimmer {
     /// Bytes resident and not in use after the last trim; less if they have been less since.
