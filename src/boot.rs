@@ -318,6 +318,7 @@ async fn sample(server: Arc<Server>) {
             load(|t| &t.turns[0]),
             load(|t| &t.turns[1]),
         ];
+        server.engine.heard.store(counters[0], Ordering::Relaxed);
         let mut rates = server.rates.lock();
         rates.sample(time::monotonic_us(), counters);
         if used > rates.memory_peak.0 {

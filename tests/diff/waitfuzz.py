@@ -312,7 +312,18 @@ class Crowd:
         for s, events in enumerate(self.events):
             for event in events.take():
                 of[s][event.rpartition(b" ")[2]].append(event)
+        for key, events in of[REF].items():
+            while self.unswept(events, of[TARGET].get(key, [])):
+                pass
         self.same("events", *(sorted(x.items()) for x in of))
+
+    @staticmethod
+    def unswept(events, told):
+        """Takes out a `del` by which Redis tells of a key put with a time that is past, where a STORE without a result replaces it before
+        the sweep has come: the clock decides. Tarn always says `expired`, which is not compared, as Redis does from the sweep on."""
+        for at in range(1, len(events)):
+            if b" del " in events[at] and b" expire " in events[at - 1] and told[at : at + 1] != events[at : at + 1]:
+                return events.pop(at)
 
     def meets_odd_keys(self, pair):
         """Whether a client that waits has what it waits for, as Redis wakes nobody when a STORE replaces a key of another kind; or a key

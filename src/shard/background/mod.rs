@@ -166,10 +166,12 @@ impl Engine {
         }
     }
 
-    /// Whether no command has come to any shard since the last look, of which is kept how many had by then, and none runs.
+    /// Whether no command has come to the server or to any shard since the last look, of which is kept how many had by
+    /// then, and none runs.
     fn is_quiet(&self, asked: &mut u64) -> bool {
         let commands = |shard: Shard<'_>| shard.try_core().map(|core| core.commands);
         let now = self.shards.iter().map(commands).sum::<Option<u64>>();
+        let now = now.map(|now| now.wrapping_add(self.heard.load(Ordering::Relaxed)));
         now.is_some_and(|now| std::mem::replace(asked, now) == now)
     }
 
@@ -399,6 +401,9 @@ mod tests {
             assert!(!engine.is_quiet(&mut asked), "all shards count");
             assert!(engine.is_quiet(&mut asked));
         }
+        engine.heard.store(1, Ordering::Relaxed);
+        assert!(!engine.is_quiet(&mut asked), "those that ask no shard count");
+        assert!(engine.is_quiet(&mut asked));
         let at_work = engine.shards.iter().last().unwrap().core();
         assert!(!engine.is_quiet(&mut asked));
         drop(at_work);

@@ -180,6 +180,8 @@ pub struct Engine {
     pub(in crate::shard) cold_budget: AtomicU64,
     /// The cores are to follow these two.
     pub(in crate::shard) resized: AtomicBool,
+    /// Commands that have come to the server by now, as it tells now and then: some ask no shard.
+    pub heard: AtomicU64,
     /// Dirty bytes at which writers wait.
     pub dirty_budget: AtomicU64,
     /// Log size at which a flush begins.

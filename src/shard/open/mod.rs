@@ -88,6 +88,7 @@ impl Engine {
             table_budget: AtomicU64::new(options.table_budget as u64),
             cold_budget: AtomicU64::new(options.cold_budget as u64),
             resized: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
             dirty_budget: AtomicU64::new(options.dirty_budget as u64),
             log_limit: AtomicU64::new(options.log_limit),
             write_delay_us: AtomicU64::new(0),
