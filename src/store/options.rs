@@ -35,7 +35,7 @@ pub struct StoreOptions {
     pub compaction_threads: usize,
     /// Compression; for a fresh directory only.
     pub compression: Compression,
-    /// `nice` value of fjall's threads; `None` leaves them at the caller's.
+    /// By how much fjall's threads yield, as nice(1) counts; `None` leaves them at the caller's.
     pub nice: Option<i32>,
     /// Table files that fjall keeps open at most, and as many that the partitions do: see `way`.
     pub open_files: usize,

@@ -7,8 +7,8 @@ use super::error::{Result, StoreError};
 use crate::util::sys::to_background;
 use std::path::Path;
 
-/// Runs `work` in a new thread at this `nice` value, with all threads that it starts. Where lowering is refused or
-/// unknown to the system it runs as it is.
+/// Runs `work` in a new thread that yields by this `nice` value, with all threads that it starts. Where lowering is refused
+/// or unknown to the system it runs as it is.
 pub(super) fn at_nice<R: Send>(nice: Option<i32>, work: impl FnOnce() -> R + Send) -> Result<R> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("store-open".into()).spawn_scoped(scope, move || {
@@ -42,7 +42,7 @@ mod tests {
     fn children_inherit_and_the_caller_keeps_its_own() {
         let before = nice();
         let lowered = (before + 5).min(19);
-        let child = at_nice(Some(lowered), || std::thread::spawn(nice).join().unwrap()).unwrap();
+        let child = at_nice(Some(5), || std::thread::spawn(nice).join().unwrap()).unwrap();
         assert_eq!((child, nice()), (lowered, before));
         assert_eq!(at_nice(None, nice).unwrap(), before);
     }

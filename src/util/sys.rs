@@ -1,16 +1,29 @@
 //! The few calls to the system that the standard library does not have.
 
-/// Makes the calling thread, and those that it starts, one of background work: at this nice value, and without the right
-/// to take a core from somebody when it wakes. Failure leaves it as it was, as 0 does.
+/// Makes the calling thread, and those that it starts, yield to the process's first thread by so much, as nice(1) counts.
+/// Failure leaves it as it was.
+#[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "nothing is known there of a thread's own"))]
+pub fn yield_by(nice: i32) {
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: plain integers; on Linux the first thread has the process's id, and 0 is the calling one.
+    unsafe {
+        let first = libc::getpriority(libc::PRIO_PROCESS, std::process::id());
+        libc::setpriority(libc::PRIO_PROCESS, 0, first + nice);
+    }
+}
+
+/// Makes the calling thread, and those that it starts, one of background work: it yields by so much, and has no right to
+/// take a core from somebody when it wakes. Failure leaves it as it was, as 0 does.
 pub fn to_background(nice: i32) {
     if nice == 0 {
         return;
     }
+    yield_by(nice);
     #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "no safe form in the standard library")]
-    // SAFETY: plain integers and a structure that is valid for the call; both calls concern the calling thread alone.
+    // SAFETY: an integer, and a structure that is valid for the call, which concerns the calling thread alone.
     unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, nice);
         libc::sched_setscheduler(0, libc::SCHED_BATCH, &libc::sched_param { sched_priority: 0 });
     }
 }

@@ -27,12 +27,13 @@ use std::time::{Duration, Instant};
 use crate::meter;
 use crate::shard::actor::Shard;
 use crate::shard::engine::long::Long;
-use crate::shard::engine::readers::READERS;
+use crate::shard::engine::readers::{READERS, READERS_NICE};
 use crate::shard::engine::{Engine, MOST_DELAY_US, gate, spawn};
 use crate::shard::memory::garbage::Reclaim;
 use crate::shard::router::ShardId;
 use crate::util::alloc::Trimmer;
 use crate::util::pace::Pace;
+use crate::util::sys::yield_by;
 
 /// However little is dirty, it is flushed after this time: replays stay short, and what was deleted gives its space back
 /// within five minutes.
@@ -90,7 +91,11 @@ impl Engine {
         let (flush, watch, free, compact) = (self.clone(), self.clone(), self.clone(), self.clone());
         let reader = |n: usize| {
             let engine = self.clone();
-            spawn(format!("read-{n}"), 0, move || engine.readers.run())
+            let body = move || {
+                yield_by(READERS_NICE);
+                engine.readers.run();
+            };
+            spawn(format!("read-{n}"), 0, body)
         };
         let mut threads = vec![
             spawn("flush".to_owned(), 0, move || flush.flush_thread()),

@@ -27,7 +27,7 @@ pub struct EngineOptions {
     pub log_limit: u64,
     /// Threads that a flush takes.
     pub flush_threads: usize,
-    /// Nice value of background threads.
+    /// By how much background threads yield, as nice(1) counts.
     pub nice: i32,
     /// Runs timers and flushes on threads of their own. Tests that step by hand turn it off.
     pub background: bool,

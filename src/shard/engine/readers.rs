@@ -17,6 +17,9 @@ use crate::store::Watch;
 
 /// Threads that read: what a disk answers side by side.
 pub(in crate::shard) const READERS: usize = if cfg!(test) { 2 } else { 32 };
+/// By how much they yield to those who serve what is in memory, as nice(1) counts: on few cores somebody's cold reads would
+/// keep others waiting. They hold no shard meanwhile.
+pub(in crate::shard) const READERS_NICE: i32 = 5;
 /// Reads that come back at once are worth another thread, where so many wait.
 const QUICK_READS: usize = 8;
 /// The same where who asks for them helps: a second thread costs each of the two a fifth, and takes a core from others.
