@@ -293,4 +293,17 @@ mod tests {
         assert_eq!(scripts.kill(true), Killed::Some);
         assert!(function.killed.load(Ordering::Relaxed) && scripts.running_function().is_some());
     }
+
+    #[test]
+    fn of_functions_that_run_the_one_that_has_run_longest_is_told() {
+        let scripts = Scripts::default();
+        let began = Instant::now();
+        for (name, after_s) in [(&b"second"[..], 1), (b"first", 0), (b"third", 2)] {
+            let called = Called { name: name.into(), command: Vec::new() };
+            let since = began + std::time::Duration::from_secs(after_s);
+            scripts.began(&Arc::new(Running { since, ..Running::new(Some(called)) }));
+        }
+        let longest = scripts.running_function().unwrap();
+        assert_eq!(longest.called.as_ref().map(|called| &*called.name), Some(&b"first"[..]));
+    }
 }

@@ -530,4 +530,31 @@ mod tests {
             local.run_until(talk).await;
         });
     }
+
+    /// What a client keeps copies of is told although the disk refuses the reply that it stands beside.
+    #[test]
+    fn a_notice_held_back_for_a_reply_is_not_refused_with_it() {
+        with_connection(|connection, mut peer| async move {
+            // The command runs elsewhere, and its session is there.
+            let session = connection.state.borrow_mut().session.take();
+            assert!(!connection.push_notice(b"notice;", 0));
+            {
+                let mut state = connection.state.borrow_mut();
+                state.session = session;
+                state.out.raw(b"reply;");
+                state.replies = 1;
+                connection.push_notices(&mut state);
+            }
+            connection.refuse("no disk");
+            poll_fn(|cx| {
+                connection.keep_sending(cx);
+                if connection.state.borrow().sending.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            let mut got = [0; 256];
+            let len = peer.read(&mut got).await.unwrap();
+            let got = String::from_utf8_lossy(&got[..len]);
+            assert!(got.starts_with("notice;-MISCONF ") && got.matches("\r\n").count() == 1, "{got}");
+        });
+    }
 }
