@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use common::resp::Client;
+use common::resp::{Client, encode};
 use common::server::{Kind, Server, free_port, notice};
 use common::wait::{PATIENCE, until};
 
@@ -372,6 +372,30 @@ fn a_shutdown_waits_for_last_replies_as_long_as_was_said_last() {
     assert!(server.output().contains("some clients have not read their last replies"), "{}", server.output());
 }
 
+/// Who waits is shown as it comes, and not again when it is served.
+#[test]
+fn monitor_shows_who_waits_once() {
+    for kind in [Kind::Redis82, Kind::Tarn, Kind::ScaledTarn] {
+        let Some(server) = Server::start(kind, &[]) else {
+            notice(&format!("skipped: no {} on this machine", kind.title()));
+            continue;
+        };
+        let (mut monitor, mut waiter, mut client) = (server.client(), server.client(), server.client());
+        let id = waiter.call("CLIENT ID").int().unwrap();
+        assert_eq!(monitor.call("MONITOR").text(), "OK");
+        waiter.send_raw(&encode(&["BLPOP", "list", "0"])).unwrap();
+        // What this asks is not shown.
+        until("it waits", || client.call(&format!("CLIENT LIST ID {id}")).text().contains(" flags=b "));
+        client.call("RPUSH list x");
+        assert_eq!(waiter.read().unwrap().items().len(), 2);
+        client.call("PING");
+        for command in ["\"BLPOP\" \"list\" \"0\"", "\"RPUSH\" \"list\" \"x\"", "\"PING\""] {
+            let shown = monitor.read().unwrap().text();
+            assert!(shown.ends_with(command), "{}: {shown}", kind.title());
+        }
+    }
+}
+
 /// What MONITOR shows of commands, without the times and addresses at the beginning of its lines.
 #[test]
 fn monitor_shows_what_runs_and_no_passwords() {
@@ -388,6 +412,7 @@ fn monitor_shows_what_runs_and_no_passwords() {
         "[0 A] \"EVALSHA\" \"x\" \"0\"",
         "[0 A] \"AUTH\" \"(redacted)\"",
         "[0 A] \"HELLO\" \"2\" \"AUTH\" \"(redacted)\" \"(redacted)\"",
+        "[0 A] \"HELLO\" \"2\" \"SETNAME\" \"me\" \"AUTH\" \"(redacted)\" \"(redacted)\"",
         "[3 A] \"SELECT\" \"3\"",
         "[3 A] \"BLPOP\" \"none\" \"0.01\"",
         "[3 A] \"DISCARD\"",
@@ -421,6 +446,7 @@ fn monitor_shows_what_runs_and_no_passwords() {
             "EVALSHA x 0",
             "AUTH secret",
             "HELLO 2 AUTH default secret",
+            "HELLO 2 SETNAME me AUTH default secret",
             "ACL SETUSER user >secret",
             "SELECT 3",
             "BLPOP none 0.01",
