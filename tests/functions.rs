@@ -279,6 +279,11 @@ fn libraries_are_bounded_and_all_of_them_survive() {
     assert_eq!(names(&mut client).len(), refused);
     assert_eq!(client.call("FUNCTION DELETE l0").text(), "OK");
     assert_eq!(load(&mut client, &code(refused)).text(), format!("l{refused}"));
+    // There are more than a limit allows that has been lowered since: what makes them fewer is not refused.
+    let mut limit = |limits| client.try_call(&["CONFIG", "SET", "client-output-buffer-limit", limits]).unwrap();
+    assert_eq!(limit("normal 1mb 0 0").text(), "OK");
+    assert!(load(&mut client, &library("s", "return 1")).is_error());
+    assert_eq!(client.call("FUNCTION DELETE l2").text(), "OK");
     client.call("FUNCTION FLUSH");
     for n in 0..300 {
         assert!(

@@ -483,7 +483,7 @@ fn forget_times(value: &mut Value) {
 fn fetch(server: &Server, marks_end: bool) -> Vec<u8> {
     use std::io::{Read as _, Write as _};
     let mut socket = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    let begin = if marks_end { "REPLCONF capa eof\r\nPSYNC ? -1\r\n" } else { "SYNC\r\n" };
+    let begin = if marks_end { "REPLCONF capa eof\r\nPSYNC ? -1\r\n" } else { "REPLCONF capa psync2\r\nSYNC\r\n" };
     socket.write_all(begin.as_bytes()).unwrap();
     // The server closes behind it.
     let mut all = Vec::new();
@@ -495,8 +495,8 @@ fn fetch(server: &Server, marks_end: bool) -> Vec<u8> {
         rest = behind;
         String::from_utf8_lossy(line).trim().to_owned()
     };
+    assert_eq!(line(), "+OK");
     if marks_end {
-        assert_eq!(line(), "+OK");
         assert!(line().starts_with("+FULLRESYNC "));
     }
     let mut head = line();
@@ -504,7 +504,10 @@ fn fetch(server: &Server, marks_end: bool) -> Vec<u8> {
         head = line();
     }
     match head.strip_prefix("$EOF:") {
-        Some(mark) => rest.strip_suffix(mark.as_bytes()).unwrap().to_vec(),
+        Some(mark) => {
+            assert!(marks_end, "it has not said that it knows marks");
+            rest.strip_suffix(mark.as_bytes()).unwrap().to_vec()
+        }
         None => {
             assert_eq!(head, format!("${}", rest.len()));
             rest.to_vec()
@@ -543,6 +546,8 @@ fn strings(bytes: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
 fn what_is_fetched_is_of_one_moment() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let server = Server::tarn(&[]);
+    // In both forms, before somebody writes until the end of it.
+    assert!([true, false].iter().all(|marks_end| strings(&fetch(&server, *marks_end)).is_empty()));
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = || {
