@@ -150,6 +150,39 @@ fn rule_10_what_a_failed_command_leaves_is_garbage() {
     assert_eq!(world.stored_with(codec::key::tag::ELEMENT), 0);
 }
 
+/// What a start puts in order has no LSN: a partition that gets it alone reaches as far as before, or the next start would take
+/// it for one from an earlier time.
+#[test]
+fn rule_10_what_is_garbage_since_the_start_takes_back_no_lsn() {
+    let mut world = World::new(1, Fsync::EverySec);
+    world.build(b"key", MANY, false).unwrap_err();
+    world.flush();
+    world.reopen(false);
+    world.flush();
+    world.reopen(false);
+    world.audit();
+}
+
+/// It had its key already when the command failed.
+#[test]
+fn rule_10_a_result_that_is_taken_back_is_garbage() {
+    let mut world = World::new(1, Fsync::EverySec);
+    let ns = world.ns(DB);
+    world.builds = true;
+    let (result, need) = world.transact(&[b"key"], |txn| {
+        let mut build = Build::new(txn, ns, b"key")?;
+        (0..MANY).try_for_each(|n| build.put(&element(n), b"value"))?;
+        build.finish(txn, Shape::new(Kind::Hash, MANY as u64))?;
+        Err::<(), _>(Error::err("given up by the test"))
+    });
+    result.unwrap_err();
+    world.engine().write_out(need);
+    world.note();
+    assert!(world.stored_with(codec::key::tag::ELEMENT) > 0, "slices are in the store");
+    world.audit();
+    assert_eq!(world.stored_with(codec::key::tag::ELEMENT), 0, "they are reclaimed");
+}
+
 #[test]
 fn rule_10_a_replay_over_a_store_that_is_ahead_keeps_the_result() {
     let mut world = World::new(1, Fsync::EverySec);

@@ -1,6 +1,7 @@
 //! The store under the engine: compactions that fail, runs that nobody merges, counts that are wrong.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::world::{DB, big, noise, wait_for, world};
@@ -8,6 +9,7 @@ use crate::codec::MAX_INLINE;
 use crate::codec::key::tag;
 use crate::log::Fsync;
 use crate::log::sim::Op;
+use crate::shard::Engine;
 use crate::shard::background::recount::{self, Recount};
 use crate::shard::background::timer::Timer;
 use crate::shard::engine::RUNS_REFUSED;
@@ -86,6 +88,32 @@ fn rule_13_a_compaction_that_has_died_is_noticed_and_goes_on_when_its_cause_is_g
         put(9);
     }
     assert!(engine.transact(&[0], 1, |txn| Ok(txn.find(0, b"a")?.is_some())).unwrap());
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() { copy_folder(&from, &to) } else { _ = std::fs::copy(from, to).unwrap() }
+    }
+}
+
+/// As an operator may put a copy in its place: the log no longer has what that lacks.
+#[test]
+fn a_store_from_before_the_last_flush_is_refused() {
+    let mut world = world(Fsync::Always);
+    let [store, copy] = ["store", "copy"].map(|name| world.options.dir.join(name));
+    world.put(DB, b"a", b"1", 0);
+    world.flush();
+    copy_folder(&store, &copy);
+    world.put(DB, b"a", b"2", 0);
+    world.flush();
+    world.engine.take().unwrap().close(false).unwrap();
+    std::fs::remove_dir_all(&store).unwrap();
+    std::fs::rename(copy, store).unwrap();
+    let opened = Engine::open(Arc::new(world.sim.process_crash()), world.options.clone());
+    let why = opened.err().unwrap().to_string();
+    assert!(why.contains("is from an earlier time"), "{why}");
 }
 
 /// What is dead is not worked off while a compaction is about to drop it; after one that has failed it is.
