@@ -493,6 +493,21 @@ mod tests {
         assert_eq!(blocked.begin(1, b"key"), 0);
     }
 
+    /// Those up to the one that leaves have had their turn; who stood behind it has it next.
+    #[test]
+    fn one_that_leaves_takes_nobody_s_turn_along() {
+        let (mut blocked, [a, b, c]) = (Blocked::default(), std::array::from_fn(|_| waiter(Kind::List)));
+        [&a, &b, &c].into_iter().for_each(|one| blocked.add(1, b"key", one));
+        blocked.pause(1, b"key", false, Some(b.clone()));
+        b.over();
+        blocked.remove(1, b"key", &b, false);
+        assert_eq!(blocked.begin(1, b"key"), 1);
+        blocked.pause(1, b"key", false, Some(a.clone()));
+        a.over();
+        blocked.remove(1, b"key", &a, false);
+        assert_eq!(blocked.begin(1, b"key"), 0);
+    }
+
     #[test]
     fn what_has_come_since_is_for_one_that_was_served_in_vain_too() {
         let (mut blocked, [a, b]) = (Blocked::default(), std::array::from_fn(|_| waiter(Kind::List)));

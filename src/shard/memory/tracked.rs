@@ -348,4 +348,19 @@ mod tests {
         trackers.end(&a);
         assert!(!trackers.broadcasts() && !trackers.any());
     }
+
+    /// A beginning may be all of a key. However many others there are, and whichever way it is found.
+    #[test]
+    fn a_key_begins_as_all_of_it_is() {
+        for others in [0, 9] {
+            let (trackers, told) = (Arc::new(Trackers::default()), Told::default());
+            let one = tracker(&trackers, &told, 1, false);
+            let many = (0..others).map(|n| format!("other{n}").into_bytes());
+            many.chain([b"key".to_vec()]).for_each(|prefix| trackers.broadcast(&one, &prefix));
+            let mut broadcast = Broadcast::default();
+            [&b"ke"[..], b"key", b"keys"].iter().for_each(|key| broadcast.changed(&trackers, key, 5));
+            broadcast.tell(4);
+            assert_eq!(*told.lock(), ["1 4 key,keys"], "beside {others}");
+        }
+    }
 }
