@@ -5,7 +5,9 @@ mod slices;
 mod waits;
 
 use std::ops::{Deref, DerefMut};
+use std::pin::pin;
 use std::sync::LazyLock;
+use std::task::{Context, Waker};
 
 use super::*;
 use crate::config::{Config, Source};
@@ -352,9 +354,11 @@ fn what_is_gone_has_its_effects() {
     assert!(begun.is_err(), "the shard is taken");
     drop(begun);
     let is_killed = || other.bits.load(Ordering::Relaxed) & bits::CLOSING != 0;
-    assert!(!is_killed());
+    // Its connection is told to close, too.
+    let is_told = || pin!(other.killed.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    assert!(!is_killed() && !is_told());
     drop(held);
-    assert!(is_killed());
+    assert!(is_killed() && is_told());
     world.connect();
     assert_eq!(world.call(&format!("GET {key}")), "$1 v ");
 }

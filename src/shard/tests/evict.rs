@@ -215,6 +215,18 @@ fn where_nothing_may_go_what_adds_is_refused() {
     assert_eq!(engine.disk.reached_for(), [Duration::ZERO; 2]);
 }
 
+/// No connection waits for what a timer has removed: it is written all the same.
+#[test]
+fn what_a_timer_removes_is_in_the_log() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", world.now_ms + 5);
+    let before = world.engine().log.last();
+    world.now_ms += 5;
+    world.turn();
+    let log = &world.engine().log;
+    assert!(log.last() > before && log.written() == log.last());
+}
+
 /// Rounds end also where some that have removed something came before.
 #[test]
 fn where_nothing_more_may_go_what_adds_is_refused() {

@@ -152,3 +152,25 @@ impl Txn<'_, '_> {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// Tables begin alike: those of several shards have their objects at the same places.
+    #[test]
+    fn what_was_changed_in_several_shards_is_each_told_of() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 4);
+        let keys: Vec<Vec<u8>> = (0..32u8).map(|n| vec![n]).collect();
+        let changed = engine.transact(&engine.all_shards(), 1, |txn| {
+            let mark = txn.begin_part();
+            for key in keys.iter().chain(&keys) {
+                txn.put_string(0, key, b"value", 0)?;
+            }
+            Ok(txn.changed_since(&mark).iter().map(|found| txn.object(*found).key().to_vec()).collect::<Vec<_>>())
+        });
+        assert_eq!(changed.unwrap(), keys);
+    }
+}
