@@ -139,3 +139,23 @@ impl Engine {
         self.disk.room_bytes() < self.log.size_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_without_room_add_up() {
+        let disk = Disk::default();
+        disk.note_reached(true);
+        std::thread::sleep(Duration::from_millis(2));
+        disk.note_reached(false);
+        let [first, now] = disk.reached_for();
+        assert!(!first.is_zero() && now.is_zero());
+        disk.note_reached(true);
+        let [all, now] = disk.reached_for();
+        assert_eq!(all, first + now);
+        disk.note_reached(false);
+        assert!(disk.reached_for()[0] >= all, "what came before counts");
+    }
+}

@@ -104,8 +104,10 @@ pub fn idle_s(used: u16, now_ms: u64) -> u16 {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::shard::keyspace::walk::tests::engine;
 
     const MINUTE: u64 = 60_000;
 
@@ -125,6 +127,21 @@ mod tests {
         assert_eq!(uses.frequency(), Some(most));
         uses.keep(None);
         assert_eq!(uses.frequency(), None);
+    }
+
+    /// Who says that it was longer ago hears of as much as is kept.
+    #[test]
+    fn no_key_seems_to_have_been_used_later_than_was_said() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let (engine, now_ms) = (engine(dir.path(), 1), 1_000_000_000);
+        for (said_s, kept_s) in [(7, 7), (65_535, 65_535), (65_536, 65_535), (70_000, 65_535), (u64::MAX, 65_535)] {
+            let idle = engine.transact(&[0], now_ms, |txn| {
+                let at = txn.put_string(0, b"key", b"value", 0)?;
+                txn.set_idle(at, said_s);
+                Ok(idle_s(txn.object(at).used, now_ms))
+            });
+            assert_eq!(idle.unwrap(), kept_s, "{said_s} s");
+        }
     }
 
     /// As the table in Redis's redis.conf says of its counter, by factor and uses.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::world::{DB, Value, World, big, read, wait_for, world};
 use crate::codec::{self, Meta, redo};
@@ -109,6 +110,25 @@ fn a_backup_is_made_beside_no_other_and_no_flush() {
     wait_for(&|| engine.backups.running().is_none());
     let last = engine.backups.last().unwrap();
     assert_eq!((&*last.name, last.failure), ("two", None));
+}
+
+/// How far it has come is told of the one that is being made.
+#[test]
+fn the_progress_of_a_backup_begins_anew() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    let (engine, folder) = (world.engine().clone(), tempfile::tempdir().unwrap());
+    let (sender, seen) = crossbeam_channel::unbounded();
+    for name in ["one", "two"] {
+        let (other, sender) = (engine.clone(), sender.clone());
+        world.sim.at(Moment::Step("backup.small"), move || {
+            sender.send(other.backups.done_bytes.load(Ordering::Relaxed)).unwrap();
+        });
+        engine.create_backup(folder.path(), name).unwrap();
+        wait_for(&|| engine.backups.running().is_none());
+        assert!(engine.backups.done_bytes.load(Ordering::Relaxed) > 0, "{name}");
+    }
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), [0, 0]);
 }
 
 /// Everything clean leaves memory.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::world::{DB, Value, World, big, world};
+use super::world::{DB, NAMES, Value, World, big, world};
 use crate::Error;
 use crate::codec::{self, element, order::StreamId};
 use crate::log::Fsync;
@@ -405,6 +405,9 @@ fn what_a_start_has_found_is_told() {
     world.put(DB, b"due", b"1", world.now_ms + 5);
     world.put(DB, b"later", b"1", 5_000_000_000_000);
     world.put(DB, b"a", b"1", 0);
+    // What was there before a database was emptied is not.
+    world.put(NAMES[1], b"a", b"1", 0);
+    world.flush_names(&[NAMES[1]]);
     let last = world.engine().log.last();
     world.crash(None);
     assert_eq!(told(&world), [3, 1, last]);
