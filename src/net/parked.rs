@@ -557,4 +557,14 @@ mod tests {
             assert!(got.starts_with("notice;-MISCONF ") && got.matches("\r\n").count() == 1, "{got}");
         });
     }
+
+    /// `timeout` is about the client's silence, not about what the server has kept it waiting for.
+    #[test]
+    fn the_time_without_a_sign_of_the_client_begins_behind_a_wait() {
+        with_connection(|connection, _peer| async move {
+            connection.client.active_ms.store(0, Ordering::Relaxed);
+            assert!(connection.park(Parked::Slowed(Duration::ZERO)).await);
+            assert!(connection.client.active_ms.load(Ordering::Relaxed) > 0);
+        });
+    }
 }

@@ -285,3 +285,26 @@ pub const COMMANDS: &[Command] = &[sub("acl", unknown_subcommand, -2, flags::UNQ
             .help("6.0.0", "Returns the name of the connection's user.")
             .syntax("", "O(1)"),
     ])];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::acl::log::{Context, Denial, Reason};
+
+    #[test]
+    fn an_entry_tells_when_it_came_for_the_first_and_for_the_last_time() {
+        let denial = Denial {
+            reason: Reason::Auth,
+            context: Context::Toplevel,
+            object: b"AUTH"[..].into(),
+            user: b"u"[..].into(),
+            client: b"id=1"[..].into(),
+        };
+        let mut out = Reply::new(2);
+        describe_entry(&Entry { denial, count: 3, id: 7, created_ms: 1000, updated_ms: 4000 }, 4500, &mut out);
+        let text = String::from_utf8_lossy(out.as_slice()).replace("\r\n", " ");
+        for part in ["count :3 ", "age-seconds $3 0.5 ", "created :1000 ", "last-updated :4000 "] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
