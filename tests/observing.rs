@@ -295,6 +295,27 @@ const RARE: &[&str] = &[
     "tracking_total_prefixes",
 ];
 
+/// Of samples of several seconds the last one, with the longest of all.
+#[test]
+fn the_latest_of_an_event_is_its_last_sample() {
+    let server = Server::tarn(&["--latency-monitor-threshold", "1"]);
+    let mut client = server.client();
+    let history = |client: &mut Client| client.call("LATENCY HISTORY command").items().to_vec();
+    until("there are two samples", || {
+        client.try_call(&["EVAL", "for i = 1, 300000 do end", "0"]).unwrap();
+        history(&mut client).len() >= 2
+    });
+    loop {
+        let (before, latest) = (history(&mut client), client.call("LATENCY LATEST"));
+        if before != history(&mut client) {
+            continue;
+        }
+        let of_commands = latest.items().iter().find(|event| event.items()[0].text() == "command").unwrap().items();
+        assert_eq!(of_commands[1..3], *before.last().unwrap().items());
+        break;
+    }
+}
+
 /// Names that COMPAT.md lists as always 0.
 fn always_0() -> Vec<String> {
     let text = include_str!("../COMPAT.md");

@@ -258,8 +258,16 @@ pub const COMMANDS: &[Command] = &[
 ];
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::session::Client;
+    use crate::handler::{Effects, OwnedArgs, Server, Session};
+    use crate::shard::keyspace::walk::tests::engine;
+    use crate::shard::txn::{Txn, WriteSet};
 
     #[test]
     fn the_picture_has_one_width() {
@@ -268,5 +276,25 @@ mod tests {
             assert_eq!(picture.lines().count(), 10);
             assert!(picture.lines().all(|line| line.chars().count() == 49), "{picture}");
         }
+    }
+
+    #[test]
+    fn the_last_save_is_the_last_flush_once_there_was_one() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let config = Config::load(Source::Defaults, &[]).unwrap();
+        let server = Server::new(engine(dir.path(), 1), config, crate::command::table());
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
+        let mut ask = || {
+            let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+            let txn = Txn::new(server.engine.lease(&[]), &server.engine.router, &mut set, 1, true);
+            let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
+            let (args, mut out): (OwnedArgs, _) = ([&b"LASTSAVE"[..]].into_iter().collect(), Reply::new(2));
+            lastsave(&mut ctx, args.as_args(), &mut out).unwrap();
+            String::from_utf8_lossy(out.as_slice()).into_owned()
+        };
+        server.last_save_s.store(100, Ordering::Relaxed);
+        assert_eq!(ask(), ":100\r\n");
+        server.engine.stats.last_flush_ms.store(200_999, Ordering::Relaxed);
+        assert_eq!(ask(), ":200\r\n");
     }
 }

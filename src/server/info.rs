@@ -498,4 +498,26 @@ mod tests {
         assert_eq!(ask(&["all"]).len(), SECTIONS.len());
         assert_eq!(ask(&["default", "commandstats"]).len(), ask(&[]).len() + 1);
     }
+
+    #[test]
+    fn the_time_that_sweeps_took_is_told_in_milliseconds() {
+        use crate::config::{Config, Source};
+        use crate::handler::session::Client;
+        use crate::handler::{Effects, Session};
+        use crate::shard::txn::{Txn, WriteSet};
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = crate::shard::keyspace::walk::tests::engine(dir.path(), 1);
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), crate::command::table());
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
+        let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+        let mut lease = server.engine.lease(&[0]);
+        lease[0].stats.sweep_us = 2500;
+        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, true);
+        let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
+        let (args, mut out): (OwnedArgs, _) = ([&b"INFO"[..], b"stats"].into_iter().collect(), Reply::new(2));
+        info(&mut ctx, args.as_args(), &mut out).unwrap();
+        let text = String::from_utf8_lossy(out.as_slice());
+        assert!(text.contains("\r\nexpire_cycle_cpu_milliseconds:2\r\n"), "{text}");
+        drop(ctx.into_lease());
+    }
 }
