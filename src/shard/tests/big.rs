@@ -260,3 +260,30 @@ fn a_result_of_any_size_fits() {
         assert_eq!(at, Ok(()), "{count} elements");
     }
 }
+
+/// A script may make any number of small results: each is held as what was written without one is.
+#[test]
+fn a_result_is_held_no_longer_than_it_is_made() {
+    const FEW: usize = 10;
+    let mut world = World::new(1, Fsync::No);
+    let ns = world.ns(DB);
+    let mut held = |builds: bool| {
+        let (held, _) = world.transact(&[b"key"], |txn| {
+            let _running = meter::begin(Allowance::elsewhere(1 << 20, Box::new(|| false)));
+            if builds {
+                let mut build = Build::new(txn, ns, b"key")?;
+                (0..FEW).try_for_each(|n| build.put(&element(n), b"value"))?;
+                build.finish(txn, Shape::new(Kind::Hash, FEW as u64))?;
+            } else {
+                let at = txn.create(ns, b"key", Kind::Hash, 0)?;
+                (0..FEW).try_for_each(|n| txn.put_element(at, &element(n), b"value").map(drop))?;
+                txn.add_size(at, FEW as i64);
+            }
+            Ok(meter::held())
+        });
+        world.delete(DB, b"key");
+        held.unwrap()
+    };
+    let [built, written] = [true, false].map(&mut held);
+    assert!(built <= written, "{built} bytes, not {written}");
+}

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::codec::key::tag;
 use crate::log::Fsync;
 use crate::shard::memory::core::Core;
+use crate::shard::memory::garbage::Reclaim;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::CHUNK;
 
@@ -519,5 +520,25 @@ fn one_large_value_among_many_small_ones_gives_its_space_back() {
     world.turns(TURNS);
     assert_eq!(world.engine().stats.compactions.load(Ordering::Relaxed), 1);
     assert!(partition.disk_bytes() < all / 3, "{} of {all} bytes", partition.disk_bytes());
+    world.audit();
+}
+
+/// Whatever tables are dropped for, tombstones may go with them: what was looked through of a dead database is once more.
+#[test]
+fn a_dead_database_is_looked_through_again_after_a_drop() {
+    let mut world = World::new(1, Fsync::No);
+    (0..300u32).for_each(|n| world.put(NAMES[1], &n.to_be_bytes(), b"value", 0));
+    world.flush();
+    world.flush_names(&[NAMES[1]]);
+    world.flush();
+    let mut again = 0;
+    for _ in 0..100 {
+        world.turns(1);
+        let cursor = || world.engine().shards.at(0).core().dead_names.cursor();
+        let before = cursor();
+        world.engine().reclaim(0, Reclaim::Drop(Vec::new()));
+        again += usize::from(cursor() != before);
+    }
+    assert!(again > 0 && world.engine().shards.at(0).core().dead_names.is_empty());
     world.audit();
 }

@@ -8,6 +8,7 @@ use crate::codec::element::Group;
 use crate::codec::key::tag;
 use crate::error::{Error, Result};
 use crate::log::Fsync;
+use crate::meter::{self, Allowance};
 use crate::shard::Engine;
 use crate::shard::background::timer::Timer;
 use crate::shard::memory::object::Kind;
@@ -257,4 +258,30 @@ fn rule_18_who_has_written_and_who_may_not_rest_keeps_the_shards() {
     assert_eq!(rest(Rests::Never, false), Ok(false));
     assert_eq!(rest(Rests::Elsewhere, false), Err(Error::Long));
     assert_eq!(rest(holding(), true), Ok(false), "half of it would be seen");
+}
+
+/// A command may go through any number of collections, one after the other.
+#[test]
+fn a_slice_is_held_no_longer_than_it_is_gone_through() {
+    let mut world = world(Fsync::No);
+    world.add_source(b"a", 0);
+    let ns = world.ns(DB);
+    let (held, _) = world.transact(&[b"a"], |txn| {
+        let _running = meter::begin(Allowance::elsewhere(1 << 20, Box::new(|| false)));
+        txn.rests = Rests::Holding(vec![(b"a".to_vec(), false)]);
+        let found = txn.find(ns, b"a")?.expect("a source");
+        let (before, mut seen) = (meter::held(), 0);
+        for _ in 0..2 {
+            txn.each_in_slices(found, Bound::Unbounded, Bound::Unbounded, |_, _| {
+                seen += 1;
+                Ok(())
+            })?;
+        }
+        assert_eq!(seen, 2 * MANY);
+        let after = meter::held();
+        txn.let_go();
+        Ok((before, after))
+    });
+    let (before, after) = held.unwrap();
+    assert_eq!(before, after);
 }
