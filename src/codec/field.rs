@@ -206,6 +206,14 @@ mod tests {
         assert_eq!((times.indexed, times.extra().fields_due_ms()), (20, 20));
     }
 
+    /// Where a sweep has put a hash off, as it is at it, it does not come back to the copy.
+    #[test]
+    fn a_copy_is_looked_at_in_time() {
+        let times = FieldTimes { persist: 1, lower: 10, upper: 20, indexed: 50 };
+        assert_eq!(FieldTimes::of_copy(times.extra()), FieldTimes { indexed: 10, ..times }.extra());
+        assert_eq!(FieldTimes::of_copy(Extra::None), Extra::None);
+    }
+
     proptest! {
         #[test]
         fn fields_return(name in prop_oneof![vec(any::<u8>(), 0..9), Just(vec![b'x'; 1500])], time: u64, value in vec(any::<u8>(), 0..9)) {

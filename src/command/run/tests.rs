@@ -336,6 +336,20 @@ fn what_writes_goes_on_when_its_client_has_left() {
     }
 }
 
+/// On whichever threads and however often it has run: of all that the slow log and the statistics tell.
+#[test]
+fn what_a_command_has_run_before_counts() {
+    const BEFORE_NS: u64 = 1 << 40;
+    let mut world = World::new();
+    let [key, _] = world.keys();
+    let server = world.runner.server.clone();
+    let held = server.engine.shards.at(0).core();
+    world.runner.tried_ns = BEFORE_NS;
+    let Err(finished) = world.begin(&words(&format!("GET {key}"))) else { panic!("the shard is taken") };
+    drop(held);
+    assert!(finished.blocking_recv().unwrap().ran_ns >= BEFORE_NS);
+}
+
 /// Its connection is gone before it has run: what it wrote stands, and what it was to do to others is done.
 #[test]
 fn what_is_gone_has_its_effects() {
