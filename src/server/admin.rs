@@ -260,14 +260,16 @@ pub const COMMANDS: &[Command] = &[
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, LazyLock};
 
     use super::*;
     use crate::config::{Config, Source};
     use crate::handler::session::Client;
-    use crate::handler::{Effects, OwnedArgs, Server, Session};
+    use crate::handler::{Effects, OwnedArgs, Server, Session, Table};
     use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::txn::{Txn, WriteSet};
+
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[COMMANDS]));
 
     #[test]
     fn the_picture_has_one_width() {
@@ -282,7 +284,7 @@ mod tests {
     fn the_last_save_is_the_last_flush_once_there_was_one() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let config = Config::load(Source::Defaults, &[]).unwrap();
-        let server = Server::new(engine(dir.path(), 1), config, crate::command::table());
+        let server = Server::new(engine(dir.path(), 1), config, &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let mut ask = || {
             let (mut set, mut effects) = (WriteSet::default(), Effects::default());

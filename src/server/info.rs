@@ -503,11 +503,12 @@ mod tests {
     fn the_time_that_sweeps_took_is_told_in_milliseconds() {
         use crate::config::{Config, Source};
         use crate::handler::session::Client;
-        use crate::handler::{Effects, Session};
+        use crate::handler::{Effects, Session, Table};
         use crate::shard::txn::{Txn, WriteSet};
         let dir = crate::util::scratch::tempdir().unwrap();
         let engine = crate::shard::keyspace::walk::tests::engine(dir.path(), 1);
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), crate::command::table());
+        static TABLE: std::sync::LazyLock<Table> = std::sync::LazyLock::new(|| Table::new(&[COMMANDS]));
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         let mut lease = server.engine.lease(&[0]);
