@@ -505,9 +505,9 @@ mod tests {
         use crate::handler::session::Client;
         use crate::handler::{Effects, Session, Table};
         use crate::shard::txn::{Txn, WriteSet};
+        static TABLE: std::sync::LazyLock<Table> = std::sync::LazyLock::new(|| Table::new(&[COMMANDS]));
         let dir = crate::util::scratch::tempdir().unwrap();
         let engine = crate::shard::keyspace::walk::tests::engine(dir.path(), 1);
-        static TABLE: std::sync::LazyLock<Table> = std::sync::LazyLock::new(|| Table::new(&[COMMANDS]));
         let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
