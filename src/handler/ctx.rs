@@ -298,7 +298,7 @@ impl Ctx<'_, '_> {
 }
 
 /// What a command takes that touches nothing, beside a visit of an element.
-const STEPS_OF_A_COMMAND: usize = 8;
+pub(super) const STEPS_OF_A_COMMAND: usize = 8;
 
 impl Ctx<'_, '_> {
     /// Runs a command's function, once what it goes through is at hand.
@@ -358,7 +358,7 @@ impl Ctx<'_, '_> {
     }
 
     /// Notes how a command that ran within this one has ended.
-    fn note_ran(&mut self, command: &super::Command, args: super::Args<'_>, clock: Clock, reply: &[u8]) {
+    pub(super) fn note_ran(&mut self, command: &super::Command, args: super::Args<'_>, clock: Clock, reply: &[u8]) {
         let took = Took { ns: clock.ran_ns(), request_bytes: 0, reply_bytes: reply.len() };
         let mut logged = None;
         if self.server.observer.is_noted(&took) {

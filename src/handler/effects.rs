@@ -143,6 +143,14 @@ impl Effects {
         }
     }
 
+    /// The connections that some of them end.
+    pub(super) fn killed(&self, effects: std::ops::Range<usize>) -> impl Iterator<Item = &Arc<Client>> {
+        self.noted[effects].iter().filter_map(|effect| match effect {
+            Effect::Kill(client) => Some(client),
+            _ => None,
+        })
+    }
+
     /// Whether a connection is about to be killed.
     pub fn kills(&self, client: u64) -> bool {
         self.noted.iter().any(|effect| matches!(effect, Effect::Kill(other) if other.id == client))

@@ -9,6 +9,7 @@
 //! | [`keys`] | keys among the arguments, their shards |
 //! | [`ctx`] | what a function gets: transaction, session, server |
 //! | [`effects`] | what a command does beside records |
+//! | [`once`] | what a transaction that is run again does not do again |
 //! | [`feed`] | what a connection is sent piece by piece |
 //! | [`limits`] | what one command may take |
 //! | [`container`] | what all containers of subcommands answer alike |
@@ -30,6 +31,7 @@ pub mod keys;
 pub mod limits;
 pub mod monitor;
 pub mod observe;
+pub mod once;
 pub mod pubsub;
 pub mod row;
 pub mod scripts;

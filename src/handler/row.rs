@@ -27,6 +27,8 @@ pub mod flags {
     pub const ASKING: u32 = 1 << 11;
     pub const FAST: u32 = 1 << 12;
     pub const NO_AUTH: u32 = 1 << 13;
+    /// Of the server and not of a transaction: done once, however often the transaction runs. See [`crate::handler::once`].
+    pub const ONCE: u32 = 1 << 14;
     pub const NO_ASYNC_LOADING: u32 = 1 << 15;
     pub const NO_MULTI: u32 = 1 << 16;
     pub const MOVABLEKEYS: u32 = 1 << 17;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use super::acl::{Acl, Identity};
 use super::feed::Feed;
 use super::monitor::Monitoring;
+use super::once::Done;
 use super::pubsub::{Heard, Messages, Subscriptions};
 use super::tracking::Tracking;
 use super::{Command, OwnedArgs, flags};
@@ -25,6 +26,8 @@ pub struct Multi {
     pub aborted: bool,
     /// Memory of all queued arguments.
     args_bytes: usize,
+    /// What is not done again when EXEC is run again, in the order of the queue.
+    pub done: Vec<Done>,
 }
 
 impl Multi {
@@ -36,7 +39,8 @@ impl Multi {
 
     /// Bytes of memory held: arguments and the queue's own.
     pub fn memory_bytes(&self) -> usize {
-        alloc::block_bytes(self.queue.capacity() * size_of::<(&Command, OwnedArgs)>()) + self.args_bytes
+        let done: usize = self.done.iter().map(Done::memory_bytes).sum();
+        alloc::block_bytes(self.queue.capacity() * size_of::<(&Command, OwnedArgs)>()) + self.args_bytes + done
     }
 }
 

@@ -246,7 +246,7 @@ fn config_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-const ADMIN: u32 = flags::ADMIN | flags::NOSCRIPT | flags::LOADING | flags::STALE;
+const ADMIN: u32 = flags::ADMIN | flags::NOSCRIPT | flags::LOADING | flags::STALE | flags::ONCE;
 
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2, flags::UNQUEUED, Group::Server)

@@ -114,7 +114,7 @@ fn latency_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 const QUIET: u32 = flags::LOADING | flags::STALE;
 
 const fn row(name: &'static str, run: crate::handler::Run, arity: i32) -> Command {
-    Command::new(name, run, arity, flags::ADMIN | QUIET | flags::NOSCRIPT, Group::Server)
+    Command::new(name, run, arity, flags::ADMIN | flags::ONCE | QUIET | flags::NOSCRIPT, Group::Server)
 }
 
 /// The rows of this file.

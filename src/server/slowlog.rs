@@ -106,7 +106,7 @@ fn commandlog_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 const QUIET: u32 = flags::LOADING | flags::STALE;
-const ADMIN: u32 = flags::ADMIN | QUIET;
+const ADMIN: u32 = flags::ADMIN | flags::ONCE | QUIET;
 const TYPES: &str = "<slow | large-request | large-reply>";
 
 const fn row(name: &'static str, run: crate::handler::Run, arity: i32) -> Command {

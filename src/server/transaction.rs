@@ -71,7 +71,8 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
     if !may_block && multi.queue.iter().any(|(command, _)| command.has(flags::THREAD)) {
         return Err(Error::Cold);
     }
-    let queue = std::mem::take(&mut multi.queue);
+    let (queue, done) = (std::mem::take(&mut multi.queue), std::mem::take(&mut multi.done));
+    let (mut done, mut left) = (done.into_iter().peekable(), Vec::new());
     if queue.len() > AHEAD {
         let writes = queue.iter().filter(|(command, _)| command.has(flags::WRITE));
         let (count, bytes) = writes.fold((0, 0), |(count, bytes), (_, args)| (count + 1, bytes + args.bytes()));
@@ -82,8 +83,16 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
         if at % AHEAD == 0 {
             prefetch(ctx, &queue[at..]);
         }
-        let ran = match permit_within(ctx, Context::Multi, command, args.as_args()) {
-            Ok(Ok(())) => ctx.run(command, args.as_args(), out),
+        let earlier = done.next_if(|done| done.at == at);
+        let call = (*command, args.as_args());
+        // Who may not do it any more has done it.
+        let permitted =
+            if earlier.is_some() { Ok(Ok(())) } else { permit_within(ctx, Context::Multi, command, call.1) };
+        let ran = match permitted {
+            Ok(Ok(())) if command.has(flags::ONCE) => {
+                ctx.run_once(at, earlier.as_ref(), call, out).map(|one| left.push(one))
+            }
+            Ok(Ok(())) => ctx.run(command, call.1, out),
             Ok(Err((denied, _))) => {
                 out.error(&denied.error_of_queued());
                 continue;
@@ -92,17 +101,22 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
         };
         if let Err(error) = ran {
             // All of it is run again elsewhere, or not at all.
+            let done = ctx.keep(left, out).chain(earlier).chain(done).collect();
             if let Some(multi) = ctx.multi() {
-                multi.queue = queue;
+                (multi.queue, multi.done) = (queue, done);
             }
             return Err(error);
         }
     }
     // What the last one has noted is charged, too.
     let fits = meter::fits();
-    match ctx.multi() {
-        Some(multi) if fits == Err(Error::Crowded) => multi.queue = queue,
-        _ => ctx.end_multi(),
+    if fits == Err(Error::Crowded) {
+        let done = ctx.keep(left, out).collect();
+        if let Some(multi) = ctx.multi() {
+            (multi.queue, multi.done) = (queue, done);
+        }
+    } else {
+        ctx.end_multi();
     }
     fits
 }
@@ -199,9 +213,10 @@ mod tests {
     use crate::shard::txn::{Txn, WriteSet};
 
     static TABLE: LazyLock<Table> = LazyLock::new(|| {
-        use crate::server::{client, connection, database, keyspace, pubsub};
+        use crate::server::{acl, client, connection, database, keyspace, pubsub};
         use crate::types::string::{get, number, set};
         Table::new(&[
+            acl::COMMANDS,
             client::COMMANDS,
             connection::COMMANDS,
             database::COMMANDS,
@@ -315,6 +330,41 @@ mod tests {
         assert_eq!(reply, format!("*7 $-1 +OK :1 :0 +OK {wrong} $5 value "));
         assert!(killed());
         assert_eq!((&client.labels.lock().name[..], session.proto, session.no_touch), (&b"me"[..], 2, true));
+    }
+
+    /// A user that is gone cannot be removed again, and its connections are to close all the same.
+    #[test]
+    fn an_exec_that_is_run_again_does_once_what_is_of_the_server() {
+        use crate::handler::acl::user::User;
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = with_a_cold_key(dir.path());
+        let ns = engine.first_names().id(b"0").unwrap();
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        for name in [&b"u"[..], b"v"] {
+            assert!(server.acl.put(None, User { name: name.into(), ..User::new_default(&TABLE) }));
+        }
+        let clients = [5, 6].map(|id| Arc::new(Client { id, ..Client::default() }));
+        let [own, other] = &clients;
+        let mut session = Session::new(own.clone(), server.engine.first_names(), &server.acl);
+        session.ns = ns;
+        clients.iter().for_each(|client| client.labels.lock().user = (*b"u").into());
+        server.clients.lock().extend(clients.iter().map(|client| (client.id, client.clone())));
+        queue(&mut session, "SET cold x");
+        assert_eq!(run(&server, &mut session, true).0, Ok(()));
+        let lines = ["ACL DELUSER u nobody", "ACL USERS", "DBSIZE", "ACL DELUSER u v", "SET k v", "DBSIZE"];
+        lines.iter().for_each(|line| queue(&mut session, line));
+        let killed = || other.bits.load(Ordering::Relaxed) & crate::handler::session::bits::CLOSING != 0;
+        // Nobody knows yet how many keys there are.
+        for _ in 0..2 {
+            assert_eq!(run(&server, &mut session, true).0, Err(Error::Uncounted));
+            let kept = session.multi.as_ref().map(|multi| (multi.queue.len(), multi.done.len()));
+            assert_eq!((kept, killed(), session.after), (Some((6, 2)), false, After::Nothing));
+        }
+        server.engine.flush().unwrap();
+        let (result, reply) = run(&server, &mut session, true);
+        assert_eq!(result, Ok(()));
+        assert_eq!(reply, "*6 :1 *2 $7 default $1 v :1 :1 +OK :2 ");
+        assert_eq!((killed(), session.after, session.multi.is_none()), (true, After::Close, true));
     }
 
     /// Whatever it has changed of its session before it had to wait.

@@ -236,7 +236,7 @@ const QUIET: u32 = flags::LOADING | flags::STALE;
 const ADMIN: u32 = flags::ADMIN | flags::NOSCRIPT | QUIET;
 
 const fn sub(name: &'static str, run: crate::handler::Run, arity: i32, flags: u32) -> Command {
-    Command::new(name, run, arity, flags, Group::Server)
+    Command::new(name, run, arity, flags | flags::ONCE, Group::Server)
 }
 
 /// The rows of this file.

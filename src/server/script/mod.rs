@@ -249,10 +249,10 @@ const SUBCOMMANDS: &[Command] = &[
     Command::new("debug", debug, 3, flags::NOSCRIPT, Group::Scripting)
         .help("3.2.0", "Says that there is no debugger.")
         .syntax("<YES | SYNC | NO>", "O(1)"),
-    Command::new("exists", exists, -3, flags::NOSCRIPT, Group::Scripting)
+    Command::new("exists", exists, -3, flags::NOSCRIPT | flags::ONCE, Group::Scripting)
         .help("2.6.0", "Says which scripts are known.")
         .syntax("sha1 [sha1 ...]", "O(N) with N being the number of scripts to check"),
-    Command::new("flush", flush, -2, flags::NOSCRIPT, Group::Scripting)
+    Command::new("flush", flush, -2, flags::NOSCRIPT | flags::ONCE, Group::Scripting)
         .help("2.6.0", "Forgets all scripts.")
         .syntax("[ASYNC | SYNC]", "O(N) with N being the number of scripts known"),
     Command::new("help", script_help, 2, flags::LOADING | flags::STALE, Group::Scripting)
@@ -261,7 +261,7 @@ const SUBCOMMANDS: &[Command] = &[
     Command::new("kill", kill, 2, flags::NOSCRIPT | flags::ALLOW_BUSY, Group::Scripting)
         .help("2.6.0", "Ends the scripts that run for long and have written nothing.")
         .syntax("", "O(1)"),
-    Command::new("load", load, 3, flags::NOSCRIPT | flags::STALE, Group::Scripting)
+    Command::new("load", load, 3, flags::NOSCRIPT | flags::STALE | flags::ONCE, Group::Scripting)
         .help("2.6.0", "Makes a script known without running it.")
         .syntax("script", "O(N) with N being the length of the script in bytes"),
 ];
