@@ -412,10 +412,12 @@ const SUBCOMMANDS: &[Command] = &[
         .help("7.2.0", "Says which library the client uses.")
         .syntax("<LIB-NAME libname | LIB-VER libver>", "O(1)"),
     sub("setname", setname, 3, 0).help("2.6.9", "Names the connection.").syntax("connection-name", "O(1)"),
-    sub("tracking", tracking::tracking, -3, 0).help("6.0.0", "Turns tracking of read keys on or off.").syntax(
-        "<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
-        "O(1)",
-    ),
+    sub("tracking", tracking::tracking, -3, flags::ONCE)
+        .help("6.0.0", "Turns tracking of read keys on or off.")
+        .syntax(
+            "<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
+            "O(1)",
+        ),
     sub("trackinginfo", trackinginfo, 2, 0)
         .help("6.2.0", "Describes the connection's tracking of keys.")
         .syntax("", "O(1)"),

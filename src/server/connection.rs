@@ -162,7 +162,16 @@ const HANDSHAKE: u32 =
 
 /// The user and the password.
 fn hello_hides(args: Args<'_>, at: usize) -> bool {
-    (1..=2).any(|before| at >= 2 + before && args[at - before].eq_ignore_ascii_case(b"auth"))
+    let mut option = 2;
+    while option < at {
+        let is = |name: &[u8]| args[option].eq_ignore_ascii_case(name);
+        let values = if is(b"auth") { 2 } else { usize::from(is(b"setname")) };
+        if at <= option + values {
+            return values == 2;
+        }
+        option += 1 + values;
+    }
+    false
 }
 
 /// The rows of this file.

@@ -351,19 +351,28 @@ mod tests {
         server.clients.lock().extend(clients.iter().map(|client| (client.id, client.clone())));
         queue(&mut session, "SET cold x");
         assert_eq!(run(&server, &mut session, true).0, Ok(()));
-        let lines = ["ACL DELUSER u nobody", "ACL USERS", "DBSIZE", "ACL DELUSER u v", "SET k v", "DBSIZE"];
+        let lines = [
+            "ACL DELUSER u nobody",
+            "ACL USERS",
+            "CLIENT TRACKING ON BCAST PREFIX a",
+            "DBSIZE",
+            "ACL DELUSER u v",
+            "SET k v",
+            "DBSIZE",
+        ];
         lines.iter().for_each(|line| queue(&mut session, line));
         let killed = || other.bits.load(Ordering::Relaxed) & crate::handler::session::bits::CLOSING != 0;
         // Nobody knows yet how many keys there are.
         for _ in 0..2 {
             assert_eq!(run(&server, &mut session, true).0, Err(Error::Uncounted));
             let kept = session.multi.as_ref().map(|multi| (multi.queue.len(), multi.done.len()));
-            assert_eq!((kept, killed(), session.after), (Some((6, 2)), false, After::Nothing));
+            assert_eq!((kept, killed(), session.after), (Some((7, 3)), false, After::Nothing));
         }
+        let _counting = server.engine.counting();
         server.engine.flush().unwrap();
         let (result, reply) = run(&server, &mut session, true);
         assert_eq!(result, Ok(()));
-        assert_eq!(reply, "*6 :1 *2 $7 default $1 v :1 :1 +OK :2 ");
+        assert_eq!(reply, "*7 :1 *2 $7 default $1 v +OK :1 :1 +OK :2 ");
         assert_eq!((killed(), session.after, session.multi.is_none()), (true, After::Close, true));
     }
 
