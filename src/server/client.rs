@@ -382,7 +382,7 @@ const SUBCOMMANDS: &[Command] = &[
         .help("8.0.0", "Says what the client is able to do.")
         .syntax("capability [capability ...]", "O(1)"),
     sub("getname", getname, 2, 0).help("2.6.9", "Returns the name of the connection.").syntax("", "O(1)"),
-    sub("getredir", getredir, 2, 0)
+    sub("getredir", getredir, 2, flags::ONCE)
         .help("6.0.0", "Returns the id of the connection that gets this one's tracking messages.")
         .syntax("", "O(1)"),
     Command::new("help", client_help, 2, flags::LOADING | flags::STALE, Group::Connection)
@@ -418,7 +418,7 @@ const SUBCOMMANDS: &[Command] = &[
             "<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
             "O(1)",
         ),
-    sub("trackinginfo", trackinginfo, 2, 0)
+    sub("trackinginfo", trackinginfo, 2, flags::ONCE)
         .help("6.2.0", "Describes the connection's tracking of keys.")
         .syntax("", "O(1)"),
     sub("unblock", unblock, -3, flags::ADMIN)

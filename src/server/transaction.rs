@@ -354,6 +354,7 @@ mod tests {
         let lines = [
             "ACL DELUSER u nobody",
             "ACL USERS",
+            "CLIENT GETREDIR",
             "CLIENT TRACKING ON BCAST PREFIX a",
             "DBSIZE",
             "ACL DELUSER u v",
@@ -366,13 +367,13 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(run(&server, &mut session, true).0, Err(Error::Uncounted));
             let kept = session.multi.as_ref().map(|multi| (multi.queue.len(), multi.done.len()));
-            assert_eq!((kept, killed(), session.after), (Some((7, 3)), false, After::Nothing));
+            assert_eq!((kept, killed(), session.after), (Some((8, 4)), false, After::Nothing));
         }
         let _counting = server.engine.counting();
         server.engine.flush().unwrap();
         let (result, reply) = run(&server, &mut session, true);
         assert_eq!(result, Ok(()));
-        assert_eq!(reply, "*7 :1 *2 $7 default $1 v +OK :1 :1 +OK :2 ");
+        assert_eq!(reply, "*8 :1 *2 $7 default $1 v :-1 +OK :1 :1 +OK :2 ");
         assert_eq!((killed(), session.after, session.multi.is_none()), (true, After::Close, true));
     }
 
