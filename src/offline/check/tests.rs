@@ -246,6 +246,19 @@ fn an_end_cut_after_a_clean_stop_is_refused() {
     assert_eq!(letters(&accept(&made, "its end is missing")), "abcD");
 }
 
+/// The store has none of it, and where the log begins nothing tells of it.
+#[test]
+fn what_was_written_before_a_clean_stop_is_missed() {
+    let made = made();
+    let engine = open(made.dir.path()).unwrap();
+    let before = fs::read(&made.segments[2]).unwrap();
+    put(&engine, 'e');
+    engine.close(false).unwrap();
+    drop(engine);
+    fs::write(&made.segments[2], before).unwrap();
+    assert_refused(made.dir.path(), "its end is missing");
+}
+
 #[test]
 fn a_missing_store_is_refused() {
     let made = made();
