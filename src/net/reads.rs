@@ -234,5 +234,6 @@ mod tests {
             own.turn(&engine.readers);
             own.inbox.empty();
         }
+        assert_eq!(engine.readers.pending(), 0, "what has gone from hand to hand has waited once");
     }
 }

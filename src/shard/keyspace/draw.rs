@@ -219,6 +219,23 @@ mod tests {
         assert!(drawn.values().all(|&times| (10..=250).contains(&times)), "{drawn:?}");
     }
 
+    /// Dice seldom fall on the place of a key that is not stored yet, and among what is stored it is not.
+    #[test]
+    fn a_key_alone_among_many_of_others_is_found_wherever_the_dice_fall() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let put = |ns, key: &str| engine.transact(&[0], 1, |txn| txn.put_string(ns, key.as_bytes(), b"v", 0)).unwrap();
+        put(1, "stored");
+        engine.flush().unwrap();
+        // So many that they are not brought into order at once.
+        (0..20).for_each(|n| _ = put(1, &format!("other:{n}")));
+        put(0, "alone");
+        for fall in [|_: u64| 0, |n: u64| n - 1] {
+            let drawn = draw(&mut engine.shards.at(0).core(), &engine.router, 0, 10, fall).unwrap();
+            assert_eq!(drawn.as_deref(), Some(&b"alone"[..]));
+        }
+    }
+
     #[test]
     fn nothing_is_drawn_where_nothing_lives() {
         let dir = crate::util::scratch::tempdir().unwrap();
