@@ -717,3 +717,29 @@ fn nobody_waits_for_a_silent_server_who_does_not_want_to() {
     start(&mut server);
     assert_eq!(server.client().call("GET a").bytes(), Some(&b"2"[..]));
 }
+
+/// What the other server has taken is its own, though it is gone before it has all.
+#[test]
+fn keys_that_were_taken_are_gone_though_the_talk_ends_early() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let server = Server::tarn(&[]);
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    let peer = std::thread::spawn(move || {
+        let (mut socket, _) = other.accept().unwrap();
+        let mut lines = BufReader::new(socket.try_clone().unwrap()).split(b'\n').map(Result::unwrap);
+        for word in [&b"SELECT\r"[..], b"RESTORE\r"] {
+            lines.find(|line| line == word).unwrap();
+            socket.write_all(b"+OK\r\n").unwrap();
+        }
+        // With the second key it is gone.
+        lines.find(|line| line == b"RESTORE\r").unwrap();
+    });
+    let mut client = server.client();
+    client.call("MSET a 1 b 2 c 3");
+    let ended = client.try_call(&["MIGRATE", "127.0.0.1", &port.to_string(), "", "0", "20000", "KEYS", "a", "b", "c"]);
+    let ended = ended.unwrap().text();
+    assert!(ended.starts_with("IOERR error or timeout "), "{ended}");
+    peer.join().unwrap();
+    assert_eq!(["a", "b", "c"].map(|key| client.call(&format!("EXISTS {key}")).int()), [Some(0), Some(1), Some(1)]);
+}
