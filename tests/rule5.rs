@@ -157,7 +157,10 @@ const BEFORE: &[&str] = &["SET old 1", "SET stored 1", "DEBUG RELOAD", "SET gone
 
 /// What is written while it is held.
 const UNSYNCED: &[&str] =
-    &["SET new text", "DEL stored", "DEL gone", "RPUSH list a b", "PEXPIREAT expiring 1", "SADD set m"];
+    &["SET new text", "DEL stored", "DEL gone", "RPUSH list a b", "PEXPIREAT expiring 1", "SADD set m", LIBRARY];
+
+/// One word is all of a library.
+const LIBRARY: &str = "FUNCTION LOAD #!lua\tname=lib\nredis.register_function('f',function()end)";
 
 /// Keys of these that are watched by somebody.
 const WATCHED: [&str; 4] = ["new", "stored", "gone", "list"];
@@ -199,6 +202,11 @@ fn tellers() -> Vec<(&'static [&'static str], Option<Value>)> {
         (&["SCAN 0 COUNT 1000"], None),
         (&["KEYS *"], None),
         (&["RANDOMKEY"], None),
+        // A database that is empty: it may have become so just now.
+        (&["SELECT 5", "FLUSHDB"], Some(ok())),
+        // Libraries.
+        (&["FCALL f 0"], Some(Value::Nil)),
+        (&["FUNCTION LIST"], None),
         // Transactions.
         (&["MULTI", "GET new", "EXEC"], Some(Value::Array(vec![bulk("text")]))),
         (&["MULTI", "DEL gone", "EXEC"], Some(Value::Array(vec![Value::Int(0)]))),
