@@ -236,6 +236,20 @@ mod tests {
         }
     }
 
+    /// Behind the last key that is stored there is nothing.
+    #[test]
+    fn where_what_is_drawn_is_gone_the_next_one_may_be_the_first() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        for key in [b"a", b"z"] {
+            engine.transact(&[0], 1, |txn| txn.put_string(0, key, b"v", 0)).unwrap();
+        }
+        engine.flush().unwrap();
+        engine.transact(&[0], 1, |txn| txn.delete(0, b"z")).unwrap();
+        let drawn = draw(&mut engine.shards.at(0).core(), &engine.router, 0, 10, |n| n - 1).unwrap();
+        assert_eq!(drawn.as_deref(), Some(&b"a"[..]));
+    }
+
     #[test]
     fn nothing_is_drawn_where_nothing_lives() {
         let dir = crate::util::scratch::tempdir().unwrap();
