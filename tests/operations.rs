@@ -200,7 +200,7 @@ fn refused_connections_are_counted_as_redis_counts_them() {
         let mut client = server.client();
         until("connections of the start are gone", || client.call("CLIENT LIST").text().lines().count() == 1);
         client.call("CONFIG RESETSTAT");
-        let _two = [server.client(), server.client()];
+        let _two = (server.client(), UnixStream::connect(&socket).unwrap());
         until("they are let in", || client.call("CLIENT LIST").text().lines().count() == 3);
         let refused = |mut stream: Box<dyn std::io::Read>| {
             let mut why = String::new();
