@@ -86,6 +86,7 @@ class Crowd:
         for c in self.control:
             c.call("FLUSHALL")
         self.events = [difffuzz.Events(at, PATIENCE) for at in self.servers]
+        self.last_events = collections.defaultdict(dict)  # of each key and database of the reference
         self.pairs = [self.pair(n) for n in range(opt.clients)]
         self.history = collections.deque(maxlen=40)
         self.entry = 0
@@ -312,18 +313,25 @@ class Crowd:
         for s, events in enumerate(self.events):
             for event in events.take():
                 of[s][event.rpartition(b" ")[2]].append(event)
-        for key, events in of[REF].items():
-            while self.unswept(events, of[TARGET].get(key, [])):
-                pass
+        for key, events in list(of[REF].items()):
+            of[REF][key] = self.swept(events, of[TARGET].get(key, []), self.last_events[key])
+            if not of[REF][key]:
+                del of[REF][key]
         self.same("events", *(sorted(x.items()) for x in of))
 
     @staticmethod
-    def unswept(events, told):
-        """Takes out a `del` by which Redis tells of a key put with a time that is past, where a STORE without a result replaces it before
-        the sweep has come: the clock decides. Tarn always says `expired`, which is not compared, as Redis does from the sweep on."""
-        for at in range(1, len(events)):
-            if b" del " in events[at] and b" expire " in events[at - 1] and told[at : at + 1] != events[at : at + 1]:
-                return events.pop(at)
+    def swept(events, told, last):
+        """The events of a key without each `del` by which Redis tells of one put with a time that is past, where a STORE without a result
+        replaces it, or somebody deletes it, before the sweep has come: the clock decides. Tarn always says `expired`, which is not
+        compared, as Redis does from the sweep on. `last` is the last event in each database."""
+        kept = []
+        for event in events:
+            db, what, _ = event.split(b" ", 2)
+            unswept = what == b"del" and last.get(db) == b"expire" and told[len(kept) :][:1] != [event]
+            last[db] = what
+            if not unswept:
+                kept.append(event)
+        return kept
 
     def meets_odd_keys(self, pair):
         """Whether a client that waits has what it waits for, as Redis wakes nobody when a STORE replaces a key of another kind; or a key
