@@ -12,7 +12,8 @@
 //!
 //! A command may be run more than once: what the network thread may not wait for is run again elsewhere, from the start. Only
 //! the run that commits has effects. So nothing outside the write set is changed but through [`Ctx::alter`] and
-//! [`Ctx::note`]; both are cut back by a [`Mark`](super::ctx::Mark), as writes are.
+//! [`Ctx::note`]; both are cut back by a [`Mark`](super::ctx::Mark), as writes are. The exceptions are about the server as a
+//! whole, and are done once: [`super::once`].
 
 use std::sync::Arc;
 

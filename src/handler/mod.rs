@@ -18,7 +18,7 @@
 //!
 //! A command is one function `fn(&mut Ctx, Args, &mut Reply) -> Result` and one row in the `COMMANDS` array at the end
 //! of its file. It runs with the shards of its keys under lease; it may be run again from the start, so it changes
-//! nothing but through `Ctx`. On `Err` everything it wrote is taken back and its reply replaced by the error.
+//! nothing but through `Ctx`, or its row has the flag `ONCE`. On `Err` everything it wrote is taken back and its reply replaced by the error.
 
 pub mod acl;
 pub mod buffers;

@@ -3,7 +3,8 @@
 //! EXEC may run more than once: what a run lacks of the store, or of room, is brought, and the queue begins again with nothing
 //! left of what it did. What such commands do has happened, and what they tell of may have changed by it: none of it is a
 //! write that could be taken back. So a later run takes over what an earlier one had of them, replies and killed
-//! connections, at the same places of the queue.
+//! connections, at the same places of the queue. What is kept for it is as little as the queue itself: long replies are not,
+//! as only those that tell are long, and they may be asked again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,6 +15,9 @@ use super::session::Client;
 use super::{After, Args, Command, Ctx, Effect, Reply, Result};
 use crate::meter;
 use crate::util::alloc;
+
+/// The longest reply that is kept, bytes: those to changes are shorter.
+const MOST_REPLY: usize = 128;
 
 /// One that has run, by its place in the queue.
 #[derive(Debug)]
@@ -54,6 +58,7 @@ impl Ctx<'_, '_> {
         (command, args): (&Command, Args<'_>),
         out: &mut Reply,
     ) -> Result<Left> {
+        meter::hold(size_of::<Left>())?;
         let (reply, effects, closed) = (out.len(), self.effects.len(), self.session().after == After::Close);
         match done {
             Some(done) => self.take_over(done, command, args, out)?,
@@ -79,7 +84,8 @@ impl Ctx<'_, '_> {
 
     /// The run begins again: what the next one takes over. Before anything is taken back.
     pub fn keep(&self, left: Vec<Left>, out: &Reply) -> impl Iterator<Item = Done> {
-        left.into_iter().map(|Left { at, reply, effects, closes }| Done {
+        let short = left.into_iter().filter(|left| left.reply.len() <= MOST_REPLY);
+        short.map(|Left { at, reply, effects, closes }| Done {
             at,
             reply: out.as_slice()[reply].into(),
             killed: self.effects.killed(effects).cloned().collect(),

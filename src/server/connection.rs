@@ -160,10 +160,16 @@ fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 const HANDSHAKE: u32 =
     flags::NOSCRIPT | flags::LOADING | flags::STALE | flags::FAST | flags::NO_AUTH | flags::ALLOW_BUSY;
 
-/// The user and the password.
+/// Options of HELLO that are looked at: each argument of a request may be asked about, and there can be a million.
+const MOST_OPTIONS: usize = 16;
+
+/// The user and the password; behind too many options everything, as nobody knows what it is.
 fn hello_hides(args: Args<'_>, at: usize) -> bool {
     let mut option = 2;
-    while option < at {
+    for _ in 0..MOST_OPTIONS {
+        if option >= at {
+            return false;
+        }
         let is = |name: &[u8]| args[option].eq_ignore_ascii_case(name);
         let values = if is(b"auth") { 2 } else { usize::from(is(b"setname")) };
         if at <= option + values {
@@ -171,7 +177,7 @@ fn hello_hides(args: Args<'_>, at: usize) -> bool {
         }
         option += 1 + values;
     }
-    false
+    true
 }
 
 /// The rows of this file.
@@ -197,3 +203,22 @@ pub const COMMANDS: &[Command] = &[
         .help("6.2.0", "Brings the connection back to the state in which it began.")
         .syntax("", "O(1)"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::OwnedArgs;
+
+    #[test]
+    fn what_auth_is_given_is_hidden_however_many_options_there_are() {
+        let hidden = |line: &str| -> Vec<usize> {
+            let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
+            (0..args.as_args().len()).filter(|at| hello_hides(args.as_args(), *at)).collect()
+        };
+        assert_eq!(hidden("HELLO 2 SETNAME auth AUTH u p SETNAME x"), [5, 6]);
+        assert_eq!(hidden("HELLO 2 SETNAME setname AUTH auth auth"), [5, 6]);
+        let many = "HELLO 2".to_owned() + &" SETNAME x".repeat(MOST_OPTIONS + 1) + " AUTH u p";
+        let first = 2 + 2 * MOST_OPTIONS;
+        assert_eq!(hidden(&many), (first..first + 5).collect::<Vec<_>>());
+    }
+}

@@ -377,6 +377,25 @@ mod tests {
         assert_eq!((killed(), session.after, session.multi.is_none()), (true, After::Close, true));
     }
 
+    /// What waits to be run again holds little more than its queue.
+    #[test]
+    fn long_replies_are_not_kept_for_another_run() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = with_a_cold_key(dir.path());
+        let ns = engine.first_names().id(b"0").unwrap();
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
+        session.ns = ns;
+        for line in ["ACL WHOAMI", "ACL CAT", "ACL CAT", "GET cold"] {
+            queue(&mut session, line);
+        }
+        let before = session.multi_bytes();
+        assert_eq!(run(&server, &mut session, false).0, Err(Error::Cold));
+        assert_eq!(session.multi.as_ref().map(|multi| (multi.queue.len(), multi.done.len())), Some((4, 1)));
+        assert!(session.multi_bytes() - before < 256);
+        assert_eq!(run(&server, &mut session, true).0, Ok(()));
+    }
+
     /// Whatever it has changed of its session before it had to wait.
     #[test]
     fn an_exec_that_is_run_again_finds_its_session_as_it_was() {
