@@ -26,11 +26,12 @@ const CONFIG: &str = "redis_config_value";
 
 /// May be greater than 0 on Redis, and is 0 on Tarn: nothing forks, there is no backlog for replicas, keys that have expired are found by an index and not
 /// by samples, no memory is left out of what is counted, and the allocator tells of none that it keeps. Of the log's buffer and of the syncs that are
-/// due each tells how it is at that moment.
+/// due each tells how it is at that moment; how often a sync or a sweep took too long, and whether the clock's second ended during a save, is chance.
 const ZERO_HERE: &[&str] = &[
     "redis_latest_fork_seconds",
     "redis_cpu_user_children_seconds_total",
     "redis_cpu_sys_children_seconds_total",
+    "redis_rdb_last_bgsave_duration_sec",
     "redis_rdb_last_cow_size_bytes",
     "redis_aof_last_cow_size_bytes",
     "redis_replication_backlog_bytes",
@@ -41,6 +42,8 @@ const ZERO_HERE: &[&str] = &[
     "redis_config_io_threads",
     "redis_aof_buffer_length",
     "redis_aof_pending_bio_fsync",
+    "redis_aof_delayed_fsync",
+    "redis_expired_time_cap_reached_total",
 ];
 
 /// -1 for what has not happened, or is not there, as on Redis.
