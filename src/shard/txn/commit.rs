@@ -4,7 +4,7 @@ use super::undo::Undo;
 use super::{Found, Mark, Tells, Txn, WriteSet};
 use crate::codec::{Meta, NsId, redo};
 use crate::log::{LARGE, Log, Lsn};
-use crate::shard::memory::object::{Kind, state};
+use crate::shard::memory::object::{Kind, Object, state};
 
 /// What each buffer of a write set may keep from one transaction to the next.
 const KEPT_BYTES: usize = 1 << 20;
@@ -90,10 +90,14 @@ impl Txn<'_, '_> {
             }
         }
         self.set.arena.clear();
+        let mut forgets = false;
         for i in 0..self.set.touched.len() {
             self.fetch_touched(i);
             let (at, tells) = self.set.touched[i];
-            self.stamp(at, tells, lsn);
+            forgets |= self.stamp(at, tells, lsn);
+        }
+        if forgets {
+            self.forget_absent();
         }
         if let Some(news) = &mut self.news {
             news.broadcast.tell(lsn);
@@ -163,11 +167,12 @@ impl Txn<'_, '_> {
         }
     }
 
-    fn stamp(&mut self, at: Found, tells: Tells, lsn: Lsn) {
-        const TRACE: u8 = state::MAYBE_STORED | state::IN_FLIGHT;
+    /// Gives a changed object the LSN, and tells whoever hears of it. Whether it may be forgotten: not before all that is told
+    /// of it has been, as several commands of the transaction may have changed it.
+    fn stamp(&mut self, at: Found, tells: Tells, lsn: Lsn) -> bool {
         let core = &mut *self.lease[at.at as usize];
         if !core.table.is_used(at.index) {
-            return;
+            return false;
         }
         let object = core.table.at_mut(at.index);
         object.lsn = lsn;
@@ -191,12 +196,25 @@ impl Txn<'_, '_> {
             body.version = lsn;
         }
         core.note_fields(at.index);
-        let object = core.table.at(at.index);
-        // A record that never was in fjall leaves no tombstone.
-        if object.kind == Kind::Absent && object.state & TRACE == 0 {
-            core.forget(at.index);
+        leaves_no_trace(core.table.at(at.index))
+    }
+
+    /// Forgets the changed objects of which nothing is left.
+    #[cold]
+    fn forget_absent(&mut self) {
+        for (at, _) in &self.set.touched {
+            let core = &mut *self.lease[at.at as usize];
+            if core.table.is_used(at.index) && leaves_no_trace(core.table.at(at.index)) {
+                core.forget(at.index);
+            }
         }
     }
+}
+
+/// Whether an object is absent and never was in fjall: it leaves no tombstone.
+fn leaves_no_trace(object: &Object) -> bool {
+    const TRACE: u8 = state::MAYBE_STORED | state::IN_FLIGHT;
+    object.kind == Kind::Absent && object.state & TRACE == 0
 }
 
 impl WriteSet {
