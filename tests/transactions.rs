@@ -189,9 +189,12 @@ fn what_is_watched_is_forgotten_when_its_client_is_done() {
         watch(&mut others);
         assert_eq!(watching(&mut client), [50, 90]);
         assert!(client.call("CLIENT LIST").text().contains(" watch=41 "));
-        for end in ["UNWATCH", "MULTI DISCARD", "MULTI EXEC", "RESET", "SET k1 x", "leaves"] {
-            if end == "leaves" {
-                others.clear();
+        for end in ["UNWATCH", "moved", "MULTI DISCARD", "MULTI EXEC", "RESET", "SET k1 x", "leaves"] {
+            match end {
+                "leaves" => others.clear(),
+                // It is watched under another id by now, and let go under that.
+                "moved" => ["SET some key", "FLUSHDB", "SWAPDB 0 1"].iter().for_each(|change| _ = client.call(change)),
+                _ => {}
             }
             for other in &mut others {
                 match end.split_once(' ') {
@@ -199,6 +202,7 @@ fn what_is_watched_is_forgotten_when_its_client_is_done() {
                         other.call("MULTI");
                         other.call(end);
                     }
+                    _ if end == "moved" => _ = other.call("UNWATCH"),
                     _ => _ = other.call(end),
                 }
             }

@@ -1,7 +1,7 @@
 //! What one client watches: its end of [`crate::shard::memory::watched`].
 //!
-//! A key is watched under the id that its database's name stands for. FLUSHDB and SWAPDB give the name another id, and touch
-//! nothing of what is watched, however much that is: EXEC sees it.
+//! A key is watched under the id that its database's name stands for. FLUSHDB and SWAPDB give the name another id, under which it
+//! is watched from then on, and touch nothing else of what is watched, however much that is: EXEC sees it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -32,7 +32,7 @@ pub struct Watch {
 #[derive(Debug)]
 struct Key {
     shard: ShardId,
-    /// Its database, and what that name stood for.
+    /// Its database, and what that name stood for when it was first watched.
     db: Box<[u8]>,
     ns: NsId,
     key: Box<[u8]>,
@@ -127,7 +127,10 @@ impl Drop for Watch {
             let (some, watcher) = (keys.split_off(from), self.watcher.clone());
             let job: Job = Box::new(move |mut lease| {
                 if let Some(core) = lease.first_mut() {
-                    some.iter().for_each(|Key { ns, key, .. }| core.watched.remove(*ns, key, &watcher));
+                    for Key { db, ns, key, .. } in &some {
+                        let ns = core.names.id(db).unwrap_or(*ns);
+                        core.watched.remove(ns, key, &watcher);
+                    }
                 }
                 lease
             });

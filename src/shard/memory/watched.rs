@@ -10,7 +10,7 @@
 //! | it expires | nobody: who watches knows its time, and any change of that is a change |
 //! | it is removed after it has expired, by itself or with its last field | those for whom it was there |
 //! | a stream's groups and consumers | nobody, as in Redis |
-//! | its database is emptied, or swapped with another | nobody: the name has another id then, and who watches compares |
+//! | its database is emptied, or swapped with another | nobody: the name has another id then, and who watches compares; from now on it watches the key under that |
 //!
 //! Who was told is told no more: its key is forgotten here, so that a key that many watch costs its next writers nothing.
 
@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::names::Names;
 use crate::codec::NsId;
 
 /// One client, from its first WATCH to what ends it.
@@ -84,6 +85,16 @@ impl Watched {
         if keys.is_empty() {
             self.of.remove(&ns);
         }
+    }
+
+    /// Databases were emptied or swapped: a key is watched under its database's name, whatever that stands for.
+    #[cold]
+    pub fn follow(&mut self, before: &Names, now: &Names) {
+        let moved: Vec<_> = (before.map().iter())
+            .filter_map(|(name, old)| Some((old, now.id(name).filter(|new| *new != old)?)))
+            .filter_map(|(old, new)| Some((new, self.of.remove(&old)?)))
+            .collect();
+        self.of.extend(moved);
     }
 
     /// A key has changed; or was removed after it had expired, which is a change for those alone for whom it was there.

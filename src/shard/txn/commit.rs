@@ -4,7 +4,9 @@ use super::undo::Undo;
 use super::{Found, Mark, Tells, Txn, WriteSet};
 use crate::codec::{Meta, NsId, redo};
 use crate::log::{LARGE, Log, Lsn};
+use crate::shard::memory::core::Core;
 use crate::shard::memory::object::{Kind, Object, state};
+use crate::shard::memory::table::Index;
 
 /// What each buffer of a write set may keep from one transaction to the next.
 const KEPT_BYTES: usize = 1 << 20;
@@ -146,7 +148,7 @@ impl Txn<'_, '_> {
         }
     }
 
-    /// Has those follow who wait for keys of databases that the transaction has emptied or swapped.
+    /// Has those follow who watch keys, or wait for them, of databases that the transaction has emptied or swapped.
     fn follow_names(&mut self, lsn: Lsn) {
         let (mut last, mut emptied) = (None, false);
         for undo in &self.set.undo {
@@ -154,7 +156,14 @@ impl Txn<'_, '_> {
             if let Undo::Names { at, before } = undo
                 && last.is_none_or(|last| last < *at)
             {
+                if last.is_none() {
+                    // What was changed before the names were.
+                    for (at, tells) in &self.set.touched {
+                        tell_watchers(&mut self.lease[at.at as usize], at.index, *tells);
+                    }
+                }
                 let core = &mut *self.lease[*at as usize];
+                core.watched.follow(&before.names, &core.names);
                 if !core.blocked.is_empty() {
                     core.blocked.follow(&before.names, &core.names);
                 }
@@ -174,11 +183,9 @@ impl Txn<'_, '_> {
         if !core.table.is_used(at.index) {
             return false;
         }
-        let object = core.table.at_mut(at.index);
-        object.lsn = lsn;
-        if tells >= Tells::WhoSawIt && !core.watched.is_empty() {
-            core.watched.changed(object.ns, object.key(), tells == Tells::WhoSawIt);
-        }
+        core.table.at_mut(at.index).lsn = lsn;
+        tell_watchers(core, at.index, tells);
+        let object = core.table.at(at.index);
         if tells >= Tells::WhoSawIt && (!core.tracked.is_empty() || core.tracked.trackers.broadcasts()) {
             let (key, trackers): (Box<[u8]>, _) = (object.key().into(), core.tracked.trackers.clone());
             core.tracked.changed(&key, self.by, lsn);
@@ -208,6 +215,15 @@ impl Txn<'_, '_> {
                 core.forget(at.index);
             }
         }
+    }
+}
+
+/// Tells those who watch the key of a changed object.
+#[inline]
+fn tell_watchers(core: &mut Core, index: Index, tells: Tells) {
+    if tells >= Tells::WhoSawIt && !core.watched.is_empty() {
+        let object = core.table.at(index);
+        core.watched.changed(object.ns, object.key(), tells == Tells::WhoSawIt);
     }
 }
 
