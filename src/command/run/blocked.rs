@@ -294,16 +294,19 @@ fn serve_due<'e>(server: &Arc<Server>, mut lease: Lease<'e>) -> Lease<'e> {
             server.clone().engine.post(shards, Box::new(move |lease| serve(&server, lease)));
             break;
         }
-        let due = lease.iter_mut().enumerate().find_map(|(at, core)| Some((at, core.blocked.next_due()?)));
-        let Some((at, due)) = due else { break };
-        lease = serve_key(server, lease, at, due, &mut left);
+        // In the order in which they were changed, whatever their shards.
+        let turns = lease.iter().enumerate().filter_map(|(at, core)| Some((core.blocked.turn()?, at)));
+        let Some((_, at)) = turns.min() else { break };
+        if let Some(due) = lease[at].blocked.next_due() {
+            lease = serve_key(server, lease, at, due, &mut left);
+        }
     }
     lease
 }
 
 /// Serves those who wait for one key, as long as there is something for them.
 fn serve_key<'e>(server: &Arc<Server>, mut lease: Lease<'e>, at: usize, due: Due, left: &mut usize) -> Lease<'e> {
-    let Due { ns, key, unknown } = due;
+    let Due { ns, key, unknown, .. } = due;
     let hash = table_hash(server.engine.router.hash(&key), ns);
     let mut from = lease[at].blocked.begin(ns, &key);
     let mut last = None;

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use super::names::Names;
 use super::object::Kind;
 use crate::codec::NsId;
+use crate::log::Lsn;
 use crate::shard::router::ShardId;
 
 /// Why a wait ends without anything.
@@ -223,7 +224,12 @@ pub struct Due {
     pub key: Box<[u8]>,
     /// Nothing is known of what it holds: its database is another one than before.
     pub unknown: bool,
+    turn: Turn,
 }
+
+/// When a key's turn is among those of all shards that are due: LSN of the change, and the how-manieth of its commit it was. Zeros go
+/// before all others.
+pub type Turn = (Lsn, u32);
 
 /// What is to be done for a key that is due.
 pub enum Next {
@@ -292,7 +298,7 @@ impl Blocked {
         }
         if !line.waiters.is_empty() {
             if is_due {
-                self.changed(ns, key, true);
+                self.fall_due(ns, key, true, Turn::default());
             }
             return;
         }
@@ -304,11 +310,15 @@ impl Blocked {
 
     /// A key has changed: it is due if anybody waits for it.
     #[cold]
-    pub fn changed(&mut self, ns: NsId, key: &[u8], unknown: bool) {
+    pub fn changed(&mut self, ns: NsId, key: &[u8], turn: Turn) {
+        self.fall_due(ns, key, false, turn);
+    }
+
+    fn fall_due(&mut self, ns: NsId, key: &[u8], unknown: bool, turn: Turn) {
         if let Some(line) = self.line(ns, key) {
             line.tried = None;
             if !std::mem::replace(&mut line.due, true) {
-                self.due.push_back(Due { ns, key: key.into(), unknown });
+                self.due.push_back(Due { ns, key: key.into(), unknown, turn });
             }
         }
     }
@@ -330,7 +340,7 @@ impl Blocked {
 
     /// Others have a turn before those behind this one are looked at.
     pub fn pause(&mut self, ns: NsId, key: &[u8], unknown: bool, behind: Option<Arc<Waiter>>) {
-        self.changed(ns, key, unknown);
+        self.fall_due(ns, key, unknown, Turn::default());
         if let Some(line) = self.line(ns, key) {
             line.tried = behind;
         }
@@ -375,6 +385,11 @@ impl Blocked {
         !self.due.is_empty()
     }
 
+    /// When the turn of the next one is.
+    pub fn turn(&self) -> Option<Turn> {
+        Some(self.due.front()?.turn)
+    }
+
     /// Who is to be served for a key that holds this (`None`: unknown), from the so-many-th in its line on.
     pub fn next(&mut self, ns: NsId, key: &[u8], holds: Option<Kind>, from: usize) -> Next {
         let Some(line) = self.line(ns, key) else { return Next::Nobody };
@@ -410,7 +425,7 @@ impl Blocked {
         for (new, mut keys) in moved {
             for (key, line) in &mut keys {
                 (line.due, line.tried) = (true, None);
-                self.due.push_back(Due { ns: new, key: key.clone(), unknown: true });
+                self.due.push_back(Due { ns: new, key: key.clone(), unknown: true, turn: Turn::default() });
             }
             self.of.insert(new, keys);
         }
@@ -448,8 +463,8 @@ mod tests {
         let (mut blocked, [a, b]) = (Blocked::default(), std::array::from_fn(|_| waiter(Kind::List)));
         blocked.add(1, b"key", &a);
         blocked.add(1, b"key", &b);
-        blocked.changed(1, b"key", false);
-        blocked.changed(1, b"key", false);
+        blocked.changed(1, b"key", Turn::default());
+        blocked.changed(1, b"key", Turn::default());
         assert!(blocked.comes_later(1, b"key", Kind::List) && !blocked.comes_later(1, b"key", Kind::Zset));
         assert!(blocked.next_due().is_some() && blocked.next_due().is_none());
         let Next::Serve(0, first, parked) = blocked.next(1, b"key", Some(Kind::List), 0) else { panic!("nobody") };
@@ -474,7 +489,7 @@ mod tests {
         blocked.add(1, b"key", &a);
         blocked.add(1, b"key", &b);
         let parked = a.claim().unwrap();
-        blocked.changed(1, b"key", false);
+        blocked.changed(1, b"key", Turn::default());
         assert!(blocked.next_due().is_some());
         assert!(matches!(blocked.next(1, b"key", Some(Kind::Stream), 0), Next::Nobody));
         let Again::Run(parked) = a.again(parked) else { panic!("it has missed something") };
@@ -488,7 +503,7 @@ mod tests {
         assert!(!blocked.is_held_up(1, b"key", &b));
         // What comes before those behind it have their turn is for it, too.
         blocked.pause(1, b"key", false, Some(a.clone()));
-        blocked.changed(1, b"key", false);
+        blocked.changed(1, b"key", Turn::default());
         assert!(blocked.next_due().is_some() && blocked.next_due().is_none());
         assert_eq!(blocked.begin(1, b"key"), 0);
     }
@@ -514,7 +529,7 @@ mod tests {
         blocked.add(1, b"key", &a);
         blocked.add(1, b"key", &b);
         let parked = a.claim().unwrap();
-        blocked.changed(1, b"key", false);
+        blocked.changed(1, b"key", Turn::default());
         assert!(matches!(a.again(parked), Again::Waits), "nobody has looked at the key yet");
         blocked.look_behind(1, b"key", &a);
         assert!(blocked.next_due().is_some() && blocked.next_due().is_none());

@@ -95,8 +95,7 @@ impl Txn<'_, '_> {
         let mut forgets = false;
         for i in 0..self.set.touched.len() {
             self.fetch_touched(i);
-            let (at, tells) = self.set.touched[i];
-            forgets |= self.stamp(at, tells, lsn);
+            forgets |= self.stamp(i, lsn);
         }
         if forgets {
             self.forget_absent();
@@ -176,9 +175,10 @@ impl Txn<'_, '_> {
         }
     }
 
-    /// Gives a changed object the LSN, and tells whoever hears of it. Whether it may be forgotten: not before all that is told
+    /// Gives the `nth` changed object the LSN, and tells whoever hears of it. Whether it may be forgotten: not before all that is told
     /// of it has been, as several commands of the transaction may have changed it.
-    fn stamp(&mut self, at: Found, tells: Tells, lsn: Lsn) -> bool {
+    fn stamp(&mut self, nth: usize, lsn: Lsn) -> bool {
+        let (at, tells) = self.set.touched[nth];
         let core = &mut *self.lease[at.at as usize];
         if !core.table.is_used(at.index) {
             return false;
@@ -195,7 +195,7 @@ impl Txn<'_, '_> {
         }
         let object = core.table.at_mut(at.index);
         if tells != Tells::Nobody && !core.blocked.is_empty() {
-            core.blocked.changed(object.ns, object.key(), false);
+            core.blocked.changed(object.ns, object.key(), (lsn, nth as u32));
         }
         if let Some(body) = &mut object.body
             && body.version == 0

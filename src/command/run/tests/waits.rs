@@ -30,7 +30,7 @@ fn who_is_looked_at_anew_leaves_to_others_what_is_theirs() {
     {
         let mut core = world.engine().shards.at(0).core();
         let ns = core.names.id(b"0").unwrap();
-        core.blocked.changed(ns, none.as_bytes(), true);
+        core.blocked.pause(ns, none.as_bytes(), true, None);
     }
     for (line, reply) in [
         ("MULTI".to_owned(), "+OK "),
