@@ -1,7 +1,7 @@
 //! The differential fuzzer, `tests/diff/difffuzz.py`: the same random commands on Redis 8.2 and on Tarn, replies and key spaces compared.
 //!
 //! `TARN_DIFF_COUNT` sets the commands per seed (10000), `TARN_DIFF_EVENTS_COUNT` those of which keyspace events are
-//! compared, too (3000), `TARN_DIFF_WAITS_COUNT` the steps of several clients of which some wait (`tests/diff/waitfuzz.py`; 4000),
+//! compared, too (3000), `TARN_DIFF_WAITS_COUNT` the steps of several clients of which some wait (`tests/diff/waitfuzz.py`; 3000),
 //! `TARN_DIFF_SEEDS` the seeds (`1,2`), of which every second one is for a
 //! Tarn that does with few what it else does with many, `TARN_DIFF_GROUPS` the groups of commands. What a machine without Python
 //! or Redis 8.2 does: see `common::server`.
@@ -83,9 +83,9 @@ fn tarn_tells_of_keys_as_redis_does() {
 
 #[test]
 fn tarn_serves_who_waits_as_redis_does() {
-    let count = setting("TARN_DIFF_WAITS_COUNT", "4000");
-    for spread in [None, Some("--spread")] {
-        let options = ["--count", &count].into_iter().chain(spread);
+    let count = setting("TARN_DIFF_WAITS_COUNT", "3000");
+    for more in [&[][..], &["--spread"], &["--spread", "--track"]] {
+        let options = ["--count", &count].into_iter().chain(more.iter().copied());
         run("waitfuzz.py", |_| options.clone().map(str::to_owned).collect(), |_| true);
     }
 }

@@ -539,6 +539,7 @@ fn under_lease<'e>(
                 Error::Long => Err(Again::Long),
                 error => {
                     ctx.be_late();
+                    ctx.remember(command, call.args);
                     ctx.show_failed(command, call.args);
                     ctx.at_commit();
                     ctx.txn.count_look_ups();

@@ -341,6 +341,7 @@ impl Ctx<'_, '_> {
             ) => Err(error),
             Err(error) => {
                 self.rollback_to(mark);
+                self.remember(command, args);
                 self.show_failed(command, args);
                 out.truncate(begin);
                 out.error(&error);

@@ -148,7 +148,7 @@ impl Ctx<'_, '_> {
         }
     }
 
-    /// A command has read: its keys are remembered, under the lease under which it has.
+    /// A command has read, or failed: its keys are remembered, under the lease under which it has.
     #[inline]
     pub fn remember(&mut self, command: &Command, args: Args<'_>) {
         if self.session.tracking.is_some() && command.has(flags::READONLY) {

@@ -2,7 +2,7 @@
 """Differential fuzzer of those who wait: several clients of a reference and of a target do the same, step by step.
 
 usage: waitfuzz.py --ref HOST:PORT --target HOST:PORT [--seed N] [--count N] [--epoch N] [--clients N]
-                   [--examples N] [--spread] [--stop-first]
+                   [--examples N] [--spread] [--track] [--stop-first]
 
 In a step one client that does not wait sends something: a command that may wait (BLPOP, BLMOVE, BLMPOP, BZPOPMIN, BZMPOP, XREAD,
 XREADGROUP and their kin), one that makes keys ready or takes them away (pushes, RENAME, COPY, RESTORE, MOVE, SWAPDB, SORT STORE,
@@ -11,6 +11,7 @@ that waits hangs up. Nothing races: the next step comes when the client was answ
 reference by it have been so on the target.  Compared are the replies of all, who of them waits after the step, the keyspace
 events of every key in their order, INFO's counters of waiters now and then, and the whole key space at the end of an epoch.
 Keys have one hash tag, unless --spread: then keys lie in different shards of a target that has shards.
+With --track there are clients, too, that read keys and are told of changes (CLIENT TRACKING): compared is of what.
 Exit status as difffuzz.py's.
 """
 import argparse
@@ -76,6 +77,46 @@ class Pair:
             c.close()
 
 
+class Tracker:
+    """A client of both servers that is told of changes to what it has read, or of all."""
+
+    MODES = [[], [], [b"NOLOOP"], [b"BCAST"], [b"BCAST", b"PREFIX", b"l", b"PREFIX", b"x"], [b"BCAST", b"NOLOOP"]]
+    READS = {
+        "l": [[b"LRANGE", None, b"0", b"-1"], [b"LLEN", None], [b"LPOS", None, b"v1"]],
+        "z": [[b"ZRANGE", None, b"0", b"-1"], [b"ZCARD", None], [b"ZSCORE", None, b"v1"]],
+        "x": [[b"XLEN", None], [b"XRANGE", None, b"-", b"+"], [b"XREAD", b"STREAMS", None, b"0"], [b"XREVRANGE", None, b"+", b"-"]],
+        "s": [[b"GET", None], [b"MGET", None, None], [b"STRLEN", None], [b"GETRANGE", None, b"0", b"1"]],
+        "o": [[b"SCARD", None], [b"SMISMEMBER", None, b"v1"], [b"TYPE", None], [b"EXISTS", None, None], [b"TTL", None]],
+    }
+
+    def __init__(self, servers, mode):
+        self.conns = [resp.Conn(*at, timeout=PATIENCE) for at in servers]
+        self.mode = mode
+        for c in self.conns:
+            c.call("HELLO", "3")
+            c.call("CLIENT", "TRACKING", "ON", *mode)
+
+    def told(self):
+        """What both have been told of since the last time; a flush is None, and tells of all else."""
+        told = [set(), set()]
+        end = time.time() + 2
+        while True:
+            for s, c in enumerate(self.conns):
+                c.call("PING")
+                for push in c.pushes:
+                    told[s].update(push[1] if type(push[1]) is list else [None])
+                c.pushes.clear()
+                if None in told[s]:
+                    told[s] = {None}
+            if told[REF] == told[TARGET] or time.time() > end:
+                return [sorted(x, key=repr) for x in told]
+            time.sleep(0.001)
+
+    def close(self):
+        for c in self.conns:
+            c.close()
+
+
 class Crowd:
     """The clients of one epoch."""
 
@@ -88,6 +129,7 @@ class Crowd:
         self.events = [difffuzz.Events(at, PATIENCE) for at in self.servers]
         self.last_events = collections.defaultdict(dict)  # of each key and database of the reference
         self.pairs = [self.pair(n) for n in range(opt.clients)]
+        self.trackers = [Tracker(self.servers, self.c(Tracker.MODES)) for _ in range(3 if opt.track else 0)]
         self.history = collections.deque(maxlen=40)
         self.entry = 0
         tag = "" if opt.spread else "{t}"
@@ -192,7 +234,7 @@ class Crowd:
             lambda: [b"LMOVE", self.key("l"), self.key("l"), b"LEFT", b"RIGHT"],
             lambda: [b"LPUSHX", self.key("l")] + values(),
             lambda: [b"SADD", self.key("o")] + values(),
-            lambda: [b"SET", one(), b"text"] + ([b"PXAT", b"1"] if self.p(0.2) else []),
+            lambda: [b"SET", one(), b"text"] + ([b"PXAT", b"1"] if self.p(0.2) and not self.trackers else []),
             lambda: [b"PEXPIREAT", one(), self.c([b"1", b"5000000000000"])],
             lambda: [b"XGROUP", b"DESTROY", self.key("x"), self.c([b"g", b"h"])],
             lambda: [b"XDEL", self.key("x"), b"%d-0" % self.entry],
@@ -221,6 +263,9 @@ class Crowd:
         """One step: what it was."""
         idle = [pair for pair in self.pairs if pair.waits is None]
         waiting = [pair for pair in self.pairs if pair.waits is not None]
+        if self.trackers and self.p(0.35):
+            self.track()
+            return "(track)"
         r = self.rng.random()
         if waiting and r < 0.03:
             self.hang_up(self.c(waiting))
@@ -253,6 +298,32 @@ class Crowd:
 
     def note(self, pair, commands):
         self.history += ["%d> %s" % (pair.n, show_cmd([x[REF] if type(x) is tuple else x for x in cmd])) for cmd in commands]
+
+    def reading(self):
+        """A command that reads keys."""
+        t = self.c("lzxso")
+        return [self.key(t) if x is None else x for x in self.c(Tracker.READS[t])]
+
+    def track(self):
+        """Somebody who is told of changes reads keys, or changes some."""
+        tracker = self.c(self.trackers)
+        r = self.rng.random()
+        if r < 0.6:
+            commands = [self.reading() for _ in range(1 + self.i(3))]
+        elif r < 0.75:
+            # What it has written before it is told of, too (COMPAT.md).
+            calls = [self.reading() for _ in range(1 + self.i(3))] + [self.pushing() for _ in range(self.i(3))]
+            commands = [[b"MULTI"]] + calls + [[b"EXEC"]]
+        elif r < 0.95:
+            commands = [self.pushing()]
+        else:
+            commands = [[b"SELECT", self.c([b"0", b"1"])]]
+        self.history += ["tracker %s> %s" % (b" ".join(tracker.mode).decode(), show_cmd(cmd)) for cmd in commands]
+        if any(b"SWAPDB" in cmd for cmd in commands):
+            for other in self.pairs:
+                other.swaps += 1
+        self.same("reply", *([c.call(*cmd) for cmd in commands] for c in tracker.conns))
+        self.served()
 
     def take(self, pair, commands):
         """Sends commands of which the last may wait, and compares what comes of it."""
@@ -299,11 +370,13 @@ class Crowd:
     def served(self):
         """Compares what those have got that are served by the last step, and that nobody else has got anything."""
         waiting = [pair for pair in self.pairs if pair.waits is not None]
+        self.moved = False
         if waiting:
             still = self.waiters(REF)
             for pair in waiting:
                 if pair.ids[REF] in still:
                     continue
+                self.moved |= pair.waits[0] in (b"BLMOVE", b"BRPOPLPUSH")
                 self.same("what %d gets" % pair.n, pair.read(REF), pair.read(TARGET))
                 pair.waits = None
             for pair in waiting:
@@ -318,6 +391,8 @@ class Crowd:
             if not of[REF][key]:
                 del of[REF][key]
         self.same("events", *(sorted(x.items()) for x in of))
+        for n, tracker in enumerate(self.trackers):
+            self.same("told to tracker %d, %s" % (n, b" ".join(tracker.mode).decode()), *tracker.told())
 
     @staticmethod
     def swept(events, told, last):
@@ -375,6 +450,13 @@ class Crowd:
             pair = self.pairs[int(mismatch.what.split()[1])]
             if self.opt.spread and pair.waits[0] == b"XREAD":
                 return True  # it looks at the streams of those shards only that are at hand
+        if mismatch.what == "events" and self.opt.spread and self.moved:
+            # Who moves an element to a shard that is not at hand does so after those for whom all is.
+            return [(key, sorted(x)) for key, x in mismatch.a] == [(key, sorted(x)) for key, x in mismatch.b]
+        if mismatch.a == "waits" and isinstance(mismatch.b, resp.Error) and mismatch.b.startswith(b"WRONGTYPE"):
+            pair = self.pairs[int(mismatch.what.split()[1])] if mismatch.what.startswith("what ") else None
+            if pair and pair.waits[0] == b"XREAD":
+                return True  # any change of one of its streams has it look at all
         return any(self.meets_odd_keys(pair) for pair in self.pairs if pair.waits is not None)
 
     def same(self, what, a, b):
@@ -396,7 +478,7 @@ class Crowd:
 
     def leave(self):
         """Everybody leaves, and both servers know it."""
-        for x in self.pairs + self.events:
+        for x in self.pairs + self.events + self.trackers:
             x.close()
         end = time.time() + PATIENCE
         while any(len(c.call("CLIENT", "LIST").splitlines()) > 1 for c in self.control) and time.time() < end:
@@ -433,6 +515,7 @@ def main():
     ap.add_argument("--clients", type=int, default=7)
     ap.add_argument("--examples", type=int, default=5)
     ap.add_argument("--spread", action="store_true")
+    ap.add_argument("--track", action="store_true")
     ap.add_argument("--stop-first", action="store_true")
     opt = ap.parse_args()
     payloads(opt)
