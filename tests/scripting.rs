@@ -362,3 +362,29 @@ fn who_writes_the_keys_of_a_long_script_waits() {
         assert_eq!(other.call("GET key").text(), "after");
     }
 }
+
+/// However many run on, nobody waits for them who only has much to go through, and all are killed at once.
+#[test]
+fn scripts_that_run_on_keep_no_long_command() {
+    const SCRIPTS: usize = 12;
+    const FIELDS: usize = 20_000;
+    let server = Server::built(Kind::Tarn, &[]);
+    let mut client = server.client();
+    let fields: Vec<String> = (0..2 * FIELDS).map(|n| n.to_string()).collect();
+    let command: Vec<&str> = ["HSET", "hash"].into_iter().chain(fields.iter().map(String::as_str)).collect();
+    assert_eq!(client.try_call(&command).unwrap(), Value::Int(FIELDS as i64));
+    let mut running: Vec<Client> = (0..SCRIPTS).map(|_| server.client()).collect();
+    for (n, other) in running.iter_mut().enumerate() {
+        let (key, loops) = (format!("key{n}"), "redis.call('get', KEYS[1]) while true do end");
+        other.send_raw(&encode(&["EVAL", loops, "1", &key])).unwrap();
+    }
+    common::wait::until("they hold their keys", || {
+        let info = client.call("INFO").text();
+        info.lines().any(|line| line == format!("tarn_busy_keys:{SCRIPTS}"))
+    });
+    assert_eq!(client.call("HGETALL hash").items().len(), 2 * FIELDS);
+    assert_eq!(client.call("SCRIPT KILL").text(), "OK");
+    for other in &mut running {
+        assert!(other.read().unwrap().text().starts_with("ERR Script killed by user with SCRIPT KILL."));
+    }
+}

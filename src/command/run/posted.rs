@@ -26,11 +26,12 @@ use crate::handler::limits::Bounds;
 use crate::handler::observe::{Clock, Took};
 use crate::handler::session::bits;
 use crate::handler::table::Id;
-use crate::handler::{Args, Command, Effect, Effects, OwnedArgs, Reply, Server, Session, flags};
+use crate::handler::{Args, Command, Effect, Effects, Group, OwnedArgs, Reply, Server, Session, flags};
 use crate::latency::{self, Event};
 use crate::log::Lsn;
 use crate::meter::{self, Allowance, Ended};
 use crate::shard::actor::{Lease, ShardSet};
+use crate::shard::engine::long::Work;
 use crate::shard::engine::{Engine, gate};
 use crate::shard::memory::blind::Counting;
 use crate::shard::memory::blocked::End;
@@ -208,7 +209,10 @@ impl Request {
         let post = match place {
             Place::Here | Place::Served(_) => Engine::post,
             Place::Elsewhere | Place::Alone(_) => Engine::post_blocking,
-            Place::Long => |engine: &Engine, shards, job| engine.long.post(shards, job),
+            Place::Long if self.row.group == Group::Scripting => {
+                |engine: &Engine, shards, job| engine.long.post(Work::Script, shards, job)
+            }
+            Place::Long => |engine: &Engine, shards, job| engine.long.post(Work::Data, shards, job),
         };
         post(&server.engine, shards, Box::new(move |lease| self.run(lease, place)));
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long; looks after the store, opens it again where a compaction failed |
 //! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; room on the disk, and rounds of eviction; tables over their limit shrink; free memory goes back to the system; who waits too long for other commands' memory goes on |
-//! | `long-n` | runs commands in slices ([`crate::shard::engine::long`]) |
+//! | `long-n`, `script-n` | runs commands, and scripts, in slices ([`crate::shard::engine::long`]) |
 //! | `read-n` | reads the store for commands that wait for it ([`crate::shard::engine::readers`]) |
 //! | `free` | frees big overlays that commands have thrown away |
 //! | `compact` | drops tables that are dead as a whole, compacts partitions of which much is dead ([`crate::store::space`]) |

@@ -126,21 +126,23 @@ fn a_reader_that_is_away_is_not_counted_on() {
     go.send(()).unwrap();
 }
 
-/// However many there are: those beyond the threads wait in a queue that is counted, and run in their turn.
+/// However many there are: those beyond the threads wait in a queue that is counted, and run in their turn. Scripts, which may go on for
+/// ever, keep none that goes through data.
 #[test]
 fn commands_in_slices_beyond_their_threads_wait_and_are_counted() {
-    use crate::shard::engine::long::LONG;
+    use crate::shard::engine::long::{SCRIPTS, Work};
     let world = World::new();
     let (go, wait) = crossbeam_channel::unbounded::<()>();
     let (done, is_done) = std::sync::mpsc::channel();
     let soon = std::time::Duration::from_secs(30);
-    for n in 0..LONG + 3 {
+    for n in 0..SCRIPTS + 3 {
         let (wait, done) = (wait.clone(), done.clone());
         let work = move || {
             wait.recv_timeout(soon).unwrap();
             done.send(n).unwrap();
         };
         world.engine().long.post(
+            Work::Script,
             ShardSet::new(),
             Box::new(move |lease| {
                 work();
@@ -152,8 +154,18 @@ fn commands_in_slices_beyond_their_threads_wait_and_are_counted() {
         std::thread::yield_now();
     }
     assert_eq!(world.engine().long.waiting(), 3);
-    (0..LONG + 3).for_each(|_| go.send(()).unwrap());
-    (0..LONG + 3).for_each(|_| _ = is_done.recv_timeout(soon).unwrap());
+    let (ran, has_run) = std::sync::mpsc::channel();
+    world.engine().long.post(
+        Work::Data,
+        ShardSet::new(),
+        Box::new(move |lease| {
+            ran.send(()).unwrap();
+            lease
+        }),
+    );
+    has_run.recv_timeout(soon).unwrap();
+    (0..SCRIPTS + 3).for_each(|_| go.send(()).unwrap());
+    (0..SCRIPTS + 3).for_each(|_| _ = is_done.recv_timeout(soon).unwrap());
     assert_eq!(world.engine().long.waiting(), 0);
 }
 
