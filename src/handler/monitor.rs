@@ -136,7 +136,11 @@ impl Ctx<'_, '_> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let by = if self.scripted { "lua" } else { &self.session.client.addr };
         let mut line = format!("+{}.{:06} [", now.as_secs(), now.subsec_micros()).into_bytes();
-        line.extend_from_slice(&self.session.db);
+        // A namespace may have any name; a line is one.
+        match &self.session.db[..] {
+            name if name.iter().all(u8::is_ascii_alphanumeric) => line.extend_from_slice(name),
+            name => line.extend_from_slice(&quote(name)),
+        }
         line.extend_from_slice(format!(" {by}]").as_bytes());
         for (at, arg) in args.iter().enumerate() {
             line.push(b' ');

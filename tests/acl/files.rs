@@ -219,6 +219,24 @@ fn user_lines_are_read_and_written_back() {
     assert_eq!(list(&mut server.client("q")), before);
 }
 
+/// A line of the configuration is read as words, which may stand in quotes.
+#[test]
+fn what_users_may_have_quotes_is_read_back_as_it_was() {
+    let mut server = Configured::new("requirepass q\n");
+    server.start();
+    let mut admin = server.client("q");
+    let rules: [&[u8]; 7] = [b"~\"a\"", b"~it's", b"~back\\x41", b"~open\"", b"&b\xff", b"&\"c", b"+get|\"x"];
+    let name: &[u8] = b"\"who";
+    let command: Vec<&[u8]> =
+        [&b"ACL"[..], b"SETUSER", name, b"on", b"resetchannels"].into_iter().chain(rules).collect();
+    assert_eq!(admin.try_call(&command).unwrap().text(), "OK");
+    let before = list(&mut admin);
+    assert_eq!(admin.call("CONFIG REWRITE").text(), "OK");
+    server.kill();
+    server.start();
+    assert_eq!(list(&mut server.client("q")), before);
+}
+
 #[test]
 fn users_of_an_included_file_are_not_written_into_another() {
     let mut server = Configured::new("include users.conf\nuser y off\n");

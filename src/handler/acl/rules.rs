@@ -184,7 +184,8 @@ impl Rules<'_> {
         if container.is_some() {
             return Err(Refused::ArgOfSubcommand);
         }
-        if arg.is_empty() {
+        // A rule is a word in the ACL file.
+        if arg.is_empty() || has_spaces(arg) {
             return Err(Refused::Syntax);
         }
         if row.subcommands.is_empty() {

@@ -12,6 +12,7 @@ use crate::handler::acl::rules::{Refused, Rules, is_name, merge};
 use crate::handler::acl::user::{DEFAULT, User};
 use crate::meter;
 use crate::util::path::replace;
+use crate::util::words::quote;
 
 const NO_FILE: Error = Error::err(
     "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER \
@@ -170,10 +171,13 @@ fn declare(server: &Server, line: &UserLine) -> Result<(), &'static str> {
 }
 
 /// The lines by which the configuration is to declare the users as they are. The default one stands there only if it is another
-/// than `requirepass` alone makes it.
+/// than `requirepass` alone makes it. Other than in an ACL file, a word stands in quotes there if it has characters of its own meaning.
 pub fn lines(server: &Server) -> Vec<Vec<u8>> {
     let mut plain = User::new_default(server.table);
     plain.set_password(&server.config.settings().requirepass.0);
     let plain = plain.line();
-    server.acl.users().values().map(|user| user.line()).filter(|line| *line != plain).collect()
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
+    let word = |word: &[u8]| if word.iter().all(is_plain) { word.to_vec() } else { quote(word) };
+    let quoted = |line: Vec<u8>| line.split(|&byte| byte == b' ').map(word).collect::<Vec<_>>().join(&b' ');
+    server.acl.users().values().map(|user| user.line()).filter(|line| *line != plain).map(quoted).collect()
 }

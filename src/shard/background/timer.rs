@@ -467,7 +467,6 @@ fn expire_slice(txn: &mut Txn<'_, '_>, now_ms: u64) -> bool {
             core.set_expire(index, 0);
             continue;
         }
-        core.stats.expired_keys += 1;
         txn.sweep_away(0, index, Swept::Key);
     }
     true
@@ -526,7 +525,6 @@ fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
             core.put_raw(record.to_vec(), None);
         }
     } else if object.kind != Kind::Absent && object.expire_ms == expire_ms {
-        core.stats.expired_keys += 1;
         txn.sweep_away(0, index, Swept::Key);
     } else if core.stored_ttl.get(&index) != Some(&expire_ms) {
         // Left behind by a crash or a failed flush: no object would remove it.
