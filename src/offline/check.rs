@@ -113,7 +113,11 @@ fn look(dir: &Path, repair: bool, say: Say<'_>) -> Result<bool, Failure> {
             let stored = checkpoint::stored(&store, dir)?;
             (Some(store), stored)
         }
-        Err(error @ (StoreError::NoStore { .. } | StoreError::NoPartition { .. })) => {
+        Err(
+            error @ (StoreError::NoStore { .. }
+            | StoreError::NoPartition { .. }
+            | StoreError::Lacks { of_partition: true, .. }),
+        ) => {
             missing.extend((!was_accepted).then(|| error.to_string()));
             (None, vec![Lsn::MAX; usize::from(superblock.shards)])
         }

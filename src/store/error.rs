@@ -80,6 +80,14 @@ pub enum StoreError {
         /// Its shard.
         shard: u16,
     },
+    /// A file of the database is gone without which fjall would take away what it is about.
+    #[error("the store has lost {}", file.display())]
+    Lacks {
+        /// The file, in the store's folder.
+        file: PathBuf,
+        /// It is a partition's, so that the loss of that may be accepted.
+        of_partition: bool,
+    },
     /// An ingestion got a key that fjall cannot take; it was given up as a whole.
     #[error("key of {0} bytes cannot be stored")]
     KeyLength(usize),

@@ -322,6 +322,7 @@ impl Store {
     }
 
     fn try_open_database(&self, create: Create) -> Result<(Database, Vec<Keyspace>)> {
+        check_marks(&self.folder, create)?;
         let slots: Vec<_> = self.partitions.iter().map(|partition| Arc::clone(partition.slot())).collect();
         let assign = move |name: &str| {
             let slot = slots.get(name.parse::<usize>().ok()?)?;
@@ -365,6 +366,38 @@ fn create_database(dir: &Path, shards: u16, options: &StoreOptions) -> Result {
     superblock::sync_dir(&temp)?;
     std::fs::rename(&temp, dir.join(STORE_FOLDER)).map_err(StoreError::io("rename", &temp))?;
     superblock::sync_dir(dir)
+}
+
+/// Whether the small files are there by which fjall knows what is a database, and a partition. Where one is missing fjall begins anew, and
+/// removes what it finds: nothing is opened that somebody may still put right. Only partitions whose loss is accepted may lack theirs.
+fn check_marks(folder: &Path, create: Create) -> Result {
+    let lacks = |file: PathBuf, of_partition| match folder.join(&file).try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(StoreError::Lacks { file, of_partition }),
+        Err(error) => Err(StoreError::io("look for", &folder.join(file))(error)),
+    };
+    lacks("version".into(), false)?;
+    let keyspaces = folder.join("keyspaces");
+    let entries = std::fs::read_dir(&keyspaces).map_err(StoreError::io("read", &keyspaces))?;
+    lacks("keyspaces/0/current".into(), false)?;
+    for entry in entries {
+        let entry = entry.map_err(StoreError::io("read", &keyspaces))?;
+        if !entry.path().is_dir() {
+            continue;
+        }
+        let is_number = entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok());
+        if !is_number {
+            let what = std::io::Error::other("no folder of the store is called so");
+            return Err(StoreError::io("use", &entry.path())(what));
+        }
+        if create != Create::Partitions {
+            lacks(Path::new("keyspaces").join(entry.file_name()).join("current"), true)?;
+        }
+    }
+    // It is empty, and who copies directories may leave it out.
+    let lock = folder.join("lock");
+    let made = std::fs::OpenOptions::new().create(true).append(true).open(&lock);
+    made.map(drop).map_err(StoreError::io("make", &lock))
 }
 
 impl Drop for Store {

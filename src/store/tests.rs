@@ -334,6 +334,41 @@ fn a_lost_partition_is_refused_and_not_made_anew() {
     assert!(matches!(error, StoreError::NoPartition { shard: 1 }), "{error}");
 }
 
+/// Whatever file is missing: what is refused is whole again with it, and nothing that opens lacks anything.
+#[test]
+fn what_is_refused_for_a_missing_file_opens_when_that_is_put_back() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    (0..2).for_each(|shard| _ = store.partition(shard).ingest([put("a", "1")]).unwrap());
+    drop(store);
+    let (mut folders, mut files) = (vec![dir.path().join("store")], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    assert!(files.len() > 8, "{files:?}");
+    // Its name is no number, on which fjall would stumble.
+    let stray = dir.path().join("store/keyspaces/copy");
+    std::fs::create_dir(&stray).unwrap();
+    let error = Store::open(dir.path(), options()).err().unwrap();
+    assert!(error.to_string().contains("no folder of the store is called so"), "{error}");
+    std::fs::remove_dir(&stray).unwrap();
+    for file in files {
+        let Ok(bytes) = std::fs::read(&file) else { continue };
+        std::fs::remove_file(&file).unwrap();
+        let refused = Store::open(dir.path(), options()).err();
+        if refused.is_some() {
+            std::fs::write(&file, &bytes).unwrap();
+        }
+        let store = Store::open(dir.path(), options()).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        for shard in 0..2 {
+            let value = store.partition(shard).get(b"a").unwrap();
+            assert_eq!(value.as_deref(), Some(&b"1"[..]), "{} {refused:?}", file.display());
+        }
+    }
+}
+
 #[test]
 fn a_crash_while_the_database_is_made_starts_over() {
     let dir = tempdir().unwrap();

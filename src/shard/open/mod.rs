@@ -254,7 +254,9 @@ fn open_parts(
         Some(_) => Create::Nothing,
     };
     let store = Store::open_in(data, store, create).map_err(|error| match error {
-        StoreError::NoStore { .. } | StoreError::NoPartition { .. } => lost(dir, error.to_string()),
+        StoreError::NoStore { .. } | StoreError::NoPartition { .. } | StoreError::Lacks { .. } => {
+            lost(dir, error.to_string())
+        }
         error => error.into(),
     })?;
     let stored = checkpoint::stored(&store, dir)?;
