@@ -274,6 +274,12 @@ mod tests {
         filter.add(true, Test::Ids(vec![2]));
         filter.add(false, Test::Ids(vec![7]));
         assert!(filter.admits(&client(7), 8, 0) && !filter.admits(&client(7), 7, 0));
+        // One of what must be and one of what must not be are not equal: both count, whichever comes first.
+        for nots in [[false, true], [true, false]] {
+            let mut filter = Filter { tests: vec![], skip_me: false };
+            nots.into_iter().for_each(|not| filter.add(not, Test::Ids(if not { vec![7] } else { vec![6, 7] })));
+            assert_eq!([6, 7, 9].map(|id| filter.admits(&client(id), 8, 0)), [true, false, false], "{nots:?}");
+        }
     }
 
     #[test]
