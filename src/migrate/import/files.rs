@@ -130,9 +130,11 @@ mod tests {
         file("a.1.incr.aof", b"*1\r\n");
         file("a.2.incr.aof", b"");
         file("a.9.incr.aof", b"#TS:1\r\n");
+        // After the second, not after the first.
+        file("a.10.incr.aof", b"*1\r\n");
         file(
             "a.manifest",
-            b"file a.2.incr.aof seq 2 type i\nfile a.9.incr.aof seq 9 type h\nfile \"a.1.base.rdb\" seq 1 type b\n\
+            b"file a.10.incr.aof seq 10 type i\nfile a.2.incr.aof seq 2 type i\nfile a.9.incr.aof seq 9 type h\nfile \"a.1.base.rdb\" seq 1 type b\n\
               # a comment\nfile a.1.incr.aof seq 1 type i startoffset 5\n",
         );
         let parts = all(&[dir.path().to_owned()]).unwrap();
@@ -143,7 +145,8 @@ mod tests {
         let expected = [
             ("a.1.base.rdb", Kind::Rdb, false, false),
             ("a.1.incr.aof", Kind::Aof, false, true),
-            ("a.2.incr.aof", Kind::Aof, true, true),
+            ("a.2.incr.aof", Kind::Aof, false, true),
+            ("a.10.incr.aof", Kind::Aof, true, true),
         ];
         assert_eq!(seen, expected);
         assert_eq!(all(&[dir.path().join("a.manifest")]).unwrap(), parts);
