@@ -377,6 +377,34 @@ mod tests {
         assert_eq!((killed(), session.after, session.multi.is_none()), (true, After::Close, true));
     }
 
+    /// An attempt may end before it gets to what one before it has done: that stays done all the same.
+    #[test]
+    fn what_was_done_is_known_though_a_later_attempt_ends_before_it() {
+        use crate::handler::acl::user::User;
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = with_a_cold_key(dir.path());
+        let ns = engine.first_names().id(b"0").unwrap();
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        assert!(server.acl.put(None, User { name: (*b"u").into(), ..User::new_default(&TABLE) }));
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
+        session.ns = ns;
+        queue(&mut session, "SET cold x");
+        assert_eq!(run(&server, &mut session, true).0, Ok(()));
+        ["CLIENT GETNAME", "ACL DELUSER u", "DBSIZE"].iter().for_each(|line| queue(&mut session, line));
+        let done = |session: &Session| session.multi.as_ref().map(|multi| multi.done.len());
+        // Nobody knows yet how many keys there are.
+        assert_eq!((run(&server, &mut session, true).0, done(&session)), (Err(Error::Uncounted), Some(1)));
+        {
+            // It has no steps left for the first of them.
+            let _running = meter::begin(meter::Allowance::here(1 << 20));
+            while meter::step(1).is_ok() {}
+            assert_eq!((run(&server, &mut session, true).0, done(&session)), (Err(Error::Cold), Some(1)));
+        }
+        let _counting = server.engine.counting();
+        server.engine.flush().unwrap();
+        assert_eq!(run(&server, &mut session, true), (Ok(()), "*3 $-1 :1 :1 ".to_owned()));
+    }
+
     /// What waits to be run again holds little more than its queue.
     #[test]
     fn long_replies_are_not_kept_for_another_run() {
