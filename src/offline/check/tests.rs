@@ -9,10 +9,14 @@ use crate::util::scratch::tempdir;
 use tempfile::TempDir;
 
 use super::*;
+use crate::codec::element::Group;
+use crate::codec::key::{tag, tag_range};
 use crate::log::sim::SimIo;
 use crate::shard::Engine;
 use crate::shard::keyspace::walk::Stop;
 use crate::shard::keyspace::walk::tests::{met, options};
+use crate::shard::txn::build::Build;
+use crate::store::Partition;
 
 const NS: u32 = 0;
 
@@ -414,6 +418,29 @@ fn no_crash_is_taken_for_a_loss() {
             return;
         }
     }
+}
+
+/// What was made of a big result when the server ended has no metadata yet. The next start clears it away: it is no damage.
+#[test]
+fn a_big_result_that_was_being_made_is_no_damage() {
+    let dir = tempdir().unwrap();
+    let engine = open(dir.path()).unwrap();
+    put(&engine, 'a');
+    let under_way = engine.transact(&engine.all_shards(), 1, |txn| {
+        let mut build = Build::new(txn, NS, b"key")?;
+        let element = |n: u64| [&[Group::SetMember.tag()], format!("member {n:06}").as_bytes()].concat();
+        (0..1000).try_for_each(|n| build.put(&element(n), b""))?;
+        Ok(build)
+    });
+    // It leaves nothing in the log.
+    engine.flush().unwrap();
+    let range = tag_range(tag::ELEMENT);
+    let stored = |partition: &Arc<Partition>| partition.range(&range.lower, &range.upper).unwrap().count();
+    assert!(engine.store.partitions().iter().map(stored).sum::<usize>() > 0, "a part of it is in the store");
+    drop((under_way, engine));
+    let (whole, said) = checked(dir.path(), false);
+    assert_eq!(whole, Ok(true), "{said}");
+    assert_eq!(letters(&keys(&open(dir.path()).unwrap())), "a");
 }
 
 /// No repair mends a record of the store: whoever asks for one must not be told that all is well.
