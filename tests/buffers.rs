@@ -110,6 +110,8 @@ fn the_largest_are_closed_and_no_evict_spares() {
     client.call("MULTI");
     assert!(client.try_call(&["SET", "k", &"v".repeat(100_000)]).is_ok());
     until("the largest that may be is closed", || watcher.info("all", "evicted_clients") == 1);
+    watcher.call("CONFIG RESETSTAT");
+    assert_eq!(watcher.info("all", "evicted_clients"), 0, "it is counted anew");
     assert!(matches!(large.try_call(&["PING"]), Err(Gone::Closed)));
     assert_eq!(spared.call("DISCARD"), Value::Simple(b"OK".to_vec()));
     assert_eq!(client.call("DISCARD"), Value::Simple(b"OK".to_vec()));
