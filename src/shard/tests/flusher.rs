@@ -167,6 +167,24 @@ fn a_log_that_takes_up_the_room_that_is_left_is_flushed_away() {
     }
 }
 
+/// What is dirty cannot leave memory: where a table is beyond its budget a flush begins for it, once a second.
+#[test]
+fn a_table_beyond_its_budget_is_flushed_for() {
+    let mut world = World::new(1, Fsync::No);
+    let engine = world.engine().clone();
+    let ago = |ms| std::time::Instant::now().checked_sub(Duration::from_millis(ms)).unwrap();
+    (0..3).for_each(|n| world.put(NAMES[0], &[n], &[n; 8 << 10], 0));
+    let bytes: usize = engine.shards.iter().map(|shard| shard.table_bytes()).sum();
+    let needs = |budget: usize| {
+        engine.table_budget.store(budget as u64, Ordering::Relaxed);
+        [10, 1100].map(|ms| engine.needs_flush(ago(ms)))
+    };
+    assert_eq!(needs(bytes), [false; 2]);
+    assert_eq!(needs(bytes / 2), [false, true]);
+    world.flush();
+    assert_eq!(needs(bytes / 2), [false; 2], "what is clean goes without one");
+}
+
 #[test]
 fn what_is_told_of_flushes_is_of_the_last() {
     let mut world = World::new(2, Fsync::No);
