@@ -488,7 +488,8 @@ mod tests {
             let run = if line == "exec" { exec } else { watch };
             run(&mut ctx, args.as_args(), &mut Reply::new(2))
         };
-        let keys: Vec<String> = (0..20).map(|n| format!("key{n}")).collect();
+        // So many that each shard has some, whatever the hash key is.
+        let keys: Vec<String> = (0..100).map(|n| format!("key{n}")).collect();
         let line = format!("watch {}", keys.join(" "));
         under(&mut session, &[0, 1, 2, 3], &line).unwrap();
         queue(&mut session, "PING");

@@ -20,6 +20,9 @@ use crate::store::Partition;
 
 const NS: u32 = 0;
 
+/// Keys of a letter: so many that each of the two shards has some, whatever the hash key is.
+const KEYS: usize = 30;
+
 fn open_on(io: Arc<dyn Io>, dir: &Path) -> Result<Arc<Engine>, OpenError> {
     let engine = Engine::open(io, options(dir, 2))?;
     engine.replay()?;
@@ -31,7 +34,7 @@ fn open(dir: &Path) -> Result<Arc<Engine>, OpenError> {
 }
 
 fn put(engine: &Engine, letter: char) {
-    for n in 0..10 {
+    for n in 0..KEYS {
         let key = format!("{letter}{n}").into_bytes();
         engine.transact(&engine.all_shards(), 1, |txn| txn.put_string(NS, &key, b"v", 0)).unwrap();
     }
@@ -157,11 +160,11 @@ fn accept(made: &Made, words: &str) -> BTreeSet<Vec<u8>> {
     left
 }
 
-/// The letters of which all ten keys are there, and those of which some are, in capitals.
+/// The letters of which all keys are there, and those of which some are, in capitals.
 fn letters(keys: &BTreeSet<Vec<u8>>) -> String {
     let of = |letter: &char| keys.iter().filter(|key| key[0] == *letter as u8).count();
     let there = ('a'..='f').filter(|letter| of(letter) > 0);
-    there.map(|letter| if of(&letter) == 10 { letter } else { letter.to_ascii_uppercase() }).collect()
+    there.map(|letter| if of(&letter) == KEYS { letter } else { letter.to_ascii_uppercase() }).collect()
 }
 
 #[test]
