@@ -130,6 +130,18 @@ fn a_request_that_cannot_fit_is_refused() {
     assert_eq!(server.client().try_call(&["SET", "k", &"v".repeat(3_000_000)]).ok(), Some(Value::Simple(b"OK".into())));
 }
 
+/// The connection would be the largest by it, and closed.
+#[test]
+fn a_reply_that_takes_most_of_what_there_is_is_refused() {
+    let server = Server::tarn(&["--maxmemory-clients", "4mb"]);
+    let mut client = server.client();
+    assert_eq!(client.try_call(&["SET", "k", &"v".repeat(3_400_000)]).ok(), Some(Value::Simple(b"OK".into())));
+    let refused = "OOM command needs more memory than 'maxmemory' or 'client-output-buffer-limit' leaves for one";
+    let reply = client.call("GET k").text();
+    assert!(reply == refused, "{} bytes", reply.len());
+    assert_eq!(client.call("GETRANGE k 0 2999999").text().len(), 3_000_000);
+}
+
 /// MULTI's queue, as it is held: arguments, where they are, and the queue itself.
 #[test]
 fn a_queue_of_small_commands_is_counted_whole() {
