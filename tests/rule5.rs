@@ -521,6 +521,24 @@ fn rule_6_a_full_disk_refuses_writes_answers_reads_and_loses_nothing_acknowledge
     assert_eq!(client.call("GET again"), bulk("1"));
 }
 
+/// INFO tells of a sync that has failed until one succeeds.
+#[test]
+fn rule_6_a_sync_that_fails_is_told_of() {
+    let stand = Stand::start(&["--appendfsync", "always"]);
+    let mut client = stand.client();
+    let status = |client: &mut Client| {
+        let text = client.call("INFO persistence").text();
+        text.lines().find_map(|line| line.strip_prefix("aof_last_write_status:")).map(str::to_owned).unwrap()
+    };
+    assert_eq!((client.call("SET k 1"), status(&mut client).as_str()), (ok(), "ok"));
+    stand.sim.fail(Op::Sync, 0, u64::MAX, libc::EIO);
+    assert!(client.call("SET k 2").text().starts_with("MISCONF "));
+    assert_eq!(status(&mut client), "err");
+    stand.sim.heal();
+    wait_until("writes are taken again", || client.call("SET k 3") == ok());
+    assert_eq!(status(&mut client), "ok");
+}
+
 /// While no flush gets through, whatever writes stays where it came from, and readers are answered.
 #[test]
 fn rule_13_who_writes_waits_while_the_dirty_budget_is_used_up() {
