@@ -280,8 +280,50 @@ pub const COMMANDS: &[Command] = &[Command::new("memory", unknown_subcommand, -2
     ])];
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    /// Of a set whose first members are short: those on disk are told of by some, or all.
+    #[test]
+    fn elements_on_disk_are_told_of_by_as_many_as_are_looked_at() {
+        use crate::codec::element::Group::SetMember;
+        use crate::config::{Config, Source};
+        use crate::handler::{Effects, OwnedArgs, Server, Session, Table};
+        use crate::shard::keyspace::walk::tests::engine;
+        use crate::shard::txn::{Txn, WriteSet};
+        static TABLE: std::sync::LazyLock<Table> = std::sync::LazyLock::new(|| Table::new(&[COMMANDS]));
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let before = engine(dir.path(), 1);
+        let ns = before.first_names().id(b"0").unwrap();
+        let made = before.transact(&[0], 1, |txn| {
+            let at = txn.create(ns, b"k", Kind::Set, 0)?;
+            txn.add_size(at, 100);
+            (0..100).try_for_each(|n| {
+                let element = [vec![SetMember.tag()], vec![n; if n < 10 { 1 } else { 50 }]].concat();
+                txn.put_element(at, &element, b"").map(drop)
+            })
+        });
+        made.unwrap();
+        before.flush().unwrap();
+        before.close(false).unwrap();
+        drop(before);
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let told = [&[][..], &["SAMPLES", "5"], &["SAMPLES", "0"]].map(|options| {
+            let mut session = Session::new(std::sync::Arc::default(), server.engine.first_names(), &server.acl);
+            let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+            let txn = Txn::new(server.engine.lease(&[0]), &server.engine.router, &mut set, 1, true);
+            let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
+            let words = ["MEMORY", "USAGE", "k"].iter().chain(options).map(|word| word.as_bytes());
+            let (args, mut out): (OwnedArgs, _) = (words.collect(), Reply::new(2));
+            usage(&mut ctx, args.as_args(), &mut out).unwrap();
+            let text = std::str::from_utf8(out.as_slice()).unwrap();
+            text.strip_prefix(':').unwrap().trim_end().parse::<i64>().unwrap()
+        });
+        assert_eq!(told[0], told[1], "five are looked at");
+        // With the tag of each: 2 bytes on average, and 46.
+        assert_eq!(told[2] - told[1], 100 * (46 - 2));
+    }
 
     #[test]
     fn advice_fits_what_is_seen() {
