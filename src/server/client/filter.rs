@@ -265,6 +265,10 @@ mod tests {
             admits(vec![(false, Test::Flags(b"N".to_vec()))]) && !admits(vec![(false, Test::Flags(b"x".to_vec()))])
         );
         assert!(admits(vec![(false, Test::Name(b"n".to_vec()))]) && admits(vec![(true, Test::LibName(b"x".to_vec()))]));
+        let active = client(7);
+        active.active_ms.store(9_000, Ordering::Relaxed);
+        let holds = [2, 3].map(|least| Test::IdleS(least).holds(&active, 11_500));
+        assert_eq!(holds, [true, false], "it is idle since its last command, however old it is");
     }
 
     #[test]
