@@ -182,4 +182,18 @@ mod tests {
         member(&mut out, "c", &"x".into());
         assert_eq!(out, r#"{"a":1,"b":12.35,"c":"x""#);
     }
+
+    #[test]
+    fn of_many_clients_the_busiest_are_told_of() {
+        let client = |id: u64| {
+            let client = Client { id, ..Client::default() };
+            // Every other one has sent as many as the one before.
+            client.totals[0].store(id / 2, Ordering::Relaxed);
+            Arc::new(client)
+        };
+        let clients: Vec<_> = (0..2 * CLIENTS as u64).map(client).collect();
+        let told: Vec<u64> = busiest(&clients).iter().map(|client| client.id).collect();
+        let expected = (CLIENTS as u64 / 2..CLIENTS as u64).rev().flat_map(|commands| [2 * commands, 2 * commands + 1]);
+        assert_eq!(told, expected.collect::<Vec<_>>());
+    }
 }
