@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::resp::{Client, Value, encode};
 use common::rng::{Rng, seed_from};
 use common::server::{Kind, Server};
-use common::wait::PATIENCE;
+use common::wait::{PATIENCE, until};
 
 /// How long a script may run before it is killed.
 const KILLED_AFTER: Duration = Duration::from_millis(300);
@@ -287,6 +287,16 @@ fn scripts_are_each_as_if_they_ran_alone() {
 }
 
 /// Who asks for its end is told that it has written; it goes on, and all of it happens.
+/// As much as the server logs, its words one after the other.
+#[test]
+fn what_a_script_logs_stands_in_the_log() {
+    let server = Server::tarn(&["--loglevel", "notice"]);
+    let script = "redis.log(redis.LOG_DEBUG, 'unimportant') redis.log(redis.LOG_WARNING, 'one', 'two', 3)";
+    assert_eq!(server.client().try_call(&["EVAL", script, "0"]).unwrap(), Value::Nil);
+    until("it is logged", || server.output().contains("one two 3"));
+    assert!(!server.output().contains("unimportant"));
+}
+
 #[test]
 fn a_script_that_has_written_is_not_killed() {
     let server = Server::built(Kind::Tarn, &["--shards", "4", "--script-hold-limit", "60000"]);
