@@ -183,6 +183,8 @@ fn a_replay_knows_by_itself_what_there_was() {
         world.model.get_mut(DB).unwrap().insert(key.to_vec(), Value::string(b"2".to_vec(), 0));
         world.note();
         fill(&mut world, 6);
+        // The log's thread may be at it still.
+        world.engine().log.sync_to(world.engine().log.last()).unwrap();
         (world.options.dirty_budget, world.options.table_budget) = (1, 1);
         world.crash(None);
         assert_eq!((blind(&world), count(&world)), (1, 14));
