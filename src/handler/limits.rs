@@ -8,11 +8,14 @@
 //! | bytes of one string | `proto-max-bulk-len` |
 //! | steps on a network thread | [`meter::STEPS_HERE`] |
 //!
+//! What connections may have in their buffers is never less than [`SLACK`], so that whoever has set a limit too low can set it anew.
+//!
 //! The first and the last are charged where the work is done ([`crate::meter`]), so that no command can forget them. What is
 //! here besides tells early what would be refused late: a command that knows how much it is going to do says so before it begins.
 
 use std::sync::OnceLock;
 
+use super::buffers::SLACK;
 use super::{Ctx, Error, Result};
 use crate::config::Settings;
 use crate::config::budget::{Budget, Machine};
@@ -30,7 +33,7 @@ static MACHINE: OnceLock<Machine> = OnceLock::new();
 fn command_bytes(settings: &Settings) -> usize {
     match settings.client_output_buffer_limit.normal.hard_bytes {
         0 => request_bytes(settings),
-        hard => request_bytes(settings).min(usize::try_from(hard).unwrap_or(usize::MAX)),
+        hard => request_bytes(settings).min(usize::try_from(hard.max(SLACK)).unwrap_or(usize::MAX)),
     }
 }
 
@@ -43,7 +46,7 @@ fn request_bytes(settings: &Settings) -> usize {
 /// Bytes of a reply: a longer one could not be sent, its client would be evicted for it.
 fn reply_bytes(settings: &Settings) -> usize {
     let clients = Budget::new(settings, MACHINE.get_or_init(Machine::read)).clients_bytes;
-    command_bytes(settings).min(usize::try_from(clients / 4 * 3).unwrap_or(usize::MAX))
+    command_bytes(settings).min(usize::try_from((clients / 4 * 3).max(SLACK)).unwrap_or(usize::MAX))
 }
 
 /// What one command may take, in bytes, as the directives have it.

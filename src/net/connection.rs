@@ -33,6 +33,7 @@ use super::worker::Worker;
 use crate::command;
 use crate::command::run::{self, Call, Finished, Outcome, Runner};
 use crate::error::Error;
+use crate::handler::buffers::SLACK;
 use crate::handler::effects::{Effect, carry_out};
 use crate::handler::observe::Clock;
 use crate::handler::server::{ThreadStats, bump};
@@ -563,7 +564,7 @@ impl Connection {
         let limits = self.worker.setting(|s| s.client_output_buffer_limit);
         let hears = !state.hears.is_empty();
         let hard_bytes = if hears { limits.pubsub } else { limits.normal }.hard_bytes;
-        if hard_bytes != 0 && state.pending_bytes() as u64 > hard_bytes {
+        if hard_bytes != 0 && state.pending_bytes() as u64 > hard_bytes.max(SLACK) {
             tracing::warn!(client = self.client.id, "closing client that passed client-output-buffer-limit");
             self.count(|stats| &stats.over_output, 1);
             state.broken = true;
