@@ -4,6 +4,7 @@ use super::undo::Undo;
 use super::{Found, Mark, Tells, Txn, WriteSet};
 use crate::codec::{Meta, NsId, redo};
 use crate::log::{LARGE, Log, Lsn};
+use crate::shard::memory::blocked::Turn;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::object::{Kind, Object, state};
 use crate::shard::memory::table::Index;
@@ -101,7 +102,10 @@ impl Txn<'_, '_> {
         let mut forgets = false;
         for i in 0..self.set.touched.len() {
             self.fetch_touched(i);
-            forgets |= self.stamp(i, lsn);
+            let (at, tells) = self.set.touched[i];
+            if self.stamp(at, tells, (lsn, i as u32)) {
+                forgets = true;
+            }
         }
         if forgets {
             self.forget_absent();
@@ -181,14 +185,15 @@ impl Txn<'_, '_> {
         }
     }
 
-    /// Gives the `nth` changed object the LSN, and tells whoever hears of it. Whether it may be forgotten: not before all that is told
+    /// Gives a changed object the LSN, and tells whoever hears of it. Whether it may be forgotten: not before all that is told
     /// of it has been, as several commands of the transaction may have changed it.
-    fn stamp(&mut self, nth: usize, lsn: Lsn) -> bool {
-        let (at, tells) = self.set.touched[nth];
+    #[inline]
+    fn stamp(&mut self, at: Found, tells: Tells, turn: Turn) -> bool {
         let core = &mut *self.lease[at.at as usize];
         if !core.table.is_used(at.index) {
             return false;
         }
+        let (lsn, _) = turn;
         core.table.at_mut(at.index).lsn = lsn;
         tell_watchers(core, at.index, tells);
         let object = core.table.at(at.index);
@@ -201,7 +206,7 @@ impl Txn<'_, '_> {
         }
         let object = core.table.at_mut(at.index);
         if tells != Tells::Nobody && !core.blocked.is_empty() {
-            core.blocked.changed(object.ns, object.key(), (lsn, nth as u32));
+            core.blocked.changed(object.ns, object.key(), turn);
         }
         if let Some(body) = &mut object.body
             && body.version == 0
