@@ -271,16 +271,27 @@ mod tests {
         engine
     }
 
+    /// A server with such an engine and these users, and a session of a client of it.
+    fn begin(dir: &std::path::Path, users: &[&[u8]], client: Arc<Client>) -> (Server, Session) {
+        use crate::handler::acl::user::User;
+        let engine = with_a_cold_key(dir);
+        let ns = engine.first_names().id(b"0").unwrap();
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        for name in users {
+            assert!(server.acl.put(None, User { name: (*name).into(), ..User::new_default(&TABLE) }));
+        }
+        let mut session = Session::new(client, server.engine.first_names(), &server.acl);
+        session.ns = ns;
+        (server, session)
+    }
+
     /// Databases are selected and flushed before a read turns out to need the disk: run again, nothing of the first
     /// attempt is left in session, key space or log.
     #[test]
     fn an_exec_that_must_wait_for_the_disk_is_run_again_from_the_start() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let engine = with_a_cold_key(dir.path());
-        let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
-        session.ns = ns;
+        let (server, mut session) = begin(dir.path(), &[], Arc::default());
+        let ns = session.ns;
         for line in ["INCR n", "SELECT 1", "SET k v", "FLUSHDB", "SWAPDB 0 1", "GET cold", "SELECT x", "DBSIZE"] {
             queue(&mut session, line);
         }
@@ -302,14 +313,9 @@ mod tests {
     #[test]
     fn an_exec_that_is_run_again_has_its_effects_once() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let engine = with_a_cold_key(dir.path());
-        let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        let other = Arc::new(Client { id: 5, ..Client::default() });
+        let [other, client] = [5, 6].map(|id| Arc::new(Client { id, ..Client::default() }));
+        let (server, mut session) = begin(dir.path(), &[], client.clone());
         server.clients.lock().insert(5, other.clone());
-        let client = Arc::new(Client { id: 6, ..Client::default() });
-        let mut session = Session::new(client.clone(), server.engine.first_names(), &server.acl);
-        session.ns = ns;
         let lines = [
             "CLIENT GETNAME",
             "CLIENT SETNAME me",
@@ -335,18 +341,10 @@ mod tests {
     /// A user that is gone cannot be removed again, and its connections are to close all the same.
     #[test]
     fn an_exec_that_is_run_again_does_once_what_is_of_the_server() {
-        use crate::handler::acl::user::User;
         let dir = crate::util::scratch::tempdir().unwrap();
-        let engine = with_a_cold_key(dir.path());
-        let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        for name in [&b"u"[..], b"v"] {
-            assert!(server.acl.put(None, User { name: name.into(), ..User::new_default(&TABLE) }));
-        }
         let clients = [5, 6].map(|id| Arc::new(Client { id, ..Client::default() }));
         let [own, other] = &clients;
-        let mut session = Session::new(own.clone(), server.engine.first_names(), &server.acl);
-        session.ns = ns;
+        let (server, mut session) = begin(dir.path(), &[b"u", b"v"], own.clone());
         clients.iter().for_each(|client| client.labels.lock().user = (*b"u").into());
         server.clients.lock().extend(clients.iter().map(|client| (client.id, client.clone())));
         queue(&mut session, "SET cold x");
@@ -380,14 +378,8 @@ mod tests {
     /// An attempt may end before it gets to what one before it has done: that stays done all the same.
     #[test]
     fn what_was_done_is_known_though_a_later_attempt_ends_before_it() {
-        use crate::handler::acl::user::User;
         let dir = crate::util::scratch::tempdir().unwrap();
-        let engine = with_a_cold_key(dir.path());
-        let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        assert!(server.acl.put(None, User { name: (*b"u").into(), ..User::new_default(&TABLE) }));
-        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
-        session.ns = ns;
+        let (server, mut session) = begin(dir.path(), &[b"u"], Arc::default());
         queue(&mut session, "SET cold x");
         assert_eq!(run(&server, &mut session, true).0, Ok(()));
         ["CLIENT GETNAME", "ACL DELUSER u", "DBSIZE"].iter().for_each(|line| queue(&mut session, line));
@@ -409,11 +401,7 @@ mod tests {
     #[test]
     fn long_replies_are_not_kept_for_another_run() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let engine = with_a_cold_key(dir.path());
-        let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
-        session.ns = ns;
+        let (server, mut session) = begin(dir.path(), &[], Arc::default());
         for line in ["ACL WHOAMI", "ACL CAT", "ACL CAT", "GET cold"] {
             queue(&mut session, line);
         }
@@ -427,18 +415,14 @@ mod tests {
     /// Whatever it has changed of its session before it had to wait.
     #[test]
     fn an_exec_that_is_run_again_finds_its_session_as_it_was() {
-        use crate::handler::acl::user::User;
         use crate::handler::pubsub::By;
         let dir = crate::util::scratch::tempdir().unwrap();
-        let engine = with_a_cold_key(dir.path());
-        let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
-        assert!(server.acl.put(None, User { name: (*b"u").into(), ..User::new_default(&TABLE) }));
+        let (server, first) = begin(dir.path(), &[b"u"], Arc::default());
         let client = Client { id: 6, proto: 2.into(), messages: server.hub.messages(), ..Client::default() };
         let client = Arc::new(client);
         server.clients.lock().insert(6, client.clone());
         let mut session = Session::new(client.clone(), server.engine.first_names(), &server.acl);
-        session.ns = ns;
+        session.ns = first.ns;
         queue(&mut session, "SUBSCRIBE old");
         assert_eq!(run(&server, &mut session, true).0, Ok(()));
         let hear = || [&b"old"[..], b"new"].map(|name| server.hub.subscribers(By::Channel, name));
