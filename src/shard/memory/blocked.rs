@@ -418,11 +418,7 @@ impl Blocked {
     /// Databases were emptied or swapped: who waits for a key waits for it under its database's name, and looks anew.
     #[cold]
     pub fn follow(&mut self, before: &Names, now: &Names) {
-        let moved: Vec<_> = (before.map().iter())
-            .filter_map(|(name, old)| Some((old, now.id(name).filter(|new| *new != old)?)))
-            .filter_map(|(old, new)| Some((new, self.of.remove(&old)?)))
-            .collect();
-        for (new, mut keys) in moved {
+        for (new, mut keys) in before.take_moved(now, &mut self.of) {
             for (key, line) in &mut keys {
                 (line.due, line.tried) = (true, None);
                 self.due.push_back(Due { ns: new, key: key.clone(), unknown: true, turn: Turn::default() });

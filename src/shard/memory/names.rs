@@ -3,7 +3,8 @@
 //! One immutable map, shared by all cores and replaced under the lease of all shards. Ids are never reused, so that
 //! FLUSHDB is a new id and SWAPDB swaps two, both without touching a record of a key.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use crate::codec::{NamespaceMap, NsId};
@@ -46,6 +47,12 @@ impl Names {
     #[inline]
     pub fn is_live(&self, id: NsId) -> bool {
         self.live.contains(&id)
+    }
+
+    /// Takes what is kept by id out of a map, where a name that was of this id has another one now: with that.
+    pub fn take_moved<T, S: BuildHasher>(&self, now: &Names, of: &mut HashMap<NsId, T, S>) -> Vec<(NsId, T)> {
+        let moved = self.map.iter().filter_map(|(name, old)| Some((old, now.id(name).filter(|new| *new != old)?)));
+        moved.filter_map(|(old, new)| Some((new, of.remove(&old)?))).collect()
     }
 
     /// The map with fresh ids for the given names; also the ids that died. `None` when all ids are used up.

@@ -90,10 +90,7 @@ impl Watched {
     /// Databases were emptied or swapped: a key is watched under its database's name, whatever that stands for.
     #[cold]
     pub fn follow(&mut self, before: &Names, now: &Names) {
-        let moved: Vec<_> = (before.map().iter())
-            .filter_map(|(name, old)| Some((old, now.id(name).filter(|new| *new != old)?)))
-            .filter_map(|(old, new)| Some((new, self.of.remove(&old)?)))
-            .collect();
+        let moved = before.take_moved(now, &mut self.of);
         self.of.extend(moved);
     }
 

@@ -172,7 +172,9 @@ impl Txn<'_, '_> {
                     }
                 }
                 let core = &mut *self.lease[*at as usize];
-                core.watched.follow(&before.names, &core.names);
+                if !core.watched.is_empty() {
+                    core.watched.follow(&before.names, &core.names);
+                }
                 if !core.blocked.is_empty() {
                     core.blocked.follow(&before.names, &core.names);
                 }
