@@ -140,16 +140,10 @@ impl Kind {
             (Kind::Classes, Value::Int(bits)) => {
                 crate::util::words::quote(&Classes::from_bits(*bits as u32).show(true))
             }
-            (_, Value::Text(text)) if text.is_empty() || !text.iter().all(|&c| is_plain(c)) => {
-                crate::util::words::quote(text)
-            }
+            (_, Value::Text(text)) => crate::util::words::as_word(text),
             _ => self.show(value),
         }
     }
-}
-
-fn is_plain(c: u8) -> bool {
-    c.is_ascii_graphic() && !matches!(c, b'"' | b'\'' | b'\\' | b'#')
 }
 
 /// The parts of `text` between single blanks; none of an empty one.

@@ -15,7 +15,7 @@ use super::pubsub::Notice;
 use super::session::{Client, bits};
 use super::{Args, Command, Ctx, Error, Result, Server, flags};
 use crate::meter;
-use crate::util::words::quote;
+use crate::util::words::{as_word, quote};
 
 /// Those who are shown all commands.
 #[derive(Default)]
@@ -137,10 +137,7 @@ impl Ctx<'_, '_> {
         let by = if self.scripted { "lua" } else { &self.session.client.addr };
         let mut line = format!("+{}.{:06} [", now.as_secs(), now.subsec_micros()).into_bytes();
         // A namespace may have any name; a line is one.
-        match &self.session.db[..] {
-            name if name.iter().all(u8::is_ascii_alphanumeric) => line.extend_from_slice(name),
-            name => line.extend_from_slice(&quote(name)),
-        }
+        line.extend_from_slice(&as_word(&self.session.db));
         line.extend_from_slice(format!(" {by}]").as_bytes());
         for (at, arg) in args.iter().enumerate() {
             line.push(b' ');

@@ -95,6 +95,12 @@ pub fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
+/// `text` as [`split`] reads it back as one word: in quotes if it needs them.
+pub fn as_word(text: &[u8]) -> Vec<u8> {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
+    if !text.is_empty() && text.iter().all(is_plain) { text.to_vec() } else { quote(text) }
+}
+
 /// `text` in double quotes, so that [`split`] reads it back as one word.
 pub fn quote(text: &[u8]) -> Vec<u8> {
     let mut out = vec![b'"'];
@@ -142,7 +148,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_quoted_splits_back(text: Vec<u8>) {
-            prop_assert_eq!(split(&quote(&text)), Some(vec![text]));
+            prop_assert_eq!(split(&quote(&text)), Some(vec![text.clone()]));
+            prop_assert_eq!(split(&as_word(&text)), Some(vec![text]));
         }
 
         #[test]

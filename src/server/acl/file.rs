@@ -12,7 +12,7 @@ use crate::handler::acl::rules::{Refused, Rules, is_name, merge};
 use crate::handler::acl::user::{DEFAULT, User};
 use crate::meter;
 use crate::util::path::replace;
-use crate::util::words::quote;
+use crate::util::words::as_word;
 
 const NO_FILE: Error = Error::err(
     "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER \
@@ -176,8 +176,6 @@ pub fn lines(server: &Server) -> Vec<Vec<u8>> {
     let mut plain = User::new_default(server.table);
     plain.set_password(&server.config.settings().requirepass.0);
     let plain = plain.line();
-    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
-    let word = |word: &[u8]| if word.iter().all(is_plain) { word.to_vec() } else { quote(word) };
-    let quoted = |line: Vec<u8>| line.split(|&byte| byte == b' ').map(word).collect::<Vec<_>>().join(&b' ');
+    let quoted = |line: Vec<u8>| line.split(|&byte| byte == b' ').map(as_word).collect::<Vec<_>>().join(&b' ');
     server.acl.users().values().map(|user| user.line()).filter(|line| *line != plain).map(quoted).collect()
 }
