@@ -12,6 +12,7 @@
 //!
 //! Eight bytes are little-endian. The times in 25 are absolute, whatever the least is.
 
+use super::element::Element;
 use super::length::{Room, Source, push_len, push_string, read_len, read_string, unpack};
 use super::listpack::{self, Listpack};
 use super::value::pairs;
@@ -31,7 +32,7 @@ pub(super) fn read(tag: u8, source: &mut Source<'_>) -> Result<Vec<Field>, RdbEr
         4 => read_plain(source),
         9 => fields(unpack(source, zipmap::strings)?),
         13 => fields(unpack(source, ziplist::strings)?),
-        16 => fields(unpack(source, listpack::strings)?),
+        16 => unpack(source, |bytes, room| listpack::pairs(bytes, room, read_field)),
         22 => read_timed(source, None),
         23 => unpack(source, read_timed_listpack),
         24 => {
@@ -48,6 +49,10 @@ pub(super) fn read(tag: u8, source: &mut Source<'_>) -> Result<Vec<Field>, RdbEr
 
 fn fields(strings: Vec<Vec<u8>>) -> Result<Vec<Field>, RdbError> {
     Ok(pairs(strings)?.map(|(name, value)| Field { name, value, expire_ms: 0 }).collect())
+}
+
+fn read_field(name: Element<'_>, value: Element<'_>, room: &mut Room) -> Result<Field, RdbError> {
+    Ok(Field { name: name.into_string(room)?, value: value.into_string(room)?, expire_ms: 0 })
 }
 
 fn read_plain(source: &mut Source<'_>) -> Result<Vec<Field>, RdbError> {

@@ -17,6 +17,7 @@
 //!
 //! Invariant: no length is believed before it is compared with what is there.
 
+use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
 
 use super::{RdbError, lzf};
@@ -89,7 +90,7 @@ pub(super) fn unpack<T>(
     source: &mut Source<'_>,
     read: impl FnOnce(&[u8], &mut Room) -> Result<T, RdbError>,
 ) -> Result<T, RdbError> {
-    let packed = read_string(source)?;
+    let packed = read_text(source)?;
     let unpacked = read(&packed, &mut source.room)?;
     source.room.give_back(packed.len());
     Ok(unpacked)
@@ -113,6 +114,11 @@ fn read_len_behind(first: u8, cursor: &mut Cursor<'_>) -> Result<u64, RdbError> 
 
 /// Reads a string of any form.
 pub(super) fn read_string(source: &mut Source<'_>) -> Result<Vec<u8>, RdbError> {
+    read_text(source).map(Cow::into_owned)
+}
+
+/// The same, borrowed where it stands as it is.
+fn read_text<'a>(source: &mut Source<'a>) -> Result<Cow<'a, [u8]>, RdbError> {
     let Source { cursor, room } = source;
     let int = match cursor.u8()? {
         INT8 => cursor.int_le::<1>()?,
@@ -124,14 +130,16 @@ pub(super) fn read_string(source: &mut Source<'_>) -> Result<Vec<u8>, RdbError> 
             let (compressed, len) = (take(compressed_len, cursor)?, usize::try_from(len).unwrap_or(usize::MAX));
             lzf::check(compressed, len)?;
             room.take(len)?;
-            return lzf::decompress(compressed, len);
+            return lzf::decompress(compressed, len).map(Cow::Owned);
         }
         first => {
             let len = read_len_behind(first, cursor)?;
-            return room.keep(take(len, cursor)?);
+            let text = take(len, cursor)?;
+            room.take(text.len())?;
+            return Ok(Cow::Borrowed(text));
         }
     };
-    room.keep(itoa::Buffer::new().format(int).as_bytes())
+    room.keep(itoa::Buffer::new().format(int).as_bytes()).map(Cow::Owned)
 }
 
 /// So many bytes, borrowed.

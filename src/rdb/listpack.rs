@@ -19,6 +19,7 @@
 use super::RdbError;
 use super::element::Element;
 use super::length::{Room, take};
+use super::value::ODD;
 use crate::codec::cursor::Cursor;
 use crate::util::num;
 
@@ -95,6 +96,21 @@ pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, Rdb
     let mut all = Vec::new();
     while let Some(element) = listpack.next()? {
         all.push(element.into_string(room)?);
+    }
+    Ok(all)
+}
+
+/// What `read` makes of the elements, two by two.
+pub(super) fn pairs<T>(
+    bytes: &[u8],
+    room: &mut Room,
+    read: impl Fn(Element<'_>, Element<'_>, &mut Room) -> Result<T, RdbError>,
+) -> Result<Vec<T>, RdbError> {
+    let mut listpack = Listpack::new(bytes)?;
+    let mut all = Vec::new();
+    while let Some(first) = listpack.next()? {
+        let second = listpack.next()?.ok_or(ODD)?;
+        all.push(read(first, second, room)?);
     }
     Ok(all)
 }

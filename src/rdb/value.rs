@@ -20,13 +20,17 @@
 
 use hashbrown::HashSet;
 
-use super::length::{Source, push_len, push_string, read_len, read_string, unpack};
+use super::element::Element;
+use super::length::{Room, Source, push_len, push_string, read_len, read_string, unpack};
 use super::stream::StreamForm;
 use super::{Dialect, RdbError, Value, hash, intset, listpack, stream, ziplist};
 use crate::util::num;
 
 /// The first version of Valkey's own.
 pub(super) const VERSION_VALKEY: u16 = 80;
+
+/// Why elements that are to be pairs are none.
+pub(super) const ODD: RdbError = RdbError::Corrupt("odd number of elements");
 
 const QUICKLIST_PLAIN: u64 = 1;
 const QUICKLIST_PACKED: u64 = 2;
@@ -114,7 +118,7 @@ pub(super) fn read_within(tag: u8, version: u16, bytes: &[u8], room: usize) -> R
         12 => Value::Zset(scored(unpack(from, ziplist::strings)?)?),
         14 => Value::List(read_quicklist(from)?),
         15 => Value::Stream(Box::new(stream::read(from, StreamForm::Listpacks)?)),
-        17 => Value::Zset(scored(unpack(from, listpack::strings)?)?),
+        17 => Value::Zset(unpack(from, |bytes, room| listpack::pairs(bytes, room, read_scored))?),
         18 => Value::List(read_quicklist_2(from)?),
         19 => Value::Stream(Box::new(stream::read(from, StreamForm::Listpacks2)?)),
         20 => Value::Set(unpack(from, listpack::strings)?),
@@ -191,6 +195,15 @@ fn parse_score(text: &[u8]) -> Result<f64, RdbError> {
     num::parse_double(text).ok_or(RdbError::Corrupt("score"))
 }
 
+/// A member and its score in a listpack.
+fn read_scored(member: Element<'_>, score: Element<'_>, room: &mut Room) -> Result<(Vec<u8>, f64), RdbError> {
+    let score = match score {
+        Element::Int(int) => int as f64,
+        Element::Text(text) => parse_score(text)?,
+    };
+    Ok((member.into_string(room)?, score))
+}
+
 /// Members and scores from strings in turn.
 fn scored(strings: Vec<Vec<u8>>) -> Result<Vec<(Vec<u8>, f64)>, RdbError> {
     pairs(strings)?.map(|(member, score)| Ok((member, parse_score(&score)?))).collect()
@@ -199,7 +212,7 @@ fn scored(strings: Vec<Vec<u8>>) -> Result<Vec<(Vec<u8>, f64)>, RdbError> {
 /// Strings two by two.
 pub(super) fn pairs(strings: Vec<Vec<u8>>) -> Result<impl Iterator<Item = (Vec<u8>, Vec<u8>)>, RdbError> {
     if strings.len() % 2 == 1 {
-        return Err(RdbError::Corrupt("odd number of elements"));
+        return Err(ODD);
     }
     let mut strings = strings.into_iter();
     Ok(std::iter::from_fn(move || strings.next().zip(strings.next())))

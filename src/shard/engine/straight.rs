@@ -1,7 +1,6 @@
 //! Keys that go straight to fjall ([`crate::shard::memory::straight`]): when they do, and how they land.
 
 use super::Engine;
-use crate::shard::memory::straight::Straight;
 use crate::shard::router::ShardId;
 use crate::store::StoreError;
 
@@ -21,14 +20,19 @@ impl Engine {
         let taken = {
             let mut core = self.shards.at(shard).core();
             let full = core.straight.as_mut().filter(|straight| straight.records.memory_bytes() > limit);
-            full.map(|straight| std::mem::take(&mut **straight))
+            full.map(|straight| (std::mem::take(&mut straight.records), std::mem::take(&mut straight.keys)))
         };
-        let Some(Straight { mut records, keys, .. }) = taken else { return Ok(()) };
+        let Some((mut records, keys)) = taken else { return Ok(()) };
         if let Some(key) = records.sort_distinct() {
             return Err(LandError::Twice(key.to_vec()));
         }
         // The log has nothing of it.
         self.store.partition(shard).ingest_with(records.iter(), || std::io::Result::Ok(()))?;
+        records.clear();
+        if let Some(straight) = self.shards.at(shard).core().straight.as_mut().filter(|on| on.records.len() == 0) {
+            // The next ones have room without a copy for each time that they outgrow it.
+            straight.records = records;
+        }
         self.count_runs();
         let counted = self.transact(&[shard], 0, |txn| {
             keys.iter().for_each(|(&ns, &more)| txn.add_count(0, ns, more));

@@ -28,28 +28,19 @@ pub(in crate::shard) struct Straight {
 }
 
 impl Straight {
-    /// Adds a key with its value, or its elements.
-    pub(in crate::shard) fn put(
-        &mut self,
-        ns: NsId,
-        key: &[u8],
-        meta: &Meta,
-        value: &[u8],
-        elements: &[(Vec<u8>, Vec<u8>)],
-    ) {
+    /// Adds a key with its value, or its elements, which are sorted.
+    pub(in crate::shard) fn put(&mut self, ns: NsId, key: &[u8], meta: &Meta, value: &[u8], elements: &Records) {
         let Straight { records, keys, key: disk_key } = self;
         disk_key.clear();
         codec::key::element_prefix(ns, key, meta.version, disk_key);
         let prefix = disk_key.len();
-        let mut in_order: Vec<_> = elements.iter().collect();
-        in_order.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        if !in_order.is_empty() {
+        if elements.len() > 0 {
             records.begin_run();
         }
-        for (element, value) in in_order {
+        for (element, value) in elements.iter() {
             disk_key.truncate(prefix);
             disk_key.extend_from_slice(element);
-            records.push(disk_key, Some(value));
+            records.push(disk_key, value);
         }
         records.begin_run();
         disk_key.clear();

@@ -31,6 +31,7 @@ use crate::util::scale::Scaled;
 use crate::shard::memory::core::storage;
 use crate::shard::memory::garbage::{AllStaged, Staged};
 use crate::shard::memory::object::{Body, Kind};
+use crate::shard::memory::records::Records;
 use crate::shard::rank;
 use crate::shard::txn::rest::Rests;
 use crate::shard::txn::{Found, Txn};
@@ -51,7 +52,10 @@ impl Staged {
     }
 }
 
-const TWICE: &str = "an element comes twice";
+/// So many elements have room from the first on: most collections are small.
+const FEW: usize = 24;
+
+pub(super) const TWICE: &str = "an element comes twice";
 
 /// What a result is besides its elements.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +89,8 @@ impl Shape {
 /// A collection on its way to a key.
 pub struct Build {
     key: (NsId, Vec<u8>),
-    /// Elements that are in memory only: physical key, value.
-    elements: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Elements that are in memory only, by their physical keys.
+    elements: Records,
     bytes: usize,
     may_block: bool,
     shard: crate::shard::router::ShardId,
@@ -107,7 +111,7 @@ impl Build {
         let core = txn.core_of(key)?;
         Ok(Build {
             key: (ns, key.to_vec()),
-            elements: Vec::new(),
+            elements: Records::default(),
             bytes: 0,
             may_block: txn.may_block(),
             shard: core.shard,
@@ -126,7 +130,10 @@ impl Build {
         let bytes = element.len() + value.len() + crate::shard::memory::object::ELEMENT_OVERHEAD;
         meter::hold(bytes)?;
         self.bytes += bytes;
-        self.elements.push((element.to_vec(), value.to_vec()));
+        if self.elements.len() == 0 {
+            self.elements.reserve(FEW);
+        }
+        self.elements.push(element, Some(value));
         if self.bytes > SPILL.get().min(meter::most() / SHARE) { self.spill() } else { Ok(()) }
     }
 
@@ -146,7 +153,7 @@ impl Build {
         meter::release(std::mem::take(&mut self.bytes));
         let mut prefix = Vec::new();
         codec::key::element_prefix(self.key.0, &self.key.1, self.version, &mut prefix);
-        let records = elements.iter().map(|(element, value)| ([&prefix[..], element].concat(), Some(value.as_slice())));
+        let records = elements.iter().map(|(element, value)| ([&prefix[..], element].concat(), value));
         self.ingest(records)
     }
 
@@ -174,32 +181,31 @@ impl Build {
     /// # Errors
     /// `Storage`: one was.
     pub fn check_distinct(&mut self) -> Result {
-        self.elements.sort_unstable();
-        match self.elements.windows(2).any(|two| two[0].0 == two[1].0) {
-            true => Err(storage(&self.key.1, TWICE)),
-            false => Ok(()),
+        match self.elements.sort_distinct() {
+            Some(_) => Err(storage(&self.key.1, TWICE)),
+            None => Ok(()),
         }
     }
 
     /// Makes the key hold what was built. A collection without elements removes it, unless it is a stream. `None` for that, and
-    /// where it goes straight to fjall ([`Txn::put_straight`]).
+    /// where it goes straight to fjall ([`super::straight`]).
     pub fn finish(mut self, txn: &mut Txn<'_, '_>, shape: Shape) -> Result<Option<Found>> {
         let (ns, key) = (self.key.0, std::mem::take(&mut self.key.1));
         // The database may have been flushed while the command rested.
         txn.is_live(ns)?;
         if self.version == 0 && (self.bytes <= AT_ONCE.get() || !txn.may_rest()) {
             // The size of a blind collection is 0 whatever it holds. A string without chunks is one of zeros.
-            if self.elements.is_empty() && !matches!(shape.kind, Kind::Stream | Kind::String) {
+            if self.elements.len() == 0 && !matches!(shape.kind, Kind::Stream | Kind::String) {
                 txn.delete(ns, &key)?;
                 return Ok(None);
             }
-            if txn.put_straight(ns, &key, &shape, b"", &self.elements)? {
+            if txn.put_straight(ns, &key, &shape, b"", &mut self.elements)? {
                 meter::release(self.bytes);
                 return Ok(None);
             }
             let at = txn.put_body(ns, &key, shape.kind, shape.body(), shape.expire_ms)?;
-            for (element, value) in self.elements {
-                txn.put_element(at, &element, &value)?;
+            for (element, value) in self.elements.iter() {
+                txn.put_element(at, element, value.unwrap_or_default())?;
             }
             meter::release(self.bytes);
             return Ok(Some(at));
@@ -270,9 +276,9 @@ mod tests {
                         let element = [&n.to_be_bytes()[..], &vec![b'x'; name - 8]].concat();
                         build.put(&element, &vec![b'v'; value])?;
                         let held: usize =
-                            build.elements.iter().map(|(element, value)| element.len() + value.len()).sum();
+                            build.elements.iter().map(|(key, value)| key.len() + value.unwrap().len()).sum();
                         assert!(held <= SPILL.get());
-                        spilled += usize::from(build.elements.is_empty());
+                        spilled += usize::from(build.elements.len() == 0);
                     }
                     Ok(())
                 })

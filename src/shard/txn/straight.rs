@@ -1,12 +1,13 @@
 //! Keys that go straight to fjall ([`crate::shard::memory::straight`]): which do.
 
 use super::Txn;
-use super::build::Shape;
+use super::build::{self, Shape};
 use crate::codec::{Extra, Meta, NsId};
 use crate::error::Result;
 use crate::meter;
 use crate::shard::memory::core::storage;
 use crate::shard::memory::object::Kind;
+use crate::shard::memory::records::Records;
 use crate::shard::memory::straight::VERSION;
 use crate::shard::memory::table::table_hash;
 use crate::shard::rank;
@@ -32,17 +33,26 @@ impl Shape {
 }
 
 impl Txn<'_, '_> {
-    /// Puts a new key, with its value or elements, where it goes straight; false if it does not.
+    /// Puts a new key that holds a small string where it goes straight; false if it does not.
     ///
     /// # Errors
     /// `Storage`: there is such a key.
-    pub fn put_straight(
+    pub fn put_string_straight(&mut self, ns: NsId, key: &[u8], text: &[u8], expire_ms: u64) -> Result<bool> {
+        let shape = Shape { expire_ms, ..Shape::new(Kind::String, 0) };
+        self.put_straight(ns, key, &shape, text, &mut Records::default())
+    }
+
+    /// Puts a new key, with its value or elements in any order, where it goes straight; false if it does not.
+    ///
+    /// # Errors
+    /// `Storage`: there is such a key, or an element comes twice.
+    pub(super) fn put_straight(
         &mut self,
         ns: NsId,
         key: &[u8],
         shape: &Shape,
         value: &[u8],
-        elements: &[(Vec<u8>, Vec<u8>)],
+        elements: &mut Records,
     ) -> Result<bool> {
         let (hash, at) = self.place(key)?;
         if self.lease[at as usize].straight.is_none() {
@@ -53,6 +63,9 @@ impl Txn<'_, '_> {
         let (_, _, index) = self.raw_find(ns, key)?;
         if index.is_some() {
             return Err(storage(key, TWICE));
+        }
+        if elements.sort_distinct().is_some() {
+            return Err(storage(key, build::TWICE));
         }
         let core = &mut *self.lease[at as usize];
         core.membership.insert(table_hash(hash, ns));

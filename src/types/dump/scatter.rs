@@ -5,9 +5,7 @@ use crate::codec::Kind;
 use crate::handler::{Ctx, Found, Result};
 use crate::rdb::Value;
 use crate::rdb::file::Part;
-use crate::shard::memory::object::Kind as ObjectKind;
 use crate::shard::txn::BIG_STRING;
-use crate::shard::txn::build::Shape;
 
 /// Makes a key hold a value, whatever it held before; `expire_ms` absolute, 0 for never. `None` for a hash without
 /// fields, which removes the key.
@@ -15,11 +13,8 @@ pub fn scatter(ctx: &mut Ctx, key: &[u8], value: Value, expire_ms: u64) -> Resul
     let begin = |ctx: &mut Ctx, kind, timed, count| Builder::new(ctx, key, kind, timed, Some(count));
     match value {
         Value::String(text) => {
-            if text.len() <= BIG_STRING {
-                let shape = Shape { expire_ms, ..Shape::new(ObjectKind::String, 0) };
-                if ctx.txn.put_straight(ctx.ns(), key, &shape, &text, &[])? {
-                    return Ok(None);
-                }
+            if text.len() <= BIG_STRING && ctx.txn.put_string_straight(ctx.ns(), key, &text, expire_ms)? {
+                return Ok(None);
             }
             ctx.set_string(key, &text, expire_ms).map(Some)
         }
