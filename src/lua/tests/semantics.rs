@@ -63,12 +63,22 @@ fn collecting_garbage_is_not_seen() {
         local co = coroutine.wrap(function() local own = {1, 2, 3} while true do coroutine.yield(#own .. 'x') end end)
         local function counter() local n = 0 return function() n = n + 1 return n end end
         local count = counter()
+        -- Of a coroutine that nobody holds any more a function still has the variables.
+        local lone
+        do
+            local gone = coroutine.create(function()
+                local own = {7}
+                lone = function() return own[1] end
+                coroutine.yield()
+            end)
+            coroutine.resume(gone)
+        end
         for i = 1, 3000 do
             local t = {i, tostring(i), {i}}
             keep[i % 50 + 1] = t
             weight['k' .. i] = i
             if i > 10 then weight['k' .. (i - 10)] = nil end
-            assert(co() == '3x' and count() == i)
+            assert(co() == '3x' and count() == i and lone() == 7)
             local s = ('a'):rep(i % 40) .. i
             assert(s:gsub('a', function(c) return ({b = c}).b end) == s)
         end
