@@ -43,3 +43,41 @@ fn compact(dir: &Path) -> Result<(u64, u64), Failure> {
     }
     Ok((before, bytes()))
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::util::scratch::tempdir;
+
+    fn open(dir: &Path, create: Create) -> Store {
+        Store::open_in(DataDir::open(dir, None).unwrap(), StoreOptions::default(), create).unwrap()
+    }
+
+    #[test]
+    fn every_partition_is_rewritten() {
+        let dir = tempdir().unwrap();
+        Superblock::create(dir.path(), 3).unwrap();
+        let store = open(dir.path(), Create::Store);
+        for partition in store.partitions() {
+            for value in [&b"old"[..], b"new"] {
+                partition.ingest([(&b"key"[..], Some(value))]).unwrap();
+            }
+        }
+        let tables = |store: &Store| -> Vec<u64> {
+            store
+                .partitions()
+                .iter()
+                .map(|partition| partition.levels().iter().map(|[_, tables, _]| tables).sum())
+                .collect()
+        };
+        assert_eq!(tables(&store), [2, 2, 2]);
+        drop(store);
+        compact(dir.path()).unwrap();
+        let store = open(dir.path(), Create::Nothing);
+        assert_eq!(tables(&store), [1, 1, 1]);
+        for partition in store.partitions() {
+            assert_eq!(&*partition.get(b"key").unwrap().unwrap(), b"new");
+        }
+    }
+}
