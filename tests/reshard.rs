@@ -225,8 +225,11 @@ fn a_reshard_that_ended_between_its_renamings_is_completed() {
     let text = dir.to_str().unwrap();
     done(&["reshard", text, "--shards", "8"]);
     fs::rename(&dir, folder.path().join("data.resharding")).unwrap();
+    // What users keep beside the data is still where it was.
+    fs::write(folder.path().join("data.before-reshard/users.acl"), "user default on nopass ~* &* +@all\n").unwrap();
     let said = done(&["reshard", text, "--shards", "8"]);
     assert!(said.contains("was whole already"), "{said}");
+    assert!(dir.join("users.acl").is_file());
     on(&dir, |server| assert_eq!(seen(&mut server.client()), all));
 }
 
