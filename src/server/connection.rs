@@ -146,7 +146,10 @@ fn reset(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let session = ctx.alter();
     session.select(b"0");
     session.become_user(identity);
-    session.reply_mode = ReplyMode::On;
+    if session.reply_mode != ReplyMode::Skip {
+        // One without a reply stays so: who counts replies would take this one for another's.
+        session.reply_mode = ReplyMode::On;
+    }
     session.no_touch = false;
     session.no_evict = false;
     session.show();
