@@ -92,8 +92,8 @@ pub(super) const CLIENTS: &[Entry] = &[
     gauge("client_recent_max_output_buffer", "The largest output of a connection in the last seconds, bytes.", |f| {
         largest(f, 1)
     }),
-    gauge("blocked_clients", "Clients that wait for a key, or in WAIT.", |f| {
-        count(f, |client| client.bits.load(Ordering::Relaxed) & bits::BLOCKED != 0)
+    gauge("blocked_clients", "Clients that wait for a key, in WAIT, or for the end of CLIENT PAUSE.", |f| {
+        count(f, |client| client.bits.load(Ordering::Relaxed) & (bits::BLOCKED | bits::POSTPONED) != 0)
     }),
     gauge("tracking_clients", "Clients that are told of changes of what they keep copies of.", |f| {
         f.server.engine.trackers.counts()[0].into()
