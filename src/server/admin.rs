@@ -170,6 +170,32 @@ fn no_cluster(_ctx: &mut Ctx, _args: Args<'_>, _out: &mut Reply) -> Result {
     Err(Error::err("ERR This instance has cluster support disabled"))
 }
 
+/// What a server without replicas answers, whatever it is asked for.
+fn failover(_ctx: &mut Ctx, args: Args<'_>, _out: &mut Reply) -> Result {
+    if args.len() == 2 && args[1].eq_ignore_ascii_case(b"abort") {
+        return Err(Error::err("ERR No failover in progress."));
+    }
+    let (mut at, mut timeout, mut to, mut force) = (1, false, false, false);
+    while at < args.len() {
+        let left = args.len() - at - 1;
+        match args[at].to_ascii_lowercase().as_slice() {
+            b"timeout" if left > 0 && !timeout => {
+                if parse_i64(&args[at + 1]).ok_or(Error::NotInteger)? <= 0 {
+                    return Err(Error::err("ERR FAILOVER timeout must be greater than 0"));
+                }
+                (at, timeout) = (at + 2, true);
+            }
+            b"to" if left > 1 && !to => {
+                parse_i64(&args[at + 2]).ok_or(Error::NotInteger)?;
+                (at, to) = (at + 3, true);
+            }
+            b"force" if !force => (at, force) = (at + 1, true),
+            _ => return Err(Error::Syntax),
+        }
+    }
+    Err(Error::err("ERR FAILOVER requires connected replicas."))
+}
+
 fn cluster_help(_ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     help(
         out,
@@ -189,6 +215,11 @@ const fn row(name: &'static str, run: crate::handler::Run, arity: i32, flags: u3
 
 const fn cluster(name: &'static str, arity: i32, flags: u32) -> Command {
     Command::new(name, no_cluster, arity, flags, Group::Cluster)
+}
+
+/// What clients of a cluster say to its nodes.
+const fn to_node(name: &'static str, flags: u32) -> Command {
+    cluster(name, 1, flags | flags::FAST | flags::CONNECTION)
 }
 
 const CLUSTER: &[Command] = &[
@@ -251,6 +282,12 @@ pub const COMMANDS: &[Command] = &[
             row("help", module_help, 2, QUIET).help("5.0.0", "Describes the subcommands of MODULE.").syntax("", "O(1)"),
             row("list", module_list, 2, ADMIN).help("4.0.0", "Returns the loaded modules.").syntax("", "O(1)"),
         ]),
+    row("failover", failover, -1, ADMIN | flags::STALE)
+        .help("6.2.0", "Makes a replica the master: refused, as there are none.")
+        .syntax("[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]", "O(1)"),
+    to_node("asking", 0).help("3.0.0", "Refused: this server is not in a cluster.").syntax("", "O(1)"),
+    to_node("readonly", QUIET).help("3.0.0", "Refused: this server is not in a cluster.").syntax("", "O(1)"),
+    to_node("readwrite", QUIET).help("3.0.0", "Refused: this server is not in a cluster.").syntax("", "O(1)"),
     Command::new("cluster", unknown_subcommand, -2, flags::UNQUEUED, Group::Cluster)
         .help("3.0.0", "Commands about a cluster.")
         .syntax("", "Depends on the subcommand")
