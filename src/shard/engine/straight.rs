@@ -55,3 +55,36 @@ pub enum LandError {
     #[error("{0}")]
     Count(String),
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// A shard holds the room of one landing, however many there are, and none when all is read.
+    #[test]
+    fn what_has_landed_leaves_its_room_to_the_next() {
+        const KEYS: u32 = 500;
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        engine.go_straight(true);
+        let mut rooms = Vec::new();
+        for round in 0..4_u32 {
+            let put = engine.transact(&[0], 1, |txn| {
+                (0..KEYS).try_for_each(|n| {
+                    assert!(txn.put_string_straight(0, &(round * KEYS + n).to_be_bytes(), b"value", 0)?);
+                    Ok(())
+                })
+            });
+            put.unwrap();
+            engine.land(0, 0).unwrap();
+            let core = engine.shards.at(0).core();
+            let records = &core.straight.as_ref().unwrap().records;
+            assert_eq!((records.len(), records.memory_bytes()), (0, 0));
+            rooms.push(records.room_bytes());
+        }
+        assert!(rooms[0] > 0 && rooms.iter().all(|room| *room == rooms[0]), "{rooms:?}");
+        engine.go_straight(false);
+        assert!(engine.shards.at(0).core().straight.is_none());
+    }
+}

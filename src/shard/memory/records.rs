@@ -1,5 +1,6 @@
 //! Records as fjall is to get them in one ingestion, encoded into one buffer. What else a flight knows of a record refers to
-//! its bytes there: a second copy of a key would cost as much memory as the element that is being brought away.
+//! its bytes there: a second copy of a key would cost as much memory as the element that is being brought away. The elements of
+//! a collection that is being built gather in the same way.
 
 use std::cmp::Ordering;
 
@@ -127,6 +128,12 @@ impl Records {
     /// Memory that it takes.
     pub(in crate::shard) fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.list.len() * size_of::<Record>() + self.runs.len() * size_of::<usize>()
+    }
+
+    /// What it has room for.
+    #[cfg(test)]
+    pub(in crate::shard) fn room_bytes(&self) -> usize {
+        self.bytes.capacity() + self.list.capacity() * size_of::<Record>()
     }
 
     /// Number of records.
