@@ -62,6 +62,11 @@ fn go(export: &Export) -> Result<String, Failure> {
 }
 
 fn write(export: &Export, engine: &Arc<Engine>) -> Result<String, Failure> {
+    let target = &export.file;
+    // It is put in the place of what has its name: not in that of a device, nor of what others read from a pipe.
+    if target.metadata().is_ok_and(|what| !what.is_file()) {
+        return Err(Failure(format!("{} is there and is no file that could be replaced", target.display())));
+    }
     let mut progress = Progress::new(0);
     let Moment { partitions, names, now_ms } = engine.moment()?;
     let everything = Everything { partitions, names, now_ms };

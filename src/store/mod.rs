@@ -137,8 +137,8 @@ impl DataDir {
         let lock = DirLock::acquire(path)?;
         staged::settle(path)?;
         let superblock = Superblock::open(path, shards, default_shards())?;
-        // They keep tables on the disk that are replaced.
-        for left in [SHADOW_FOLDER, STAGE_FOLDER] {
+        // They keep tables on the disk that are replaced; what an import has left that was interrupted is as large as all of it.
+        for left in [SHADOW_FOLDER, STAGE_FOLDER, staged::BEING_MADE] {
             let _ = std::fs::remove_dir_all(path.join(left));
         }
         Ok(DataDir { path: path.to_owned(), superblock, lock })

@@ -2,7 +2,7 @@
 //!
 //! | what stands in the data directory | means |
 //! |---|---|
-//! | `import.new/` | being made; whoever makes one next removes it, and nobody else looks at it |
+//! | `import.new/` | being made; who makes another, or opens the directory for a server, removes what was left |
 //! | `import.done/` | made: whoever opens the directory moves its parts to where the old ones were |
 //!
 //! The step from the one to the other is a rename: whatever ends the process, the directory holds all of the old or all of the

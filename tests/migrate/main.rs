@@ -354,6 +354,13 @@ fn what_is_in_the_way_of_an_export_stays() {
     assert!(!refused.status.success() && told.contains("out.rdb.new is in the way"), "{told}");
     assert_eq!(std::fs::read(&aside).unwrap(), b"mine");
     std::fs::remove_file(&aside).unwrap();
+    // A link to a device: what it names is not asked to take a file, nor is the link lost.
+    std::os::unix::fs::symlink("/dev/null", &to).unwrap();
+    let refused = export();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("out.rdb is there and is no file"), "{told}");
+    assert!(to.is_symlink() && !aside.exists());
+    std::fs::remove_file(&to).unwrap();
     let report = assert_imported(&export());
     assert!(report.starts_with("50 keys") && !aside.exists(), "{report}");
     assert_eq!(strings(&std::fs::read(&to).unwrap()).len(), 50);

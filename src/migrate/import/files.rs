@@ -40,7 +40,12 @@ pub(super) fn all(paths: &[PathBuf]) -> Result<Vec<Part>, Failure> {
         } else if path.extension().is_some_and(|end| end == "manifest") {
             parts.extend(of_manifest(path)?);
         } else {
-            parts.push(part(path)?);
+            let part = part(path)?;
+            // Only a server that has just begun an AOF leaves an empty file, and no dump.rdb was ever one.
+            if part.bytes == 0 && path.extension().is_none_or(|end| end != "aof") {
+                return Err(Failure(format!("{} is empty", path.display())));
+            }
+            parts.push(part);
         }
     }
     Ok(parts)
@@ -155,5 +160,8 @@ mod tests {
         assert!(all(&[dir.path().join("b.manifest")]).unwrap_err().0.contains("line 1"));
         file("text", b"hello");
         assert!(all(&[dir.path().join("text")]).is_err());
+        assert_eq!(all(&[dir.path().join("a.2.incr.aof")]).unwrap().len(), 1, "an AOF that has just begun");
+        file("dump.rdb", b"");
+        assert!(all(&[dir.path().join("dump.rdb")]).unwrap_err().0.ends_with("dump.rdb is empty"));
     }
 }

@@ -155,7 +155,7 @@ pub(super) fn go(import: &Import) -> Result<String, Failure> {
             })
         }
         Err(failure) => {
-            // What is in its way stays; the next import removes it.
+            // What is in its way stays; the next import, or a server, removes it.
             let _ = staged::abandon(&import.dir);
             Err(failure)
         }

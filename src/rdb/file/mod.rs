@@ -208,8 +208,8 @@ impl<R: Read> Reader<R> {
         loop {
             self.input.release();
             match self.input.u8()? {
-                opcode::EXPIRE_MS => expire_ms = u64::from_le_bytes(self.input.array()?),
-                opcode::EXPIRE_S => expire_ms = u64::from(u32::from_le_bytes(self.input.array()?)) * 1000,
+                opcode::EXPIRE_MS => expire_ms = expiry(i64::from_le_bytes(self.input.array()?)),
+                opcode::EXPIRE_S => expire_ms = expiry(i64::from(i32::from_le_bytes(self.input.array()?)) * 1000),
                 // Of uses nothing is kept on disk.
                 opcode::IDLE => _ = self.input.len()?,
                 opcode::FREQ => _ = self.input.u8()?,
@@ -325,6 +325,16 @@ fn unreadable(tag: u8, version: u16) -> RdbError {
     match value::read_within(tag, version, b"", 0) {
         Err(error @ RdbError::Unsupported(_)) => error,
         _ => RdbError::UnknownType(tag),
+    }
+}
+
+/// When a key goes, by what the file says of its time: 0 for never, which a file says as -1. Servers whose clock stood wrong have
+/// written times before 1970: these have passed.
+const fn expiry(ms: i64) -> u64 {
+    match ms {
+        -1 => 0,
+        ..=0 => 1,
+        _ => ms as u64,
     }
 }
 

@@ -163,6 +163,14 @@ fn forms_of_the_past_and_of_the_future_are_read() {
         let text = |text: &[u8]| Value::String(text.to_vec());
         assert_eq!(seen, [(&b"k"[..], 7000, text(b"v")), (b"l", 0, text(b"w"))]);
     }
+    let time = |opcode: u8, time: &[u8]| {
+        let file = [&b"REDIS0004"[..], &[opcode], time, b"\x00\x01k\x01v", &[opcode::END]].concat();
+        read_all(&file, 0).unwrap()[0].0.expire_ms
+    };
+    let in_ms = [-1_i64, i64::MIN, -5, 0, 1, i64::MAX].map(|ms| time(opcode::EXPIRE_MS, &ms.to_le_bytes()));
+    assert_eq!(in_ms, [0, 1, 1, 1, 1, i64::MAX as u64], "-1 is none, what is before 1970 has passed");
+    let in_s = [-1_i32, 0, i32::MAX].map(|s| time(opcode::EXPIRE_S, &s.to_le_bytes()));
+    assert_eq!(in_s, [1, 1, 1000 * i32::MAX as u64]);
     bytes[8] = b'5';
     assert!(matches!(read_all(&bytes, 0), Err(FileError::Cut)));
     bytes.extend_from_slice(&1u64.to_le_bytes());
