@@ -209,7 +209,7 @@ impl<R: Read> Reader<R> {
             self.input.release();
             match self.input.u8()? {
                 opcode::EXPIRE_MS => expire_ms = expiry(i64::from_le_bytes(self.input.array()?)),
-                opcode::EXPIRE_S => expire_ms = expiry(i64::from(i32::from_le_bytes(self.input.array()?)) * 1000),
+                opcode::EXPIRE_S => expire_ms = u64::from(u32::from_le_bytes(self.input.array()?)) * 1000,
                 // Of uses nothing is kept on disk.
                 opcode::IDLE => _ = self.input.len()?,
                 opcode::FREQ => _ = self.input.u8()?,
@@ -329,7 +329,8 @@ fn unreadable(tag: u8, version: u16) -> RdbError {
 }
 
 /// When a key goes, by what the file says of its time: 0 for never, which a file says as -1. Servers whose clock stood wrong have
-/// written times before 1970: these have passed.
+/// written times before 1970: these have passed. Seconds, of servers before 2.6, are taken without a sign: some of theirs lie
+/// behind 2038.
 const fn expiry(ms: i64) -> u64 {
     match ms {
         -1 => 0,
