@@ -16,9 +16,8 @@ use crate::handler::events;
 use crate::handler::session::bits;
 use crate::handler::{Args, Begin, Command, Ctx, Error, Group, KeySpec, KeysAt, Reply, Result, flags, key};
 use crate::meter;
-use crate::rdb;
 use crate::shard::engine::long::LONG;
-use crate::types::dump::gather::gather;
+use crate::types::dump::gather::payload;
 use crate::util::num::parse_i64;
 
 /// The time for each step of a talk, where none is given.
@@ -125,11 +124,9 @@ fn migrate(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     let mut restores: Vec<(usize, Vec<u8>)> = Vec::new();
     for at in options.keys.clone() {
-        let Some(value) = gather(ctx, &args[at])? else { continue };
+        let Some(payload) = payload(ctx, &args[at])? else { continue };
         let expire_ms = ctx.peek(&args[at])?.map_or(0, |found| ctx.object(found).expire_ms);
         let ttl_ms = if expire_ms == 0 { 0 } else { expire_ms.saturating_sub(now_ms).max(1) };
-        let mut payload = Vec::new();
-        rdb::encode(&value, &mut payload);
         let mut request = Vec::with_capacity(payload.len() + args[at].len() + 64);
         let ttl = ttl_ms.to_string();
         let words = [b"RESTORE", &args[at], ttl.as_bytes(), &payload, b"REPLACE"];

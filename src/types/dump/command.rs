@@ -1,6 +1,6 @@
 //! DUMP, RESTORE, RESTORE-ASKING.
 
-use super::{gather::gather, scatter::scatter};
+use super::{gather::payload, scatter::scatter};
 use crate::handler::events;
 use crate::handler::limits::max_len;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
@@ -14,13 +14,10 @@ use crate::util::scale::Scaled;
 const LIGHT: Scaled<u64> = Scaled::new(1 << 20);
 
 fn dump(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let Some(value) = gather(ctx, &args[1])? else {
-        out.nil();
-        return Ok(());
-    };
-    let mut payload = Vec::new();
-    rdb::encode(&value, &mut payload);
-    out.bulk(&payload);
+    match payload(ctx, &args[1])? {
+        Some(payload) => out.bulk(&payload),
+        None => out.nil(),
+    }
     Ok(())
 }
 

@@ -1,7 +1,5 @@
 //! What a key holds, whole in memory, as RDB has it.
 
-use std::ops::ControlFlow;
-
 use crate::codec::CodecError;
 use crate::codec::element::{Element, Group, split_text};
 use crate::codec::field::{Field, FieldTimes};
@@ -30,11 +28,38 @@ impl Room {
     }
 }
 
+/// What a key holds as a payload for RESTORE; `None` as of [`gather`]. What is large is gone through in slices, and written where
+/// others can go on.
+///
+/// # Errors
+/// As of [`gather`], and of [`crate::shard::txn::Txn::rest`].
+pub fn payload(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    let Some(value) = gather(ctx, key)? else { return Ok(None) };
+    let (ns, steps) = (ctx.ns(), steps(&value));
+    let payload = ctx.txn.rest_for(ns, steps, move || {
+        let mut payload = Vec::new();
+        rdb::encode(&value, &mut payload);
+        Ok(payload)
+    })?;
+    Ok(Some(payload))
+}
+
+/// What it takes to write it, as that many elements of a slice.
+fn steps(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() / meter::STEP_BYTES,
+        Value::List(all) | Value::Set(all) => all.len(),
+        Value::Zset(all) => all.len(),
+        Value::Hash(fields) => fields.len(),
+        Value::Stream(stream) => stream.entries.len(),
+    }
+}
+
 /// What a key holds; `None` if it is not there, or is a hash whose fields have all expired.
 ///
 /// # Errors
 /// `TooMuch` for what no request could bring back, besides failed reads.
-pub fn gather(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Value>> {
+fn gather(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Value>> {
     let Some(at) = ctx.lookup(key)? else { return Ok(None) };
     let kind = ctx.object(at).kind;
     if kind == Kind::String {
@@ -59,28 +84,31 @@ pub fn gather(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Value>> {
 }
 
 /// Visits all elements of a group, unless they are too many for a payload.
-fn each(ctx: &Ctx, at: Found, group: Group, mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), CodecError>) -> Result {
+fn each(
+    ctx: &mut Ctx,
+    at: Found,
+    group: Group,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), CodecError>,
+) -> Result {
     let mut room = Room::new(ctx);
-    for element in ctx.group(at, group)? {
-        let (element, value) = element?;
+    ctx.txn.group_in_slices(at, group, |element, value| {
         room.take(element.len() + value.len(), 1)?;
-        visit(&element, &value).map_err(unreadable)?;
-    }
-    Ok(())
+        visit(element, value).map_err(unreadable)
+    })
 }
 
 fn elements(ctx: &mut Ctx, key: &[u8]) -> Result<Vec<Vec<u8>>> {
     let Some(list) = List::find(ctx, key)? else { return Ok(Vec::new()) };
     let (mut all, mut room) = (Vec::new(), Room::new(ctx));
-    list.each(ctx, list.part(End::Left, u64::MAX), false, |_, element| {
+    list.each_in_slices(ctx, list.part(End::Left, u64::MAX), |element| {
         room.take(element.len(), 1)?;
         all.push(element.to_vec());
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     })?;
     Ok(all)
 }
 
-fn members(ctx: &Ctx, at: Found) -> Result<Vec<Vec<u8>>> {
+fn members(ctx: &mut Ctx, at: Found) -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();
     each(ctx, at, Group::SetMember, |element, value| {
         all.push(split_text(element.get(1..).unwrap_or_default(), value)?.0.to_vec());
@@ -89,7 +117,7 @@ fn members(ctx: &Ctx, at: Found) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-fn scored(ctx: &Ctx, at: Found) -> Result<Vec<(Vec<u8>, f64)>> {
+fn scored(ctx: &mut Ctx, at: Found) -> Result<Vec<(Vec<u8>, f64)>> {
     let mut all = Vec::new();
     each(ctx, at, Group::ZsetSort, |element, value| {
         if let Element::ZsetSort(score, stored) = Element::decode(element)? {
@@ -100,12 +128,12 @@ fn scored(ctx: &Ctx, at: Found) -> Result<Vec<(Vec<u8>, f64)>> {
     Ok(all)
 }
 
-fn fields(ctx: &Ctx, at: Found) -> Result<Vec<rdb::Field>> {
+fn fields(ctx: &mut Ctx, at: Found) -> Result<Vec<rdb::Field>> {
     let timed = FieldTimes::of(&ctx.body(at).extra).is_some();
-    let mut all = Vec::new();
+    let (mut all, now_ms) = (Vec::new(), ctx.now_ms);
     each(ctx, at, Group::HashField, |element, value| {
         let field = Field::split(element.get(1..).unwrap_or_default(), value, timed)?;
-        if field.is_live(ctx.now_ms) {
+        if field.is_live(now_ms) {
             let (name, value) = (field.name.to_vec(), field.value.to_vec());
             all.push(rdb::Field { name, value, expire_ms: field.expire_ms });
         }

@@ -413,6 +413,26 @@ fn a_stream_in_slices_is_restored_as_at_once() {
 }
 
 #[test]
+fn a_payload_is_gathered_in_slices_as_at_once() {
+    let (mut world, mut rng) = (World::new(), Rng(1));
+    world.add_set(&mut rng, "set", 100);
+    world.add_zset(&mut rng, "zset", 100);
+    world.add_stream("stream", 100);
+    let numbers = (0..100).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+    world.call(&format!("RPUSH list {numbers}"));
+    world.call(&format!("HSET hash {numbers}"));
+    for on_disk in [false, true] {
+        if on_disk {
+            world.rest();
+        }
+        for key in ["set", "zset", "list", "hash", "stream"] {
+            let rests = world.check(&format!("DUMP {key}"));
+            assert!(rests > if key == "stream" { 0 } else { 2 }, "{key}: {rests} rests");
+        }
+    }
+}
+
+#[test]
 fn who_trims_a_stream_holds_its_key_only() {
     let mut world = World::new();
     world.add_stream("stream", 200);
