@@ -189,6 +189,20 @@ fn a_damaged_file_leaves_everything_as_it_was() {
     assert!(told.contains("is in use by another server"), "{told}");
 }
 
+/// Redis before 7.0 may write scripts themselves to its AOF.
+#[test]
+fn a_long_script_of_an_aof_is_run_whole() {
+    let (mut tarn, dir) = tarn();
+    let path = tarn.dir().join("file.aof");
+    let script = "for i = 1, 250000 do redis.call('RPUSH', KEYS[1], i) end";
+    let eval = format!("*4\r\n$4\r\nEVAL\r\n${}\r\n{script}\r\n$1\r\n1\r\n$4\r\nlist\r\n", script.len());
+    std::fs::write(&path, eval).unwrap();
+    let report = assert_imported(&import(&[&path], &dir, &[]));
+    assert!(!report.contains("EVAL"), "{report}");
+    start(&mut tarn);
+    assert_eq!(tarn.client().call("LLEN list").int(), Some(250_000));
+}
+
 #[test]
 fn the_cut_end_of_an_aof_is_told() {
     let (mut tarn, dir) = tarn();
