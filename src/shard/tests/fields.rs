@@ -248,6 +248,21 @@ fn a_flushed_database_leaves_no_record_of_fields() {
 }
 
 #[test]
+fn a_hash_that_is_overwritten_unseen_leaves_no_record_of_its_fields() {
+    let bench = Bench::new();
+    bench.set(b"ten", TEN);
+    bench.engine().flush().unwrap();
+    assert_eq!(bench.listed(), [2000]);
+    bench.evict();
+    let shard = bench.engine().shards.at(0);
+    shard.core().cold.clear();
+    bench.transact(|txn| txn.put_string(0, b"ten", b"value", 0).unwrap());
+    assert_eq!(shard.core().blind.len(), 1, "nothing was read");
+    bench.engine().flush().unwrap();
+    assert!(bench.listed().is_empty());
+}
+
+#[test]
 fn a_field_without_a_name_is_swept_like_any_other() {
     let mut bench = Bench::new();
     // Gone through at once, and in slices.
