@@ -558,6 +558,18 @@ mod tests {
         });
     }
 
+    /// Nobody reads it before the reply that it waits for: it is as much in the way of others as what stands in the output.
+    #[test]
+    fn a_notice_held_back_for_a_reply_counts_among_the_buffers() {
+        with_connection(|connection, _peer| async move {
+            connection.state.borrow_mut().session = None;
+            let bytes = || connection.worker.server.buffers.bytes();
+            let before = bytes();
+            assert!(!connection.push_notice(&[b'k'; 64 << 10], 0));
+            assert!(bytes() - before >= 64 << 10);
+        });
+    }
+
     /// `timeout` is about the client's silence, not about what the server has kept it waiting for.
     #[test]
     fn the_time_without_a_sign_of_the_client_begins_behind_a_wait() {
