@@ -345,6 +345,18 @@ mod tests {
         assert!(list(dir.path()).unwrap().is_empty());
     }
 
+    /// Who was interrupted while deleting one has left some of it.
+    #[test]
+    fn what_is_left_of_an_earlier_deletion_goes_with_the_next() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        for name in ["daily", ".daily.old"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join(MANIFEST_FILE), sample().encode()).unwrap();
+        }
+        delete(dir.path(), "daily").unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
     #[test]
     fn what_is_no_backup_is_not_deleted() {
         let dir = crate::util::scratch::tempdir().unwrap();
