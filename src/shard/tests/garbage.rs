@@ -185,6 +185,32 @@ fn objects_of_a_dead_namespace_leave_the_table_after_their_flight() {
     world.audit();
 }
 
+/// The turn that finds them in flight comes back to them, whether anything else dies or not.
+#[test]
+fn objects_of_a_dead_namespace_are_waited_for_until_they_have_settled() {
+    let mut world = World::new(1, Fsync::No);
+    let left = |world: &World| world.engine().shards.at(0).core().table.iter().count();
+    let mut stayed = false;
+    for steps in 0.. {
+        for n in 0..20 {
+            world.put(DB, format!("key {n}").as_bytes(), b"1", 0);
+        }
+        let mut flush = world.begin_flush(None);
+        let under_way = (0..steps).all(|_| flush.step(world.engine()));
+        world.flush_names(&[DB]);
+        world.turns(1);
+        stayed |= left(&world) > 0;
+        world.finish(&mut flush);
+        world.turns(1);
+        assert_eq!(left(&world), 0, "flushed away after {steps} steps");
+        if !under_way {
+            break;
+        }
+    }
+    assert!(stayed, "some were in flight");
+    world.audit();
+}
+
 /// What the log says of a database before it says that this is dead comes to memory, and leaves it.
 #[test]
 fn objects_of_a_namespace_that_dies_in_a_replay_leave_the_table() {
