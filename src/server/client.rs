@@ -461,6 +461,9 @@ mod tests {
         evict(&server);
         let killed = clients.each_ref().map(|client| client.bits.load(Ordering::Relaxed) != 0);
         assert_eq!(killed, [true, false, false], "the largest");
+        // What that one has is about to be given back: nobody else has to go for it.
+        evict(&server);
+        assert_eq!(server.buffers.evicted.load(Ordering::Relaxed), 1);
         drop(away);
         assert_eq!((server.buffers.bytes(), clients[0].held_bytes()), (0, 0));
     }
