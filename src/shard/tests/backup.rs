@@ -112,6 +112,30 @@ fn a_backup_is_made_beside_no_other_and_no_flush() {
     assert_eq!((&*last.name, last.failure), ("two", None));
 }
 
+/// The log is looked at last: what comes to a partition behind that, no record of the log leads to.
+#[test]
+fn a_backup_has_nothing_that_came_to_the_store_after_its_log() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"a", b"1", 0);
+    let (engine, folder, ns) = (world.engine().clone(), tempfile::tempdir().unwrap(), world.ns(DB));
+    let mut late = Vec::new();
+    codec::key::element_key(ns, b"late", 1 << 32, b"\x01element", &mut late);
+    let (other, sim, record) = (engine.clone(), world.sim.clone(), late.clone());
+    world.sim.at(Moment::Step("backup.flushed"), move || {
+        // So that there is something to be written at its moment.
+        other.log.append(|_, out| redo::encode_count(0, ns, 1, out));
+        let ingest = move || _ = other.store.partition(0).ingest([(record, Some(Vec::new()))]).unwrap();
+        sim.at(Moment::Before(Op::Write), ingest);
+    });
+    engine.create_backup(folder.path(), "one").unwrap();
+    wait_for(&|| engine.backups.running().is_none());
+    assert_eq!(engine.backups.last().unwrap().failure, None);
+    assert!(engine.store.partition(0).get(&late).unwrap().is_some());
+    let options = EngineOptions { dir: folder.path().join("one"), ..world.options.clone() };
+    let backup = Engine::open(Arc::new(RealIo), options).unwrap();
+    assert!(backup.store.partition(0).get(&late).unwrap().is_none());
+}
+
 /// How far it has come is told of the one that is being made.
 #[test]
 fn the_progress_of_a_backup_begins_anew() {
