@@ -46,6 +46,8 @@ impl StoresServerSessions for Sessions {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -63,5 +65,15 @@ mod tests {
         (0..10u8).for_each(|n| _ = big.put(vec![n], vec![0; 1500]));
         big.0.run_pending_tasks();
         assert!((0..10u8).filter(|n| big.get(&[*n]).is_some()).count() <= 1);
+    }
+
+    #[test]
+    fn one_that_is_taken_up_again_and_again_ends_all_the_same() {
+        let sessions = Sessions::new(100, Duration::from_millis(50));
+        sessions.put(vec![1], vec![0; 200]);
+        let began = Instant::now();
+        while sessions.get(&[1]).is_some() {
+            assert!(began.elapsed() < Duration::from_secs(10), "it is kept");
+        }
     }
 }
