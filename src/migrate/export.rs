@@ -119,3 +119,28 @@ fn report(export: &Export, exported: &Exported, seconds: f64) -> String {
     }
     report
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::codec::key;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// The next export would find it in its way.
+    #[test]
+    fn an_export_that_fails_leaves_no_file() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(&dir.path().join("data"), 1);
+        let mut record = Vec::new();
+        key::meta_key(engine.first_names().id(b"0").unwrap(), b"key", &mut record);
+        engine.store.partition(0).ingest([(record, Some(vec![0xff]))]).unwrap();
+        let file = dir.path().join("dump.rdb");
+        let export = Export { file, target: For::Redis82, dir: dir.path().join("data"), directives: Vec::new() };
+        for _ in 0..2 {
+            let Err(Failure(why)) = write(&export, &engine) else { panic!("the record can be read") };
+            assert!(!why.contains("in the way"), "{why}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the data alone");
+    }
+}
