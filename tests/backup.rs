@@ -139,10 +139,13 @@ fn names_states_and_errors() {
     let list = client.call("BACKUP LIST");
     assert_eq!(list.items()[0].items()[3].text(), "whole");
     let target = server.dir().join("target");
-    let (name, target) =
-        (format!("../{}/one", folder.path().file_name().unwrap().to_str().unwrap()), target.to_str().unwrap());
-    let (ok, said) = tarn(&["restore", &name, "--backup-dir", folder.path().to_str().unwrap(), "--dir", target]);
+    let target = target.to_str().unwrap();
+    // From there the name would lead to a backup.
+    let beside = folder.path().join("beside");
+    fs::create_dir(&beside).unwrap();
+    let (ok, said) = tarn(&["restore", "../one", "--backup-dir", beside.to_str().unwrap(), "--dir", target]);
     assert!(!ok && said.contains("a backup's name has"), "{said}");
+    fs::remove_dir(&beside).unwrap();
     let (ok, said) = tarn(&["restore", "one", "--dir", target]);
     assert!(!ok && said.contains("a name needs --backup-dir"), "{said}");
     fs::create_dir(folder.path().join("bare")).unwrap();

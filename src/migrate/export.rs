@@ -48,6 +48,10 @@ pub fn run(export: &Export) -> ExitCode {
 
 fn go(export: &Export) -> Result<String, Failure> {
     use std::os::unix::ffi::OsStrExt as _;
+    // The file is put in the place of what has its name: not in that of a device, nor of what others read from a pipe.
+    if export.file.metadata().is_ok_and(|what| !what.is_file()) {
+        return Err(Failure(format!("{} is there and is no file that could be replaced", export.file.display())));
+    }
     let (lock, superblock) = DataDir::claim_there(&export.dir)?;
     if superblock.is_none() {
         return Err(Failure(format!("{} holds no data of tarn", export.dir.display())));
@@ -62,11 +66,6 @@ fn go(export: &Export) -> Result<String, Failure> {
 }
 
 fn write(export: &Export, engine: &Arc<Engine>) -> Result<String, Failure> {
-    let target = &export.file;
-    // It is put in the place of what has its name: not in that of a device, nor of what others read from a pipe.
-    if target.metadata().is_ok_and(|what| !what.is_file()) {
-        return Err(Failure(format!("{} is there and is no file that could be replaced", target.display())));
-    }
     let mut progress = Progress::new(0);
     let Moment { partitions, names, now_ms } = engine.moment()?;
     let everything = Everything { partitions, names, now_ms };

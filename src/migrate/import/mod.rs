@@ -176,7 +176,7 @@ fn with_end(report: String, committed: Result<(), StoreError>, is_made: bool) ->
 fn fill(import: &Import, staging: &Path, files: &[files::Part]) -> Result<String, Failure> {
     use std::os::unix::ffi::OsStrExt as _;
     let mut directives = import.directives.clone();
-    // A script of an AOF keeps nobody waiting: what Redis has run whole is not taken back.
+    // A script of an AOF keeps nobody waiting: what Redis has run whole is taken back after a minute of processor time only.
     directives.push(vec![b"script-hold-limit".to_vec(), b"60000".to_vec()]);
     directives.push(vec![b"dir".to_vec(), staging.as_os_str().as_bytes().to_vec()]);
     let server = local::open(Config::load(Source::Defaults, &directives)?)?;

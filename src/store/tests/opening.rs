@@ -103,7 +103,7 @@ fn a_crash_while_the_database_is_made_starts_over() {
 #[test]
 fn what_others_have_left_in_a_data_directory_goes_at_its_opening() {
     let dir = tempdir().unwrap();
-    let left = [SHADOW_FOLDER, STAGE_FOLDER, super::super::staged::BEING_MADE].map(|name| dir.path().join(name));
+    let left = [SHADOW_FOLDER, STAGE_FOLDER, staged::BEING_MADE].map(|name| dir.path().join(name));
     left.iter().for_each(|left| std::fs::create_dir_all(left.join("tables")).unwrap());
     open(&dir);
     assert!(left.iter().all(|left| !left.exists()));
