@@ -1,4 +1,4 @@
-//! The value of a metadata record: a header, then the value of a small string.
+//! The value of a metadata record: a header, then the value of a small string, or the elements of a small collection.
 //!
 //! | bytes | part | present |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | 8 + varint | version, little-endian; size | flag 0x02: always but for a string kept inline |
 //! | … | what the type adds, below | flag 0x10 |
 //! | varint + … | the user's key, when the key on disk is its long form | flag 0x04 |
-//! | rest | the value of a string kept inline | strings only |
+//! | rest | the value of a string kept inline; the elements ([`super::pack`]) | strings; flag 0x40: they have no records of their own |
 //!
 //! | type | adds |
 //! |---|---|
@@ -31,7 +31,8 @@ const LONG_KEY: u8 = 0x04;
 const ENCODING: u8 = 0x08;
 const EXTRA: u8 = 0x10;
 const FORM: u8 = 0x20;
-const KNOWN: u8 = EXPIRY | OBJECT | LONG_KEY | ENCODING | EXTRA | FORM;
+const PACKED: u8 = 0x40;
+const KNOWN: u8 = EXPIRY | OBJECT | LONG_KEY | ENCODING | EXTRA | FORM | PACKED;
 
 /// What the metadata of one type keeps beyond the common parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,10 +87,10 @@ impl Extra {
     }
 }
 
-/// A decoded metadata value: header, the user's key if it is a long one, a string's value.
+/// A decoded metadata value: header, the user's key if it is a long one, a string's value or a collection's packed elements.
 pub type Parts<'a> = (Meta, Option<&'a [u8]>, &'a [u8]);
 
-/// The metadata of one key, without a string's value.
+/// The metadata of one key, without a string's value or packed elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
     /// Type.
@@ -108,12 +109,14 @@ pub struct Meta {
     pub size: u64,
     /// What the type adds.
     pub extra: Extra,
+    /// The elements stand behind the header, and have no records of their own.
+    pub packed: bool,
 }
 
 impl Meta {
     /// Metadata of a type with everything else at zero.
     pub const fn new(kind: Kind) -> Meta {
-        Meta { kind, encoding: 0, form: 0, version: 0, expire_ms: 0, size: 0, extra: Extra::None }
+        Meta { kind, encoding: 0, form: 0, version: 0, expire_ms: 0, size: 0, extra: Extra::None, packed: false }
     }
 
     /// Whether the key has elements and so a version: all but strings kept inline.
@@ -168,6 +171,9 @@ impl Meta {
         if self.form != 0 {
             flags |= FORM;
         }
+        if self.packed {
+            flags |= PACKED;
+        }
         out.extend_from_slice(&[self.kind.tag(), flags]);
         if flags != 0 {
             self.push_parts(flags, long_key, out);
@@ -214,14 +220,16 @@ impl Meta {
         }
     }
 
-    /// Splits a metadata value into header, the user's key if it is a long one, and a string's value.
+    /// Splits a metadata value into header, the user's key if it is a long one, and a string's value or packed elements, which
+    /// are as they are.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Parts<'_>, CodecError> {
         let mut cursor = Cursor::new(bytes);
         let [kind, flags] = cursor.array()?;
         let mut meta = Meta::new(Kind::from_tag(kind)?);
         let mut long_key = None;
-        if flags & !KNOWN != 0 {
+        meta.packed = flags & PACKED != 0;
+        if flags & !KNOWN != 0 || meta.packed && !meta.kind.may_be_packed() {
             return Err(CodecError::Flags { kind, flags });
         }
         if flags & ENCODING != 0 {
@@ -245,7 +253,7 @@ impl Meta {
         if flags & LONG_KEY != 0 {
             long_key = Some(cursor.slice()?);
         }
-        if meta.kind != Kind::String {
+        if meta.kind != Kind::String && !meta.packed {
             cursor.finish()?;
         }
         Ok((meta, long_key, cursor.rest()))
@@ -333,7 +341,9 @@ mod tests {
 
     #[test]
     fn unknown_or_unsuitable_flags_are_refused() {
+        assert_eq!(Meta::decode(b"\x01\x80"), Err(CodecError::Flags { kind: 1, flags: 0x80 }));
         assert_eq!(Meta::decode(b"\x01\x40"), Err(CodecError::Flags { kind: 1, flags: 0x40 }));
+        assert_eq!(Meta::decode(b"\x06\x40"), Err(CodecError::Flags { kind: 6, flags: 0x40 }));
         assert_eq!(Meta::decode(b"\x01\x10"), Err(CodecError::Flags { kind: 1, flags: 0x10 }));
         assert_eq!(Meta::decode(b"\x04\x00"), Err(CodecError::Flags { kind: 4, flags: 0 }));
         assert_eq!(Meta::decode(b"\x07\x00"), Err(CodecError::UnknownKind(7)));
@@ -373,8 +383,8 @@ mod tests {
         prop::sample::select(Kind::ALL.to_vec()).prop_flat_map(|kind| {
             let extra = prop_oneof![Just(Extra::None), extra(kind)];
             let number = || prop_oneof![Just(0u64), 0u64..300, any::<u64>()];
-            (0u8..3, 0u8..3, number(), number(), number(), extra).prop_map(
-                move |(encoding, form, version, expire_ms, size, extra)| Meta {
+            (0u8..3, 0u8..3, number(), number(), number(), extra, any::<bool>()).prop_map(
+                move |(encoding, form, version, expire_ms, size, extra, packed)| Meta {
                     kind,
                     encoding,
                     form,
@@ -382,6 +392,7 @@ mod tests {
                     expire_ms,
                     size,
                     extra,
+                    packed: packed && kind.may_be_packed(),
                 },
             )
         })
@@ -390,7 +401,7 @@ mod tests {
     proptest! {
         #[test]
         fn metadata_returns(meta in meta(), long in option::of(vec(any::<u8>(), 0..9)), value in vec(any::<u8>(), 0..9)) {
-            let value = if meta.kind == Kind::String { value } else { Vec::new() };
+            let value = if meta.kind == Kind::String || meta.packed { value } else { Vec::new() };
             let bytes = encoded(meta, long.as_deref(), &value);
             prop_assert_eq!(Meta::decode(&bytes).unwrap(), (meta, long.as_deref(), value.as_slice()));
             let mut header = Vec::new();
@@ -399,7 +410,7 @@ mod tests {
         }
 
         #[test]
-        fn random_bytes_never_panic(kind in 0u8..8, flags in 0u8..0x80, bytes in vec(any::<u8>(), 0..80)) {
+        fn random_bytes_never_panic(kind in 0u8..8, flags: u8, bytes in vec(any::<u8>(), 0..80)) {
             let _ = Meta::decode(&bytes);
             let _ = Meta::decode(&[&[kind, flags], bytes.as_slice()].concat());
         }

@@ -7,6 +7,7 @@
 //! | [`field`] | the value of a hash's field, what metadata knows of the fields' times |
 //! | [`order`] | scalars whose bytes sort like their values: scores, list indexes, stream ids |
 //! | [`meta`] | the value of a metadata record |
+//! | [`pack`] | the elements of a small collection, behind its metadata |
 //! | [`redo`] | the operations inside one log record |
 //! | [`namespaces`] | the map from namespace names to ids |
 //! | [`cursor`] | reading integers and slices off a byte string without panicking; varints |
@@ -48,6 +49,7 @@ pub mod key;
 pub mod meta;
 pub mod namespaces;
 pub mod order;
+pub mod pack;
 pub mod redo;
 
 mod error;
@@ -88,6 +90,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether a small one may have its elements in its metadata record ([`pack`]).
+    pub const fn may_be_packed(self) -> bool {
+        matches!(self, Kind::Hash | Kind::List | Kind::Set | Kind::Zset)
+    }
+
     /// Every kind, in the order of the tags.
     pub const ALL: [Kind; 6] = [Kind::String, Kind::Hash, Kind::List, Kind::Set, Kind::Zset, Kind::Stream];
 

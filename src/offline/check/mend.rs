@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::codec::element::Group;
 use crate::codec::key::{self, KeyRange, garbage_of_owner};
-use crate::codec::{ExpiryKind, Meta, NsId, is_long_form};
+use crate::codec::{ExpiryKind, Meta, NsId, is_long_form, pack};
 use crate::shard::rank;
 use crate::store::{Partition, Store, StoreError};
 use crate::util::time;
@@ -89,6 +89,13 @@ fn mend_key(fixes: &mut Fixes<'_>, shard: u16, ns: NsId, stored: &[u8], known: &
     }
     if meta.has_version() {
         let range = key::element_range(ns, key, meta.version);
+        if std::mem::take(&mut meta.packed) {
+            // What can be read of them gets records of its own, as the elements of other collections have.
+            for (element, value) in pack::Elements::new(inline).flatten() {
+                fixes.set([&range.lower[..], element].concat(), Some(value.to_vec()))?;
+            }
+            fixes.write()?;
+        }
         let Some(rebuilt) = rebuild::elements(fixes, partition, &range, meta)? else { return fixes.set(record, None) };
         meta = rebuilt;
         fixes.write()?;

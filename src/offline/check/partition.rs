@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use crate::codec::key::{self, DiskKey, KeyRange, decode_key, element_owner, garbage_of_owner, tag, tag_range};
-use crate::codec::{ExpiryKind, Kind, Meta, NamespaceMap, NsId, is_long_form};
+use crate::codec::{ExpiryKind, Kind, Meta, NamespaceMap, NsId, is_long_form, pack};
 use crate::log::Lsn;
 use crate::shard::rank;
 use crate::shard::router::{Router, ShardId};
@@ -148,6 +148,20 @@ struct Current {
     body: Option<Body>,
 }
 
+/// A collection whose elements stand behind its metadata.
+fn packed(meta: Meta, elements: &[u8]) -> Verdict {
+    let (mut body, mut last) = (Body::new(meta), &b""[..]);
+    for element in pack::Elements::new(elements) {
+        let (key, value) = element.map_err(|error| format!("its elements cannot be read: {error}"))?;
+        if last >= key {
+            return Err(format!("element {} is out of order", key.escape_ascii()));
+        }
+        body.element(group_of(key)?, key, value)?;
+        last = key;
+    }
+    if body.is_indexed { Err("it has a counted index in its metadata".to_owned()) } else { body.end() }
+}
+
 impl Walk<'_> {
     fn elements(&mut self) -> Result<(), StoreError> {
         let range = tag_range(tag::ELEMENT);
@@ -193,6 +207,9 @@ impl Walk<'_> {
             None => None,
         };
         match named {
+            Some(meta) if meta.version == version && meta.packed => {
+                (self.found)(current.of.clone(), "elements of a version that has them in its metadata".to_owned());
+            }
             Some(meta) if meta.version == version => current.body = Some(Body::new(meta)),
             _ if self.is_queued(owner)? => {}
             _ => {
@@ -265,11 +282,14 @@ impl Walk<'_> {
             let Known { highest, .. } = self.known;
             return Ok(Err(format!("its version is {}, but none above {highest} was ever given", meta.version)));
         }
-        if meta.has_version() && !inline.is_empty() {
+        if meta.has_version() && !meta.packed && !inline.is_empty() {
             return Ok(Err("it has a value beside its elements".to_owned()));
         }
         if let Some(time) = self.unlisted_time(ns, key, &meta)? {
             return Ok(Err(format!("the expiry index does not have its time {time}")));
+        }
+        if meta.packed {
+            return Ok(packed(meta, inline));
         }
         let may_be_empty = matches!(meta.kind, Kind::String) || matches!(meta.kind, Kind::Stream) && meta.size == 0;
         if !meta.has_version() || may_be_empty {

@@ -235,8 +235,10 @@ fn look(partition: &Partition, sought: &[Sought], keys: &[u8]) -> Found {
         let Some(meta) = meta else { continue };
         *found.existed.entry(ns).or_default() += 1;
         let times_ms = (meta.expire_ms, meta.extra.fields_due_ms());
-        if meta.version != 0 || times_ms != (0, 0) {
-            found.pasts.push(Past { index, version: meta.version, times_ms });
+        // What was packed went with the record.
+        let version = if meta.packed { 0 } else { meta.version };
+        if version != 0 || times_ms != (0, 0) {
+            found.pasts.push(Past { index, version, times_ms });
         }
     }
     found

@@ -82,11 +82,12 @@ impl Core {
         let Some(body) = &object.body else { return };
         assert_ne!(body.version, 0, "a body has a version: {}", what());
         assert!(object.value().is_empty(), "a body or a value: {}", what());
+        assert!(body.maybe_stored || body.overlay.complete, "what is nowhere else is in memory: {}", what());
         for element in body.overlay.iter() {
             let clean = element.is_clean();
             // While a failed flush settles, its elements turn dirty before their object does.
             assert!(clean || !object.is_clean(), "elements are dirty or in flight only with their object: {}", what());
-            assert!(element.is_live() || !clean, "a removed element waits: {}", what());
+            assert!(element.is_live() || !clean && body.maybe_stored, "a removed element waits: {}", what());
             let stored = element.state & overlay::state::MAYBE_STORED == 0 || body.maybe_stored;
             assert!(stored, "an element is stored with its body: {}", what());
         }

@@ -278,7 +278,8 @@ impl Core {
 
     /// Takes what fjall holds of a key into the table, clean.
     fn admit(&mut self, hash: u32, ns: NsId, key: &[u8], value: &[u8]) -> Result<Index> {
-        let (meta, _, inline) = Meta::decode(value).map_err(|e| storage(key, e))?;
+        let (meta, _, rest) = Meta::decode(value).map_err(|e| storage(key, e))?;
+        let inline = if meta.packed { &[] } else { rest };
         let kind = Kind::from(meta.kind);
         if kind != Kind::String && meta.version == 0 {
             return Err(storage(key, "metadata of a collection without a version"));
@@ -299,7 +300,8 @@ impl Core {
             used: 0,
         };
         if meta.version != 0 {
-            object.body = Some(Box::new(Body::stored(&meta)));
+            let body = if meta.packed { Body::unpacked(&meta, rest) } else { Ok(Body::stored(&meta)) };
+            object.body = Some(Box::new(body.map_err(|e| storage(key, e))?));
         }
         // It cannot leave before the command has ended.
         _ = crate::meter::hold(object.mem_bytes());
@@ -465,7 +467,8 @@ impl Core {
     fn trim(&mut self, index: Index) {
         let Some(body) = &mut self.table.at_mut(index).body else { return };
         let before = body.overlay.bytes();
-        if before < TRIM_FROM.get() || body.overlay.sums().dirty == body.overlay.sums().entries {
+        // Of what fjall holds in one record nothing can be read alone.
+        if !body.maybe_stored || before < TRIM_FROM.get() || body.overlay.sums().dirty == body.overlay.sums().entries {
             return;
         }
         let hand = std::mem::take(&mut body.hand);
@@ -480,11 +483,9 @@ impl Core {
         }
         let mut object = self.discard(index);
         self.stats.evicted_objects += 1;
-        if self.cold.lets_in(object.hash)
-            && let Some(meta) = object.meta()
-        {
+        if object.kind != Kind::Absent && self.cold.lets_in(object.hash) {
             let mut value = Vec::with_capacity(object.value().len() + 32);
-            meta.encode(None, object.value(), &mut value);
+            object.encode(object.is_packed(), None, &mut value);
             self.cold.put(object.hash, object.ns, object.key(), value);
         }
         if let Some(body) = object.body.take() {

@@ -44,6 +44,7 @@ mod next;
 pub mod object;
 pub mod order;
 pub mod overlay;
+pub mod packed;
 mod raw;
 pub mod reads;
 pub(in crate::shard) mod records;

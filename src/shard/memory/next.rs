@@ -22,12 +22,12 @@ impl Next {
         Next { look: *look, text: text.into() }
     }
 
-    /// Where it is, as far as the key's metadata record says: all elements of a small collection, or the one.
+    /// Where it is, if the key's metadata record does not hold it, as far as that says: all elements of a small collection, or the one.
     pub(super) fn place(&self, meta_key: &[u8], record: &[u8]) -> Option<Place> {
         let Ok(DiskKey::Meta { ns, key }) = decode_key(meta_key) else { return None };
         let (meta, long_key, _) = Meta::decode(record).ok()?;
         let (kind, key) = (Kind::from(meta.kind), long_key.unwrap_or(key));
-        if kind != self.look.kind() || meta.version == 0 || meta.size == 0 {
+        if kind != self.look.kind() || meta.version == 0 || meta.size == 0 || meta.packed {
             return None;
         }
         if is_small(kind, meta.encoding, meta.size) {

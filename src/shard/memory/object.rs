@@ -117,7 +117,8 @@ pub struct Body {
     pub encoding: u8,
     /// What `OBJECT ENCODING` goes by besides the size; see [`Meta::form`].
     pub form: u8,
-    /// Some element of this version may be in fjall: dropping the body needs a garbage record.
+    /// Some element of this version may be in fjall as a record of its own: dropping the body needs a garbage record. See
+    /// [`super::packed`].
     pub maybe_stored: bool,
     /// Size, form or extra changed in the transaction under way: its commit logs the metadata.
     pub pending: bool,
@@ -147,7 +148,7 @@ impl Body {
         }
     }
 
-    /// A body of which fjall holds everything and memory nothing.
+    /// A body of which fjall holds everything, in records of its elements, and memory nothing.
     pub fn stored(meta: &Meta) -> Self {
         let mut body = Body {
             version: meta.version,

@@ -12,8 +12,9 @@
 
 use std::collections::BTreeMap;
 
+use super::packed;
 use super::records::Records;
-use crate::codec::{self, ExpiryKind, Meta, NsId};
+use crate::codec::{self, ExpiryKind, Meta, NsId, pack};
 
 /// The version of bodies that go straight: no other body of their keys comes before them, and every later one has a greater.
 pub(in crate::shard) const VERSION: u64 = 1;
@@ -34,19 +35,26 @@ impl Straight {
         disk_key.clear();
         codec::key::element_prefix(ns, key, meta.version, disk_key);
         let prefix = disk_key.len();
-        if elements.len() > 0 {
+        let all = || elements.iter().filter_map(|(element, value)| Some((element, value?)));
+        let packed = packed::is_small(meta, elements.len(), all());
+        if elements.len() > 0 && !packed {
             records.begin_run();
-        }
-        for (element, value) in elements.iter() {
-            disk_key.truncate(prefix);
-            disk_key.extend_from_slice(element);
-            records.push(disk_key, value);
+            for (element, value) in elements.iter() {
+                disk_key.truncate(prefix);
+                disk_key.extend_from_slice(element);
+                records.push(disk_key, value);
+            }
         }
         records.begin_run();
         disk_key.clear();
         codec::key::meta_key(ns, key, disk_key);
         let long_key = codec::is_long(key).then_some(key);
-        records.push_with(disk_key, |out| meta.encode(long_key, value, out));
+        records.push_with(disk_key, |out| {
+            Meta { packed, ..*meta }.encode(long_key, value, out);
+            if packed {
+                all().for_each(|(element, value)| pack::push(element, value, out));
+            }
+        });
         if meta.expire_ms != 0 {
             records.begin_run();
             disk_key.clear();

@@ -319,8 +319,10 @@ fn rename(core: &mut Core, names: Arc<Names>) {
 /// The object of a key, without its body, whether fjall holds it or not; a new one counts as possibly stored (rule 3).
 fn claim(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), keep: Option<u64>) -> Result<Index> {
     let mut found = core.table.find(table_hash(hash, ns), ns, key);
-    if found.is_none() && core.gathers > 0 {
-        // This replay has flushed: a body may be in fjall whose end the log does not call garbage.
+    let goes_on = keep.is_some_and(|version| version != lsn || lsn <= core.stored_lsn);
+    if found.is_none() && (core.gathers > 0 || goes_on) {
+        // This replay has flushed: a body may be in fjall whose end the log does not call garbage. Of a body that goes on,
+        // fjall alone has what is packed.
         found = core.fault(hash, ns, key, &mut Reads::blocking())?;
     }
     let Some(index) = found else {
@@ -406,7 +408,7 @@ fn put(core: &mut Core, hash: u64, lsn: Lsn, (ns, key): (NsId, &[u8]), meta: &Me
         if body.version != version {
             body.version = version;
             body.overlay.complete = fresh;
-            body.maybe_stored = true;
+            body.maybe_stored = !fresh;
         }
         (body.size, body.extra) = (meta.size, meta.extra);
         (body.encoding, body.form) = (meta.encoding, meta.form);
@@ -473,11 +475,16 @@ fn change_element(
             body.overlay.insert(Entry::new(element, Some(&value), state));
         }
     }
+    let stored = if body.maybe_stored { overlay::state::MAYBE_STORED } else { 0 };
     let old = body.overlay.get(element);
     let kept = old.map_or(0, |old| old.state);
-    let new = change(old, kept | overlay::state::DIRTY | overlay::state::MAYBE_STORED);
+    let new = change(old, kept | overlay::state::DIRTY | stored);
     let added = new.bytes();
-    body.overlay.insert(new);
+    if new.is_live() || body.maybe_stored {
+        body.overlay.insert(new);
+    } else {
+        body.overlay.remove(element);
+    }
     core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
     core.dirty_bytes += added;
     stamp(core, index, lsn);

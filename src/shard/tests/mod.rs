@@ -11,6 +11,7 @@
 //! | `flusher` | what has the flusher's thread flush |
 //! | `store` | the store under the engine: failing compactions, runs, counts |
 //! | `garbage` | what is dead leaves fjall, without writes too |
+//! | `packed` | small collections in one record |
 //! | `rules` | the rules of log, table and flush, one by one |
 //! | `found` | what was found wrong once beside them |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
@@ -31,6 +32,7 @@ mod flusher;
 mod found;
 mod garbage;
 mod model;
+mod packed;
 mod reads;
 mod rest;
 mod rules;

@@ -230,13 +230,15 @@ impl Run {
             if self.rng.chance(80) { self.keys[self.rng.below(4)].clone() } else { self.rng.pick(&self.keys).clone() };
         let element = match self.rng.below(10) {
             0 => [&[b'x'; 40][..], &[self.rng.below(9) as u8]].concat(),
-            _ => format!("e{}", self.rng.below(200)).into_bytes(),
+            _ if self.keys[..2].contains(&key) => format!("e{}", self.rng.below(200)).into_bytes(),
+            // Few enough, mostly, for one record.
+            _ => format!("e{}", self.rng.below(4)).into_bytes(),
         };
         let kind = *self.rng.pick(&[Kind::Hash, Kind::Set, Kind::Zset]);
         let mut value = self.value();
         value.truncate(*self.rng.pick(&[0, 8, 24, 25, 300]));
         match self.rng.below(40) {
-            0 => Act::Build { key, kind, count: *self.rng.pick(&[0, 3, 40, 150]), value, expire_ms: self.time() },
+            0 => Act::Build { key, kind, count: *self.rng.pick(&[0, 1, 3, 40, 150]), value, expire_ms: self.time() },
             1..26 => Act::PutElement { key, kind, element, value },
             _ => Act::RemoveElement { key, element },
         }

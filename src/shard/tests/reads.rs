@@ -196,7 +196,7 @@ fn what_is_read_in_passing_does_not_enter_a_full_table() {
 #[test]
 fn elements_are_read_one_by_one_or_all_of_a_few() {
     let many = LOAD_WHOLE.get() as usize * 3;
-    for (fields, passes) in [(many, 2), (3, 2)] {
+    for (fields, passes) in [(many, 2), (3, 2), (2, 1)] {
         let mut world = world(Fsync::No);
         world.set_fields(b"hash", fields, b"1");
         world.rest();
@@ -205,9 +205,9 @@ fn elements_are_read_one_by_one_or_all_of_a_few() {
             assert_eq!(world.bring(), 1);
             reads += 1;
         }
-        assert_eq!(reads, passes, "metadata, then what it leads to");
+        assert_eq!(reads, passes, "metadata, then what it leads to, if it is not there");
         assert_eq!(world.field_ahead(b"hash", 1), Ok(Some(b"1".to_vec())));
-        assert_eq!(world.field_ahead(b"hash", 2).is_ok(), fields == 3, "a small one is there as a whole");
+        assert_eq!(world.field_ahead(b"hash", 2).is_ok(), fields <= 3, "a small one is there as a whole");
         // Another body under the same name has none of it.
         world.delete(DB, b"hash");
         world.set_fields(b"hash", fields, b"2");

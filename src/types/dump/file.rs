@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::codec::element::{Element, Group as Tag, list_element, split_text};
 use crate::codec::field::{Field, FieldTimes};
 use crate::codec::key::{self, KeyRange};
-use crate::codec::{CodecError, Extra, Kind, Meta, NamespaceMap, NsId, StreamId};
+use crate::codec::{CodecError, Extra, Kind, Meta, NamespaceMap, NsId, StreamId, pack};
 use crate::rdb::file::writer::{Blocks, For, Writer};
 use crate::rdb::{self, Consumer, Counters, Entry, Pending};
 use crate::shard::txn::CHUNK;
@@ -145,7 +145,7 @@ struct Key<'a> {
     /// As clients know it.
     key: Vec<u8>,
     meta: Meta,
-    /// Of a string that is no longer than its record.
+    /// A string that is no longer than its record, or packed elements.
     value: &'a [u8],
     now_ms: u64,
 }
@@ -184,6 +184,9 @@ impl<'a> Key<'a> {
         from: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), ExportError>,
     ) -> Result<u64, ExportError> {
+        if self.meta.packed {
+            return self.each_packed(group, from, visit);
+        }
         let KeyRange { mut lower, upper } = key::group_range(self.ns, &self.key, self.meta.version, group);
         let tail = lower.len() - 1;
         if !from.is_empty() {
@@ -195,6 +198,23 @@ impl<'a> Key<'a> {
             let (disk_key, value) = record?;
             visit(disk_key.get(tail..).unwrap_or_default(), &value)?;
             count += 1;
+        }
+        Ok(count)
+    }
+
+    fn each_packed(
+        &self,
+        group: Tag,
+        from: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), ExportError>,
+    ) -> Result<u64, ExportError> {
+        let mut count = 0;
+        for element in pack::Elements::new(self.value) {
+            let (element, value) = element.map_err(|error| self.damaged(error))?;
+            if element.first() == Some(&group.tag()) && element >= from {
+                visit(element, value)?;
+                count += 1;
+            }
         }
         Ok(count)
     }

@@ -133,7 +133,7 @@ impl Gather {
                 let index = core.in_flight[self.next];
                 self.next += 1;
                 budget -= 1;
-                self.object(core, index);
+                self.object(core, index, &mut budget);
             } else {
                 return false;
             }
@@ -141,8 +141,8 @@ impl Gather {
         true
     }
 
-    /// Begins with an object; its elements, if it has some, come before its metadata.
-    fn object(&mut self, core: &mut Core, index: Index) {
+    /// Begins with an object; its elements, if they are no part of its metadata, come before that.
+    fn object(&mut self, core: &mut Core, index: Index, budget: &mut usize) {
         // A place that was given to another key stands in the list twice. What was changed since it was gathered waits
         // for the next flush.
         if !core.table.is_used(index)
@@ -169,12 +169,21 @@ impl Gather {
             core.membership.insert(object.hash);
         }
         object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
-        match &object.body {
-            Some(body) => {
-                let (version, counted) = (body.version, Counted::of(object));
-                self.part = Some(Part { index, version, from: Key::new(), counted });
+        let packed = object.is_to_be_packed();
+        match &mut object.body {
+            Some(body) if packed => {
+                *budget = budget.saturating_sub(body.overlay.len());
+                body.overlay.wash();
+                self.finish(core, index, true);
             }
-            None => self.finish(core, index),
+            Some(body) => {
+                if !body.maybe_stored {
+                    // What was packed with the metadata is no longer there.
+                    body.overlay.stain();
+                }
+                self.part = Some(Part::of(object, index));
+            }
+            None => self.finish(core, index, false),
         }
     }
 
@@ -185,11 +194,8 @@ impl Gather {
             // Removed, and perhaps made again, between two slices: what was gathered is garbage, and noted so.
             self.flight.counted.extend(part.counted.take().filter(|counted| !counted.changes.is_empty()));
             part = match &object.body {
-                None => return self.finish(core, part.index),
-                Some(body) => {
-                    let (version, counted) = (body.version, Counted::of(object));
-                    Part { index: part.index, version, from: Key::new(), counted }
-                }
+                None => return self.finish(core, part.index, false),
+                Some(_) => Part::of(object, part.index),
             };
         }
         let (ns, key_len) = (object.ns, object.key_len as usize);
@@ -229,35 +235,35 @@ impl Gather {
                     counted.size = body.size;
                     self.flight.counted.push(counted);
                 }
-                self.finish(core, part.index);
+                self.finish(core, part.index, false);
             }
         }
     }
 
-    /// Ends with an object: metadata and expiry record.
-    fn finish(&mut self, core: &mut Core, index: Index) {
+    /// Ends with an object: metadata, perhaps with the elements, and expiry record.
+    fn finish(&mut self, core: &mut Core, index: Index, packed: bool) {
         let object = core.table.at_mut(index);
         self.flight.highest = self.flight.highest.max(object.lsn);
         let changed = object.body.as_ref().is_some_and(|body| body.overlay.sums().dirty > 0);
-        self.metadata(core, index);
+        self.metadata(core, index, packed);
         if changed {
             core.touch_dirty(index);
         }
     }
 
-    fn metadata(&mut self, core: &mut Core, index: Index) {
+    fn metadata(&mut self, core: &mut Core, index: Index, packed: bool) {
         let object = core.table.at(index);
         self.key.clear();
         codec::key::meta_key(object.ns, object.key(), &mut self.key);
-        let meta = object.meta();
-        match &meta {
-            None => self.flight.records.push(&self.key, None),
-            Some(meta) => {
+        let put = object.kind != Kind::Absent;
+        match put {
+            false => self.flight.records.push(&self.key, None),
+            true => {
                 let long_key = codec::is_long(object.key()).then(|| object.key());
-                self.flight.records.push_with(&self.key, |out| meta.encode(long_key, object.value(), out))
+                self.flight.records.push_with(&self.key, |out| object.encode(packed, long_key, out))
             }
         };
-        self.flight.entries.push(Entry { index, put: meta.is_some() });
+        self.flight.entries.push(Entry { index, put });
         self.expiry_records(core, index);
     }
 
@@ -326,6 +332,14 @@ impl Gather {
                 .push(&self.key, Some(&codec::key::flushed_value(self.flight.highest, core.partition.owner())));
         }
         self.flight
+    }
+}
+
+impl Part {
+    /// All of a collection.
+    fn of(object: &Object, index: Index) -> Part {
+        let version = object.body.as_ref().map_or(0, |body| body.version);
+        Part { index, version, from: Key::new(), counted: Counted::of(object) }
     }
 }
 

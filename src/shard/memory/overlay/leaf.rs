@@ -189,21 +189,22 @@ impl Leaf {
         Some(self.entry(at))
     }
 
-    pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Key>
+    pub(super) fn visit<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Key>
     where
         F: FnMut(&mut Entry) -> usize,
     {
         let first = visit.from.take().map_or(0, |from| self.find(from).unwrap_or_else(|at| at));
-        let mut dirty = self.masks.dirty & !low(first);
-        while dirty != 0 {
-            let at = dirty.trailing_zeros() as usize;
+        let which = if visit.dirty { self.masks.dirty } else { !self.masks.dirty & low(self.len()) };
+        let mut left = which & !low(first);
+        while left != 0 {
+            let at = left.trailing_zeros() as usize;
             if visit.most == 0 {
                 return Some(Key::from_slice(self.key(at)));
             }
             let (cost, change) = self.change(at, &mut visit.f);
             visit.most = visit.most.saturating_sub(cost);
             visit.change.add(change);
-            dirty &= dirty - 1;
+            left &= left - 1;
         }
         None
     }

@@ -346,13 +346,33 @@ impl Overlay {
     /// Calls `f` for the dirty entries from `from` on, in order, as long as what it answers for them is less than `most`
     /// in sum; subtrees without any cost nothing. Returns the key of the next dirty entry, `None` when there are no more.
     pub fn visit_dirty(&mut self, from: &[u8], most: usize, f: impl FnMut(&mut Entry) -> usize) -> Option<Key> {
-        let mut visit = Visit { from: Some(from), most, f, change: Change::default() };
-        let next = match &mut self.root {
-            Root::Leaf(leaf) => leaf.visit_dirty(&mut visit),
-            Root::Inner(inner) => inner.visit_dirty(&mut visit),
+        self.visit(Visit { dirty: true, from: Some(from), most, f, change: Change::default() })
+    }
+
+    /// Makes the clean entries dirty; subtrees without any cost nothing.
+    pub fn stain(&mut self) {
+        let f = |entry: &mut Entry| {
+            entry.state |= state::DIRTY;
+            0
         };
-        let change = visit.change;
-        self.follow(change);
+        self.visit(Visit { dirty: false, from: None, most: usize::MAX, f, change: Change::default() });
+    }
+
+    /// Makes the dirty entries clean, of which the disk is to hold none.
+    pub fn wash(&mut self) {
+        let f = |entry: &mut Entry| {
+            entry.state &= !state::DIRTY;
+            0
+        };
+        self.visit(Visit { dirty: true, from: None, most: usize::MAX, f, change: Change::default() });
+    }
+
+    fn visit(&mut self, mut visit: Visit<'_, impl FnMut(&mut Entry) -> usize>) -> Option<Key> {
+        let next = match &mut self.root {
+            Root::Leaf(leaf) => leaf.visit(&mut visit),
+            Root::Inner(inner) => inner.visit(&mut visit),
+        };
+        self.follow(visit.change);
         next
     }
 

@@ -50,8 +50,10 @@ impl Change {
     }
 }
 
-/// A walk over dirty entries.
+/// A walk over dirty entries, or over all others.
 pub(super) struct Visit<'a, F> {
+    /// Which.
+    pub(super) dirty: bool,
     /// Where to start; `None` once there.
     pub(super) from: Option<&'a [u8]>,
     /// What the entries still to be visited may cost.
@@ -433,17 +435,18 @@ impl Inner {
         Some((answer, change))
     }
 
-    pub(super) fn visit_dirty<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Key>
+    pub(super) fn visit<F>(&mut self, visit: &mut Visit<'_, F>) -> Option<Key>
     where
         F: FnMut(&mut Entry) -> usize,
     {
         let first = visit.from.map_or(0, |from| self.route(from));
         for at in first..self.len() {
-            if self.sums[at].dirty != 0 {
+            let Sums { dirty, entries, .. } = self.sums[at];
+            if if visit.dirty { dirty != 0 } else { dirty != entries } {
                 let before = visit.change.sums;
                 let next = match &mut self.children {
-                    Children::Leaves(leaves) => leaves[at].visit_dirty(visit),
-                    Children::Inners(inners) => inners[at].visit_dirty(visit),
+                    Children::Leaves(leaves) => leaves[at].visit(visit),
+                    Children::Inners(inners) => inners[at].visit(visit),
                 };
                 self.sums[at] += visit.change.sums - before;
                 if next.is_some() {

@@ -1,0 +1,155 @@
+//! Small collections whose elements stand in their metadata record.
+
+use super::world::{DB, Value, World, world};
+use crate::codec::Extra;
+use crate::codec::key::tag;
+use crate::log::Fsync;
+use crate::shard::memory::object::Kind;
+use crate::shard::txn::build::Shape;
+
+const KEY: &[u8] = b"hash";
+
+fn field(n: usize) -> Vec<u8> {
+    format!("\u{1}f{n}").into_bytes()
+}
+
+impl World {
+    /// Gives the hash these fields, or takes them from it.
+    fn change(&mut self, fields: impl Iterator<Item = usize>, put: bool) {
+        let ns = self.ns(DB);
+        let fields: Vec<_> = fields.map(field).collect();
+        let changed = self.transact(&[KEY], |txn| {
+            let at = match txn.find(ns, KEY)? {
+                Some(at) => at,
+                None => txn.create(ns, KEY, Kind::Hash, 0)?,
+            };
+            for field in &fields {
+                let existed = if put { txn.put_element(at, field, b"value")? } else { txn.remove_element(at, field)? };
+                txn.add_size(at, i64::from(put) - i64::from(existed));
+            }
+            Ok(())
+        });
+        changed.0.unwrap();
+        let known = self.model.get_mut(DB).unwrap().remove(KEY);
+        let mut elements = known.map(|value| (*value.elements).clone()).unwrap_or_default();
+        for field in fields {
+            if put { elements.insert(field, b"value".to_vec()) } else { elements.remove(&field) };
+        }
+        let value = Value::collection(Kind::Hash, elements, 0);
+        self.model.get_mut(DB).unwrap().insert(KEY.to_vec(), value);
+        self.note();
+    }
+
+    /// Brought to fjall and gone from memory, moka's included.
+    fn sleep(&mut self) {
+        self.flush();
+        self.evict();
+        self.engine().shards.iter().for_each(|shard| shard.core().cold.clear());
+    }
+}
+
+#[test]
+fn what_outgrows_one_record_is_written_out_and_stays_so() {
+    let mut world = world(Fsync::No);
+    world.change(0..2, true);
+    world.sleep();
+    assert_eq!(world.stored_with(tag::ELEMENT), 0);
+    world.verify();
+    world.change(2..5, true);
+    world.sleep();
+    assert_eq!(world.stored_with(tag::ELEMENT), 5, "those that were packed too");
+    world.verify();
+    world.change(1..5, false);
+    world.sleep();
+    assert_eq!(world.stored_with(tag::ELEMENT), 1);
+    world.delete(DB, KEY);
+    world.flush();
+    assert_eq!(world.stored_with(tag::GARBAGE), 1);
+    world.audit();
+}
+
+#[test]
+fn of_what_is_packed_there_is_no_garbage() {
+    let mut world = world(Fsync::No);
+    world.change(0..2, true);
+    world.sleep();
+    world.delete(DB, KEY);
+    world.flush();
+    assert_eq!(world.stored_with(tag::GARBAGE), 0);
+    world.change(0..2, true);
+    world.sleep();
+    world.put(DB, KEY, b"overwritten unseen", 0);
+    assert_eq!(world.engine().shards.at(0).core().blind.len(), 1);
+    world.flush();
+    assert_eq!(world.stored_with(tag::GARBAGE), 0);
+    world.audit();
+}
+
+/// The log has what was changed of it, and not what is packed.
+#[test]
+fn a_crash_leaves_what_is_packed_of_a_body_that_goes_on() {
+    for elements in [false, true] {
+        let mut world = world(Fsync::Always);
+        world.change(0..2, true);
+        world.sleep();
+        if elements {
+            world.change(0..1, false);
+            world.change(3..4, true);
+        } else {
+            let ns = world.ns(DB);
+            let changed = world.transact(&[KEY], |txn| {
+                let at = txn.find(ns, KEY)?.unwrap();
+                txn.set_form(at, 1);
+                Ok(())
+            });
+            changed.0.unwrap();
+        }
+        world.crash(None);
+        world.verify();
+        world.sleep();
+        assert_eq!(world.stored_with(tag::ELEMENT), 0, "it is still small");
+        world.verify();
+        world.audit();
+    }
+}
+
+#[test]
+fn what_is_packed_comes_back_whole_after_a_crash_before_the_first_flush() {
+    let mut world = world(Fsync::Always);
+    world.change(0..3, true);
+    world.change(1..3, false);
+    world.crash(None);
+    world.verify();
+    world.sleep();
+    assert_eq!((world.stored_with(tag::ELEMENT), world.stored_with(tag::GARBAGE)), (0, 0));
+    world.verify();
+    world.audit();
+}
+
+#[test]
+fn what_is_imported_is_packed_if_it_is_small() {
+    let mut world = world(Fsync::No);
+    let ns = world.ns(DB);
+    let engine = world.engine().clone();
+    engine.go_straight(true);
+    for (key, count) in [(&b"few"[..], 2), (b"many", 3)] {
+        let fields: Vec<_> = (0..count).map(field).collect();
+        let put = engine.transact(&[0], 1, |txn| {
+            let mut build = crate::shard::txn::build::Build::new(txn, ns, key)?;
+            fields.iter().try_for_each(|field| build.put(field, b"value"))?;
+            let shape = Shape { extra: Extra::None, ..Shape::new(Kind::Hash, count as u64) };
+            assert!(build.finish(txn, shape)?.is_none(), "it goes straight");
+            Ok(())
+        });
+        put.unwrap();
+        let elements = fields.into_iter().map(|field| (field, b"value".to_vec())).collect();
+        let value = Value::collection(Kind::Hash, elements, 0);
+        world.model.get_mut(DB).unwrap().insert(key.to_vec(), value);
+    }
+    engine.land(0, 0).unwrap();
+    engine.go_straight(false);
+    assert_eq!(world.stored_with(tag::ELEMENT), 3);
+    world.note();
+    world.verify();
+    world.audit();
+}
