@@ -12,7 +12,7 @@ use common::resp::Value;
 use common::server::Server;
 use common::tool::tarn;
 use tarn::codec::key::{DiskKey, decode_key};
-use tarn::codec::{Extra, Meta};
+use tarn::codec::{Extra, Meta, pack};
 use tarn::store::{Store, StoreOptions};
 
 type Item = (Vec<u8>, Option<Vec<u8>>);
@@ -23,20 +23,37 @@ struct Made {
     killed: tempfile::TempDir,
 }
 
+/// Small collections, and what makes one too big for one record, and small again.
+const WRITTEN_OUT: &[(&str, &str, &str)] = &[
+    ("HSET hash a 1 b 2 c 3", "HSET hash ~ 1", "HDEL hash ~"),
+    ("HSET fields a 1 b 2 c 3", "HSET fields ~ 1", "HDEL fields ~"),
+    ("RPUSH list a b c d e", "RPUSH list ~", "RPOP list"),
+    ("SADD set a b c d", "SADD set ~", "SREM set ~"),
+    ("SADD sort a", "SADD sort ~", "SREM sort ~"),
+    ("ZADD zset 1 a 2 b 3 c", "ZADD zset 4 ~", "ZREM zset ~"),
+];
+
 fn fill(server: &Server) {
     let mut client = server.client();
     let long = "m".repeat(1500);
+    let mut run = |command: &str| assert!(!client.call(&command.replace('~', &long)).is_error(), "{command}");
+    for (make, outgrow, _) in WRITTEN_OUT {
+        run(make);
+        run(outgrow);
+    }
+    run("SAVE");
+    WRITTEN_OUT.iter().for_each(|(.., back)| run(back));
+    for (make, ..) in WRITTEN_OUT {
+        // As it is, in one record.
+        let (command, arguments) = make.split_once(' ').unwrap();
+        run(&format!("{command} packed-{arguments}"));
+    }
     for command in [
         "SET string v",
         "SET timed v EX 100000",
-        "HSET hash a 1 b 2 c 3",
-        "HSET fields a 1 b 2 c 3",
         "HEXPIRE fields 90000 FIELDS 1 a",
         "HPEXPIRE fields 95000000 FIELDS 1 b",
-        "RPUSH list a b c d e",
-        "SADD set a b c d",
-        "SADD sort a",
-        "ZADD zset 1 a 2 b 3 c",
+        "HPEXPIRE packed-fields 95000000 FIELDS 1 b",
         "XADD stream 1-1 f v",
         "XADD stream 1-2 f v",
         "XADD stream 1-3 g w",
@@ -157,6 +174,22 @@ impl Of {
         let (key, _) = &self.elements[n];
         let owner = tarn::codec::key::element_owner(key).unwrap().len();
         &key[owner..]
+    }
+
+    /// The elements that its metadata record has.
+    fn packed(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let (meta, _, rest) = Meta::decode(&self.value).unwrap();
+        assert!(meta.packed && self.elements.is_empty());
+        let elements = pack::Elements::new(rest).map(Result::unwrap);
+        elements.map(|(element, value)| (element.to_vec(), value.to_vec())).collect()
+    }
+
+    fn repacked(&self, change: impl FnOnce(&mut Vec<(Vec<u8>, Vec<u8>)>)) -> Vec<Item> {
+        let (mut elements, mut value) = (self.packed(), Vec::new());
+        change(&mut elements);
+        self.meta.encode(None, b"", &mut value);
+        elements.iter().for_each(|(element, text)| pack::push(element, text, &mut value));
+        put(&self.meta_key, &value)
     }
 
     fn with_meta(&self, change: impl FnOnce(&mut Meta)) -> Vec<Item> {
@@ -283,6 +316,31 @@ const RECORDS: &[(&str, &str, &str, Plant)] = &[
         put(&of.meta_key, b"\x01\x02\x05\0\0\0\0\0\0\0\x03v")
     }),
     ("elements that are gone", "sort", "has no elements", |of| gone(&of.elements[0].0)),
+    ("packed elements that are cut", "packed-hash", "its elements cannot be read", |of| {
+        put(&of.meta_key, &of.value[..of.value.len() - 1])
+    }),
+    ("a packed field is missing", "packed-hash", "its size is 3, but it has 2 elements", |of| {
+        of.repacked(|all| _ = all.remove(1))
+    }),
+    ("no packed element", "packed-sort", "its size is 1, but it has 0 elements", |of| of.repacked(Vec::clear)),
+    ("a packed field without its time", "packed-fields", "cannot be read", |of| of.repacked(|all| all[0].1.clear())),
+    ("a packed member stands twice", "packed-set", "is out of order", |of| of.repacked(|all| all[1] = all[0].clone())),
+    ("packed members in no order", "packed-set", "is out of order", |of| of.repacked(|all| all.swap(0, 1))),
+    ("a hole in a packed list", "packed-list", "its element at index 2 is missing", |of| {
+        of.repacked(|all| _ = all.remove(2))
+    }),
+    ("a packed member's two scores", "packed-zset", "some members have two scores", |of| {
+        of.repacked(|all| all[0].1 = all[1].1.clone())
+    }),
+    ("a packed counted index", "packed-set", "it has a counted index in its metadata", |of| {
+        of.repacked(|all| all.push((b"\x0b\x00".to_vec(), b"".to_vec())))
+    }),
+    ("an element beside packed ones", "packed-set", "elements of a version that has them in its metadata", |of| {
+        let DiskKey::Meta { ns, key } = decode_key(&of.meta_key).unwrap() else { unreachable!() };
+        let mut record = Vec::new();
+        tarn::codec::key::element_key(ns, key, of.meta.version, &of.packed()[0].0, &mut record);
+        put(&record, b"")
+    }),
     ("an entry is missing", "stream", "its size is 3, but it has 2 elements", |of| gone(&of.group(6)[2].0)),
     ("an entry that cannot be read", "stream", "cannot be read", |of| put(&of.group(6)[2].0, b"\x07")),
     ("an entry behind the last id", "stream", "lies outside the stream's ids", |of| {
@@ -377,6 +435,8 @@ const LEFT: &[(&str, Plant, &str, &[&str])] = &[
     ("list", |of| gone(&of.elements[2].0), "LRANGE list 0 -1", &["a", "b", "d", "e"]),
     ("set", |of| put(&of.elements[1].0, b"x"), "SMISMEMBER set a b c d e", &["1", "1", "1", "1", "0"]),
     ("hash", |of| gone(&of.elements[0].0), "HMGET hash a b c", &["", "2", "3"]),
+    ("packed-hash", |of| put(&of.meta_key, &of.value[..of.value.len() - 1]), "HMGET packed-hash a b c", &["1", "2", ""]),
+    ("packed-zset", |of| of.repacked(|all| _ = all.remove(4)), "ZRANGE packed-zset 0 -1", &["a", "b", "c"]),
     ("zset", |of| gone(&of.group(5)[0].0), "ZRANGE zset 0 -1 WITHSCORES", &["a", "1", "b", "2", "c", "3"]),
     ("big", |of| put(&of.elements[0].0, &[b'x'; 20_000]), "GETRANGE big -4 -1", &["xxxx"]),
     ("stream", |of| gone(&of.group(9)[0].0), "XPENDING stream group", &["1", "1-2", "1-2", "consumer", "1"]),
