@@ -103,6 +103,58 @@ fn what_has_waited_for_a_key_happens_when_it_runs() {
     assert_eq!(world.call(&format!("GET {a}")), "$1 1 ");
 }
 
+/// Who has its turn to have the memory and finds a key held lets the turn go to the others.
+#[test]
+fn who_waits_for_a_key_keeps_no_turn_to_have_the_memory() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    server.config.set(&[("maxmemory", "32mb")]).unwrap();
+    let [a, _] = world.keys();
+    let free = take_pool(Bounds::of(&server.config.settings()).command);
+    let begun = world.begin(&words(&format!("SET {a} {}", "v".repeat(1_400_000))));
+    while meter::crowd() < 1 {
+        std::thread::yield_now();
+    }
+    world.hold(&a, false);
+    free();
+    world.await_waiter();
+    assert_eq!(meter::crowd(), 0);
+    world.let_go(&a);
+    assert_eq!(world.end(begun), "+OK ");
+}
+
+/// Who counts and finds a key held asks again: until then others overwrite without a look, as else.
+#[test]
+fn who_waits_for_a_key_keeps_nobody_from_overwriting_without_a_look() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    let [a, b] = world.keys();
+    let blind = |world: &World| world.engine().lease(&[0, 1]).iter().map(|core| core.blind.len()).sum::<usize>();
+    world.call(&format!("MSET {a} 1 {b} 2 c 3"));
+    world.rest();
+    world.call(&format!("SET {b} 3"));
+    for line in ["MULTI", &format!("INCR {a}"), "DBSIZE"] {
+        assert!(world.call(line).starts_with('+'), "{line}");
+    }
+    // What is blind is sighted once the readers have the time for it; there are not so many of them.
+    let (go, wait) = crossbeam_channel::bounded::<()>(0);
+    for _ in 0..64 {
+        let wait = wait.clone();
+        server.engine.readers.work(Box::new(move || _ = wait.recv()));
+    }
+    let begun = world.begin(&words("EXEC"));
+    assert!(begun.is_err() && blind(&world) == 1);
+    world.hold(&a, false);
+    drop(go);
+    world.await_waiter();
+    assert_eq!(blind(&world), 0);
+    let mut other = Peer::new(&server);
+    assert_eq!(other.call("SET c 4"), "+OK ");
+    assert_eq!(blind(&world), 1);
+    world.let_go(&a);
+    assert_eq!(world.end(begun), "*2 :2 :3 ");
+}
+
 /// Whoever is away for long with one thing does not keep the next from the others.
 #[test]
 fn a_reader_that_is_away_is_not_counted_on() {
