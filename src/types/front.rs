@@ -70,10 +70,14 @@ mod tests {
         for (count, wanted) in [(0, 3), (10, 0), (10, 3), (10, 99), (20_000, 1), (20_000, 3000), (20_000, 20_000)] {
             let items: Vec<u64> = (0..count).map(|n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40).collect();
             // Equal by their low bits, told apart by the others.
+            let running = meter::begin(meter::Allowance::here(usize::MAX));
             let mut front = Front::new(wanted, |a: &u64, b: &u64| (a % 64).cmp(&(b % 64)));
             items.iter().for_each(|&item| assert_eq!(front.push(item, 5), Ok(())));
             assert_eq!(front.seen(), items.len());
             assert_eq!(front.held, front.items.len() * (size_of::<(u64, usize)>() + meter::ALLOCATION + 5));
+            // What was dropped the command has back.
+            assert_eq!(meter::held(), front.held, "{wanted} of {count}");
+            drop(running);
             let mut sorted = items;
             sorted.sort_by_key(|item| item % 64);
             sorted.truncate(wanted);
