@@ -151,5 +151,9 @@ mod tests {
         watched.remove(2, b"key", &b);
         assert!(watched.is_empty());
         assert!(!b.is_told());
+        // Nor is anything left of a database when the last of its keys has changed.
+        assert!(watched.add(2, b"key", &b, true));
+        watched.changed(2, b"key", false);
+        assert!(b.is_told() && watched.is_empty());
     }
 }
