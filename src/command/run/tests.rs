@@ -245,6 +245,32 @@ fn a_request_that_waits_for_its_shard_counts_as_its_clients_memory() {
     assert_eq!(server.buffers.bytes(), 0);
 }
 
+/// What was read for it, too, until it has run.
+#[test]
+fn what_was_brought_for_a_request_counts_as_its_clients_memory() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    let [key, _] = world.keys();
+    world.call(&format!("SET {key} {}", "v".repeat(60_000)));
+    world.rest();
+    // Nothing is read before somebody has the shard again.
+    let go = world.hold_up_readers();
+    let held = server.engine.lease(&[0]);
+    let begun = world.begin(&words(&format!("GET {key}"))).unwrap_err();
+    drop(held);
+    world.await_readers_work();
+    let held = server.engine.lease(&[0]);
+    assert_eq!(server.buffers.bytes(), 0);
+    drop(go);
+    let began = std::time::Instant::now();
+    while server.buffers.bytes() < 60_000 {
+        assert!(began.elapsed().as_secs() < 30, "{} bytes", server.buffers.bytes());
+        std::thread::yield_now();
+    }
+    drop(held);
+    assert!(world.end(Err(begun)).starts_with("$60000 "));
+}
+
 /// The names of the keys stand in lines, too.
 #[test]
 fn a_command_that_waits_for_a_key_counts_as_its_clients_memory() {

@@ -24,6 +24,25 @@ impl World {
         }
     }
 
+    /// More than there are readers.
+    const MANY_READERS: usize = 64;
+
+    /// Gives all readers something to do until what this answers is dropped.
+    pub(super) fn hold_up_readers(&self) -> crossbeam_channel::Sender<()> {
+        let (go, wait) = crossbeam_channel::bounded(0);
+        for wait in std::iter::repeat_n(wait, World::MANY_READERS) {
+            self.engine().readers.work(Box::new(move || _ = wait.recv()));
+        }
+        go
+    }
+
+    /// Awaits that there is more for them to do.
+    pub(super) fn await_readers_work(&self) {
+        while self.engine().readers.pending() <= World::MANY_READERS {
+            std::thread::yield_now();
+        }
+    }
+
     /// Keys held, and commands that wait for one.
     pub(super) fn busy(&self) -> (usize, usize) {
         let both = self.engine().lease(&[0, 1]);
@@ -136,14 +155,11 @@ fn who_waits_for_a_key_keeps_nobody_from_overwriting_without_a_look() {
     for line in ["MULTI", &format!("INCR {a}"), "DBSIZE"] {
         assert!(world.call(line).starts_with('+'), "{line}");
     }
-    // What is blind is sighted once the readers have the time for it; there are not so many of them.
-    let (go, wait) = crossbeam_channel::bounded::<()>(0);
-    for _ in 0..64 {
-        let wait = wait.clone();
-        server.engine.readers.work(Box::new(move || _ = wait.recv()));
-    }
+    // What is blind is sighted once the readers have the time for it.
+    let go = world.hold_up_readers();
     let begun = world.begin(&words("EXEC"));
     assert!(begun.is_err() && blind(&world) == 1);
+    world.await_readers_work();
     world.hold(&a, false);
     drop(go);
     world.await_waiter();

@@ -154,3 +154,25 @@ fn arguments_that_collide_are_told_apart_elsewhere() {
     assert!(call(&mut (0..).map(|n: u32| format!("{n:08}"))));
     assert!(!call(&mut (0..).map(|n: u32| format!("{n:08}")).filter(|text| hash(text) % 1024 == 0)));
 }
+
+/// Whoever takes a channel away between the check of a call and its run has not seen the connection among those who hear it.
+#[test]
+fn who_begins_to_hear_a_channel_is_judged_once_more() {
+    let world = World::new();
+    let server = world.runner.server.clone();
+    let args = words("SUBSCRIBE c");
+    let (id, command) = table().find(b"subscribe").unwrap();
+    let call = Call { command: (id, command), args: args.as_args(), hash: 0, now_ms: 1, request_bytes: 0 };
+    for (rule, reply) in [("allchannels", "*3"), ("resetchannels", "-NOPERM")] {
+        let mut other = Peer::new(&server);
+        assert_eq!(other.call(&format!("ACL SETUSER default {rule}")), "+OK ");
+        let (mut set, mut effects, mut out) = (WriteSet::default(), Effects::default(), Reply::new(2));
+        let _running = meter::begin(Allowance::here(1 << 20));
+        let place = (1 << 20, false, Rests::Never, Served::No);
+        let mut session = Peer::new(&server).session.unwrap();
+        let (buffers, lease) = ((&mut set, &mut effects), Lease::default());
+        _ = under_lease(&server, &mut session, command, call, lease, buffers, &mut out, place);
+        assert!(out.as_slice().starts_with(reply.as_bytes()), "{rule}");
+        assert_eq!(server.hub.subscribers(By::Channel, b"c"), u64::from(rule == "allchannels"));
+    }
+}
