@@ -239,6 +239,12 @@ fn bombs_stay_within_their_bytes() {
             End::Error("too large"),
         ),
         (
+            "msgpack text, again and again",
+            "local s, t = ('x'):rep(1e6), {} for i = 1, 100 do t[i] = s end \
+             for i = 1, 5 do assert(not pcall(cmsgpack.pack, t)) end",
+            End::Done,
+        ),
+        (
             "msgpack laughs",
             "local t = {1} for i = 1, 15 do t = {t, t, t, t} end return cmsgpack.pack(t)",
             End::Error("too large"),

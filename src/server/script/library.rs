@@ -439,4 +439,22 @@ mod tests {
         let libraries = Arc::new(libraries.without(b"a"));
         assert_eq!(call(&libraries, &other, false), (Value::Number(0.0), 1), "what is gone is forgotten");
     }
+
+    /// What a machine keeps in the variables of its libraries is the thread's, as long as it is little.
+    #[test]
+    fn a_machine_that_holds_much_is_not_kept() {
+        let kept_of = |code: &str| {
+            let library = Arc::new(stored(code.as_bytes()).unwrap());
+            let libraries = Arc::new(Libraries::default().with(vec![library.clone()]).unwrap());
+            let (mut machine, mut kept) = take();
+            kept.function(&mut machine, &libraries, (&library, 0)).unwrap();
+            give_back(machine, kept);
+            KEPT.with_borrow(|kept| kept.as_ref().map(|(_, kept)| kept.loaded.len()))
+        };
+        let code = |bytes: usize| {
+            format!("#!lua name=a\nlocal s = ('x'):rep({bytes}) redis.register_function('f', function() return s end)")
+        };
+        assert_eq!(kept_of(&code(1000)), Some(1));
+        assert_eq!(kept_of(&code(MOST_KEPT)), None);
+    }
 }
