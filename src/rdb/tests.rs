@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::codec::StreamId;
+use crate::rdb::file::writer::Blocks;
 
 const NOW_MS: u64 = 1_700_000_000_000;
 
@@ -370,6 +371,13 @@ fn long_streams_are_cut_into_blocks() {
     let entries: Vec<Entry> = (1..=3).map(|ms| entry(id(ms, 0), &[("f", &big)])).collect();
     assert_eq!(stream_block::blocks(&entries).len(), 3);
     assert!(stream_block::blocks(&[]).is_empty());
+    // As they are where entries come one by one, however full the blocks before were.
+    let small = (4..=200).map(|ms| entry(id(ms, 0), &[("f", "v")]));
+    let entries: Vec<Entry> = entries.into_iter().chain(small).collect();
+    let mut open = Blocks::default();
+    let mut lengths: Vec<usize> = entries.iter().filter_map(|entry| Some(open.push(entry.clone())?.len())).collect();
+    lengths.extend(open.close().map(|block| block.len()));
+    assert_eq!(lengths, stream_block::blocks(&entries).iter().map(|block| block.len()).collect::<Vec<_>>());
 }
 
 /// Short strings, many of them numbers, some repetitive and long.
