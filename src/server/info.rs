@@ -521,4 +521,38 @@ mod tests {
         assert!(text.contains("\r\nexpire_cycle_cpu_milliseconds:2\r\n"), "{text}");
         drop(ctx.into_lease());
     }
+
+    #[test]
+    fn what_each_shard_counts_is_summed_up_and_what_all_of_them_have_is_not() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = crate::shard::keyspace::walk::tests::engine(dir.path(), 2);
+        let counted = |n: u64| CoreStats {
+            keyspace_hits: n,
+            keyspace_misses: 2 * n,
+            expired_keys: 3 * n,
+            expired_fields: 4 * n,
+            evicted_objects: 5 * n,
+            evicted_keys: 6 * n,
+            cold_reads: 7 * n,
+            stored_reads: 8 * n,
+            blind_writes: 9 * n,
+            passing_reads: 10 * n,
+            rests: 11 * n,
+            long_sweeps: 12 * n,
+            sweep_us: 13 * n,
+        };
+        let flush = engine.transact(&[0, 1], 1, |txn| {
+            let (renewed, dead) = txn.lease[0].names.renewed(&[b"0"]).unwrap();
+            txn.replace_names(renewed, &dead);
+            Ok(())
+        });
+        flush.unwrap();
+        let mut shards = Shards::default();
+        for (core, n) in engine.lease(&[0, 1]).iter_mut().zip([1, 100]) {
+            core.stats = counted(n);
+            shards.add(core, 1);
+        }
+        assert_eq!(format!("{:?}", shards.stats), format!("{:?}", counted(101)));
+        assert_eq!(shards.dead_namespaces, 1);
+    }
 }
