@@ -697,6 +697,26 @@ fn a_compaction_that_may_not_be_made_is_not_asked_for_before_something_has_chang
     assert_eq!((partition.wants_compaction(false), partition.l0_runs()), (false, 0));
 }
 
+#[test]
+fn what_is_found_to_be_dead_during_a_compaction_is_left_for_the_next() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    fill(partition);
+    partition.note_dead(1 << 20);
+    let held_up = partition.stills.lock();
+    std::thread::scope(|scope| {
+        let compaction = scope.spawn(|| partition.compact_dead());
+        while !partition.compacting.is_locked() {
+            std::thread::yield_now();
+        }
+        partition.note_dead(1 << 10);
+        drop(held_up);
+        compaction.join().unwrap().unwrap();
+    });
+    assert_eq!(partition.dead_bytes(), 1 << 10);
+}
+
 /// What reads background work does says nothing of those of commands.
 #[test]
 fn large_values_take_long_until_others_have_been_read() {

@@ -157,5 +157,10 @@ mod tests {
         assert_eq!(all, first + now);
         disk.note_reached(false);
         assert!(disk.reached_for()[0] >= all, "what came before counts");
+        // Where it is reached still, what is counted anew begins now.
+        *disk.reached.lock() = (Instant::now().checked_sub(Duration::from_secs(3600)), Duration::from_secs(60));
+        disk.forget_reached();
+        let [all, now] = disk.reached_for();
+        assert!(all == now && now < Duration::from_secs(600), "{now:?}");
     }
 }
