@@ -301,6 +301,21 @@ fn times_added_while_a_sweep_is_under_way_are_not_lost() {
     assert_eq!(bench.keys(), 1);
 }
 
+/// What is big is not gone through again and again: meanwhile who reads passes over what has expired.
+#[test]
+fn the_next_look_at_a_big_hash_waits_for_a_multiple_of_what_the_last_took() {
+    let bench = Bench { now_ms: 2000, ..Bench::new() };
+    let names: Vec<String> = (0..4000).map(|n| n.to_string()).collect();
+    let mut fields: Vec<_> = names.iter().map(|name| (name.as_bytes(), 2001)).collect();
+    fields.extend([(&b"due"[..], 2000), (b"late", 9_000_000)]);
+    bench.set(b"big", &fields);
+    let mut sweep = FieldSweep::next(&mut bench.engine().shards.at(0).core(), 2000).unwrap();
+    while !bench.transact(|txn| txn.sweep_fields(&mut sweep).unwrap().ended) {}
+    let (fields, times) = bench.hash(b"big").unwrap();
+    assert_eq!((fields.len(), times.lower), (4001, 2001));
+    assert!(times.indexed > times.lower, "{times:?}");
+}
+
 /// A command may begin to go through a hash between two slices of its sweep.
 #[test]
 fn a_sweep_under_way_leaves_a_hash_alone_that_is_held_since() {
