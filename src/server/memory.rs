@@ -25,9 +25,8 @@ fn usage(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             samples => samples,
         };
     }
-    ctx.txn.no_touch = true;
     ctx.txn.count_hits = false;
-    match ctx.lookup(&args[2])? {
+    match ctx.peek(&args[2])? {
         None => out.nil(),
         Some(found) => {
             let stored = stored_bytes(ctx, found, samples)?;
