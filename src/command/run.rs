@@ -179,6 +179,7 @@ pub fn start(
             Ok(true) => {}
             Ok(false) => return Outcome::Closed,
             Err(error) => {
+                session.end_caching();
                 refuse(runner, slot_id, session, out, &error);
                 return Outcome::Done;
             }

@@ -176,3 +176,18 @@ fn who_begins_to_hear_a_channel_is_judged_once_more() {
         assert_eq!(server.hub.subscribers(By::Channel, b"c"), u64::from(rule == "allchannels"));
     }
 }
+
+/// CLIENT CACHING is about the next command, which may be one that is refused as it comes.
+#[test]
+fn a_command_that_is_refused_for_now_ends_what_was_said_of_it() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    world.session.as_mut().unwrap().set_proto(3);
+    assert_eq!(world.call("CLIENT TRACKING ON OPTOUT"), "+OK ");
+    assert_eq!(world.call("CLIENT CACHING NO"), "+OK ");
+    server.engine.gate.fetch_or(gate::LOADING, Ordering::Relaxed);
+    assert!(world.call("GET k").starts_with("-LOADING "));
+    server.engine.gate.fetch_and(!gate::LOADING, Ordering::Relaxed);
+    assert_eq!(world.call("GET k"), "$-1 ");
+    assert_eq!(server.engine.trackers.counts()[1], 1);
+}
