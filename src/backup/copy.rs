@@ -16,9 +16,14 @@ const CHUNK: usize = 1 << 20;
 /// # Errors
 /// What the disk says.
 pub fn link_or_copy(from: &Path, to: &Path, progress: &mut dyn FnMut(u64) -> Result) -> Result {
-    if fs::hard_link(from, to).is_ok() {
-        return Ok(());
-    }
+    if fs::hard_link(from, to).is_ok() { Ok(()) } else { copy(from, to, progress) }
+}
+
+/// Has a file stand under another name as one of its own. Else as of [`link_or_copy`].
+///
+/// # Errors
+/// What the disk says.
+pub fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(u64) -> Result) -> Result {
     let mut source = File::open(from).map_err(BackupError::io(from))?;
     let (mut target, mut chunk) = (File::create(to).map_err(BackupError::io(to))?, vec![0; CHUNK]);
     let mut pace = Pace::new();

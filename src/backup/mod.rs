@@ -20,7 +20,7 @@ use std::path::{Component, Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use copy::{link_or_copy, write_synced};
+pub use copy::{copy, link_or_copy, write_synced};
 
 use crate::store::files::checksum;
 use crate::store::superblock::{self, sync_dir};

@@ -80,6 +80,10 @@ fn write(export: &Export, engine: &Arc<Engine>) -> Result<String, Failure> {
         }
         _ => io(error),
     })?;
+    if let Err(error) = crate::util::path::take_after(&file, &export.file) {
+        let _ = std::fs::remove_file(&temp);
+        return Err(io(error));
+    }
     let file = BufWriter::with_capacity(1 << 20, file);
     let written = everything.write(file, export.target, |keys| {
         if keys.is_multiple_of(256) {

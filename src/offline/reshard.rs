@@ -11,6 +11,8 @@
 //! The hash key stays, so that the keys of a partition go to neighbours: each piece that is ingested is large. Dead versions and
 //! databases, and what is queued of them, stay behind.
 //!
+//! The new directory is whose the old one was, with its rights ([`rights`]).
+//!
 //! Memory: [`PIECE_BYTES`], and a count for each database and shard.
 
 use std::collections::BTreeMap;
@@ -27,7 +29,7 @@ use crate::log::{self, Fsync, Io, Log, Lsn, Origin, RealIo};
 use crate::shard::engine::checkpoint::{Checkpoint, Trust};
 use crate::shard::router::Router;
 use crate::store::superblock::sync_dir;
-use crate::store::{self, Create, DataDir, Partition, Store, StoreOptions, Superblock, UserKey, UserValue};
+use crate::store::{self, Create, DataDir, Partition, Store, StoreOptions, Superblock, UserKey, UserValue, rights};
 use crate::util::path::folder_of;
 use crate::util::progress::Progress;
 
@@ -84,6 +86,7 @@ fn reshard(dir: &Path, shards: u16) -> Result<String, Failure> {
     if !check::is_whole(&new)? {
         return Err(format!("{} is not whole, {} stays as it is", new.display(), dir.display()).into());
     }
+    rights::take_after(&new, dir)?;
     sync_tree(&new)?;
     fs::rename(dir, &old)?;
     if let Err(error) = fs::rename(&new, dir) {
@@ -113,6 +116,8 @@ fn copy(dir: &Path, new: &Path, superblock: &Superblock, shards: u16) -> Result<
     let shadow = Shadow::of(dir)?;
     let from = shadow.store().ok_or("the log cannot be brought to the store")?;
     fs::create_dir_all(new)?;
+    // Before there is anything in it to be looked at.
+    rights::take_after(new, dir)?;
     let made = Superblock::create_with(new, shards, superblock.hash_key)?;
     let data = DataDir::open(new, None)?;
     let store = Store::open_in(data, StoreOptions { nice: None, ..StoreOptions::default() }, Create::Store)?;

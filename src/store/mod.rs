@@ -8,6 +8,7 @@
 //! | [`lock`] | one server a data directory |
 //! | [`options`] | what fjall is told, and why |
 //! | [`still`] | all partitions at one moment, to be read for long |
+//! | [`rights`] | whose a data directory is, and who may look at it |
 //! | [`staged`] | a data directory that takes another one's place |
 //! | [`partition`] | one shard's records: reads, ranges, ingestion |
 //! | `space` | what is dead in a partition, and how its space comes back |
@@ -32,6 +33,7 @@ pub mod files;
 pub mod lock;
 pub mod options;
 pub mod partition;
+pub mod rights;
 pub mod staged;
 pub mod still;
 pub mod superblock;

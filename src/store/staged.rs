@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::{Result, StoreError};
-use super::{CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER, superblock};
+use super::{CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER, rights, superblock};
 
 pub(super) const BEING_MADE: &str = "import.new";
 pub(super) const MADE: &str = "import.done";
@@ -37,6 +37,7 @@ pub fn abandon(dir: &Path) -> Result {
 /// What was made, whose files are on disk, is what `dir` holds from now on; [`settle`] moves it to its place.
 pub fn commit(dir: &Path) -> Result {
     let folder = dir.join(BEING_MADE);
+    rights::take_after(&folder, dir)?;
     superblock::sync_dir(&folder)?;
     fs::rename(&folder, dir.join(MADE)).map_err(StoreError::io("rename", &folder))?;
     superblock::sync_dir(dir)

@@ -10,7 +10,7 @@
 //! | [`inbox`] | what other threads bring to one that serves many |
 //! | [`pace`] | background work that lets go of its core now and then |
 //! | [`progress`] | how far a piece of work is, for who waits at a terminal |
-//! | [`path`] | the folder of a file, its replacement as a whole |
+//! | [`path`] | the folder of a file, its replacement as a whole, whose it is |
 //! | [`prefetch`] | memory into the cache before it is read |
 //! | `scratch` | directories of unit tests |
 //! | [`splitmix`] | numbers that follow from a seed |

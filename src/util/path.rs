@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::Path;
 
 /// The folder in which a name stands, as the system wants it named: that of a bare name is `.`, not the empty path.
@@ -35,12 +36,28 @@ fn write_aside(aside: &Path, file: &Path, text: &[u8]) -> io::Result<()> {
     // Left over from a crash of a process with the same id.
     let _ = std::fs::remove_file(aside);
     let mut out = OpenOptions::new().write(true).create_new(true).open(aside)?;
-    if let Ok(old) = std::fs::metadata(file) {
-        // It may hold a password: no wider than the file it replaces.
-        out.set_permissions(old.permissions())?;
-    }
+    // It may hold a password: no wider than the file it replaces.
+    take_after(&out, file)?;
     out.write_all(text)?;
     out.sync_all()
+}
+
+/// Makes a file that is to replace `old` belong to the same, with the same rights. There need be no such file.
+///
+/// # Errors
+/// Those of the system.
+pub fn take_after(file: &File, old: &Path) -> io::Result<()> {
+    let Ok(old) = std::fs::metadata(old) else { return Ok(()) };
+    may_give(fchown(file, Some(old.uid()), Some(old.gid())))?;
+    file.set_permissions(old.permissions())
+}
+
+/// Only root gives anything away: what others make stays theirs.
+///
+/// # Errors
+/// Any other of giving it.
+pub fn may_give(given: io::Result<()>) -> io::Result<()> {
+    given.or_else(|error| if error.kind() == io::ErrorKind::PermissionDenied { Ok(()) } else { Err(error) })
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use crate::shard::engine::checkpoint::Checkpoint;
 use crate::shard::engine::{Engine, spawn};
 use crate::store::files::checksum;
 use crate::store::superblock::{self, sync_dir};
-use crate::store::{CHECKPOINT_FILE, LOG_FOLDER, Pin, STAGE_FOLDER, STORE_FOLDER};
+use crate::store::{CHECKPOINT_FILE, LOG_FOLDER, Pin, STAGE_FOLDER, STORE_FOLDER, rights};
 use crate::util::pace::Pace;
 use crate::util::time;
 
@@ -147,6 +147,8 @@ impl Engine {
         let folder = backup::new_folder(backup_dir, name);
         backup::remove(&folder)?;
         fs::create_dir_all(&folder).map_err(BackupError::io(&folder))?;
+        // Who may not look at the data is not to find them here.
+        rights::take_after(&folder, &self.options.dir).map_err(|error| BackupError::Engine(error.to_string()))?;
         let moment = self.backup_moment()?;
         let last_lsn = moment.log.last;
         let mut making = Making { engine: self, folder, files: HashMap::new(), pace: Pace::new() };
