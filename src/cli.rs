@@ -178,7 +178,7 @@ enum Task {
     Reshard {
         /// The data directory.
         dir: PathBuf,
-        /// From 1 to 1024; four for each core is what a new directory gets.
+        /// A power of two up to 1024; four for each core is what a new directory gets.
         #[arg(long, value_name = "N")]
         shards: u16,
     },
@@ -292,7 +292,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
     match cli.task {
         Some(Task::Check { repair, dir }) => Ok(Invocation::Check { dir, repair }),
         Some(Task::Compact { dir }) => Ok(Invocation::Compact { dir }),
-        Some(Task::Reshard { dir, shards }) => Ok(Invocation::Reshard { dir, shards }),
+        Some(Task::Reshard { dir, shards }) => {
+            // A server would refuse them, too.
+            Config::load(Source::Defaults, &[line("shards", shards.to_string())])?;
+            Ok(Invocation::Reshard { dir, shards })
+        }
         Some(Task::Backup { server, ask }) => Ok(Invocation::Backup { server, ask }),
         Some(Task::Restore { backup, backup_dir, dir }) => Ok(Invocation::Restore { backup, backup_dir, dir }),
         Some(Task::Import { files, dir, replace, skip_modules, shards, databases, maxmemory }) => {

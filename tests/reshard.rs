@@ -143,7 +143,7 @@ fn another_number_of_shards_holds_the_same() {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (dir, all) = made(folder.path(), kill);
         let text = dir.to_str().unwrap();
-        for shards in ["16", "3"] {
+        for shards in ["16", "4"] {
             let said = done(&["reshard", text, "--shards", shards]);
             assert!(said.contains(&format!("in {shards} shards instead of")), "{said}");
             done(&["check", text]);
@@ -243,6 +243,14 @@ fn what_cannot_be_resharded_is_refused() {
     let (dir, _) = made(folder.path(), false);
     let (ok, said) = tarn(&["reshard", dir.to_str().unwrap(), "--shards", "0"]);
     assert!(!ok && said.contains("between 1 and 1024"), "{said}");
+    // In the words of a server that is to have so many.
+    for shards in ["3", "2000"] {
+        let (_, of_server) = tarn(&["--shards", shards, "--dir", dir.to_str().unwrap(), "--port", "0"]);
+        let (ok, said) = tarn(&["reshard", dir.to_str().unwrap(), "--shards", shards]);
+        assert!(!ok && said.contains("argument must be ") && said == of_server, "{said} | {of_server}");
+    }
+    let (ok, said) = tarn(&["--shards", "64", "--dir", dir.to_str().unwrap(), "--port", "0"]);
+    assert!(!ok && said.contains("tarn reshard"), "{said}");
     done(&["check", dir.to_str().unwrap()]);
     on(&dir, |server| {
         let data = server.dir().join("data");

@@ -46,7 +46,7 @@ pub enum StoreError {
     },
     /// The configuration names another number of shards than the data directory was created with.
     #[error(
-        "{dir} was created with {found} shards and cannot be opened with {configured}: leave the number out, or export and import"
+        "{dir} was created with {found} shards and cannot be opened with {configured}: leave the number out, or change it by `tarn reshard`"
     )]
     ShardCount {
         /// The data directory.
