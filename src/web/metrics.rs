@@ -5,7 +5,7 @@
 //! | its name, without `tarn_` and `total_` | `tarn_name` |
 //! | microseconds, milliseconds, percent, KiB | seconds, ratios, bytes: [`unit`] |
 //! | a counter | `_total` at the end of the name |
-//! | its sentence | HELP |
+//! | its sentence, of that unit | HELP |
 //!
 //! Left out are texts, what is always 0, and what a query works out better ([`LEFT_OUT`]). Of a family each field is a metric,
 //! whose label says which of the family.
@@ -76,6 +76,15 @@ fn unit(name: &str, help: &str) -> (String, f64) {
     (name.to_owned(), 1.0)
 }
 
+/// What INFO's sentences say of their units, and what is right once the number is in that of [`unit`].
+const WORDS: [(&str, &str); 3] =
+    [("Microseconds", "Seconds"), ("Milliseconds", "Seconds"), (", percent.", ", as a ratio.")];
+
+/// The sentence of a fact, of the unit that its metric is in.
+fn help_of(help: &str) -> String {
+    WORDS.iter().fold(help.to_owned(), |help, (told, right)| help.replace(told, right))
+}
+
 /// The name of a metric.
 fn name_of(name: &str, help: &str, kind: Kind) -> (String, f64) {
     let (name, factor) = unit(name, help);
@@ -93,7 +102,7 @@ struct Text {
 
 impl Text {
     fn add(&mut self, name: String, kind: &'static str, help: &str, labels: &str, number: f64) {
-        let (_, _, lines) = self.metrics.entry(name.clone()).or_insert_with(|| (kind, help.to_owned(), String::new()));
+        let (_, _, lines) = self.metrics.entry(name.clone()).or_insert_with(|| (kind, help_of(help), String::new()));
         let _ = writeln!(lines, "{name}{labels} {number}");
     }
 
@@ -178,6 +187,23 @@ fn percentile(value: &Value) -> Option<(f64, f64)> {
 mod tests {
     use super::*;
 
+    /// Name, sentence and kind of all facts that are told.
+    fn told() -> Vec<(String, &'static str, Kind)> {
+        let mut all = Vec::new();
+        for entry in SECTIONS.iter().flat_map(|section| section.entries) {
+            match entry {
+                Entry::One(fact) if type_of(fact.kind).is_none() || LEFT_OUT.contains(&fact.name) => {}
+                Entry::One(fact) => all.push((fact.name.to_owned(), fact.help, fact.kind)),
+                Entry::Many(family) => {
+                    for field in family.fields.iter().filter(|field| !LEFT_OUT.contains(&field.name)) {
+                        all.push((format!("{}_{}", family.label, field.name), field.help, field.kind));
+                    }
+                }
+            }
+        }
+        all
+    }
+
     /// By the conventions of Prometheus: base units, `_total` for counters alone, each name once.
     #[test]
     fn names_follow_the_conventions() {
@@ -191,16 +217,8 @@ mod tests {
                 assert!(!metric.contains(bad), "{metric}");
             }
         };
-        for entry in SECTIONS.iter().flat_map(|section| section.entries) {
-            match entry {
-                Entry::One(fact) if type_of(fact.kind).is_none() || LEFT_OUT.contains(&fact.name) => {}
-                Entry::One(fact) => check(fact.name, fact.help, fact.kind),
-                Entry::Many(family) => {
-                    for field in family.fields.iter().filter(|field| !LEFT_OUT.contains(&field.name)) {
-                        check(&format!("{}_{}", family.label, field.name), field.help, field.kind);
-                    }
-                }
-            }
+        for (name, help, kind) in told() {
+            check(&name, help, kind);
         }
         assert!(names.len() > 100);
         let milliseconds = unit("total_eviction_exceeded_time", "Milliseconds that it was.");
@@ -224,6 +242,21 @@ mod tests {
         ] {
             assert!(names.contains(known), "{known} of {names:?}");
         }
+    }
+
+    /// A sentence that tells milliseconds, of a number of seconds, would have everybody wrong.
+    #[test]
+    fn sentences_are_of_the_unit_of_the_number() {
+        let mut changed = 0;
+        for (name, help, kind) in told() {
+            let ((metric, factor), said) = (name_of(&name, help, kind), help_of(help));
+            for bad in ["illisecond", "icrosecond", "ercent", "KiB"] {
+                assert!(!said.contains(bad), "{metric}: {said}");
+            }
+            assert!(said == help || factor != 1.0, "{metric} is not in other units than INFO: {said}");
+            changed += u32::from(said != help);
+        }
+        assert!(changed > 12, "{changed}");
     }
 
     #[test]
