@@ -57,6 +57,11 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
 }
 
 fn part(path: &Path) -> Result<Part, Failure> {
+    // Before it is opened: who opens a pipe waits for somebody to write. It could not be read twice, either, nor is its length known.
+    if !path.metadata().map_err(io(path))?.is_file() {
+        let path = path.display();
+        return Err(Failure(format!("{path} is no regular file: reading from a pipe or a device is not supported")));
+    }
     let mut file = File::open(path).map_err(io(path))?;
     let mut head = Vec::new();
     file.by_ref().take(6).read_to_end(&mut head).map_err(io(path))?;
@@ -163,5 +168,22 @@ mod tests {
         assert_eq!(all(&[dir.path().join("a.2.incr.aof")]).unwrap().len(), 1, "an AOF that has just begun");
         file("dump.rdb", b"");
         assert!(all(&[dir.path().join("dump.rdb")]).unwrap_err().0.ends_with("dump.rdb is empty"));
+    }
+
+    /// It cannot be read twice, nor told how long it is; whoever opens one waits for somebody to write.
+    #[test]
+    fn a_pipe_or_a_device_is_refused() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        // It is never opened for want of a writer: an attempt finds what is no file of Redis.
+        let mut writer = File::options().read(true).write(true).open(&pipe).unwrap();
+        std::io::Write::write_all(&mut writer, b"hello!").unwrap();
+        let listed = dir.path().join("a.manifest");
+        std::fs::write(&listed, "file pipe seq 1 type b\n").unwrap();
+        for path in [&pipe, &listed, Path::new("/dev/null")] {
+            let why = all(&[path.to_owned()]).unwrap_err().0;
+            assert!(why.ends_with("is no regular file: reading from a pipe or a device is not supported"), "{why}");
+        }
     }
 }
