@@ -189,6 +189,15 @@ fn what_cannot_be_honoured_is_not_ignored() {
         (&[&all[..], &["--tls-key-file", &other]].concat(), "is not the key of tls-cert-file"),
         (&[&all[..], &["--tls-cert-file", &readme]].concat(), "there is no certificate in it"),
         (&[&all[..], &["--tls-ca-cert-file", none]].concat(), "none: No such file or directory"),
+        // Also where nobody is asked for a certificate.
+        (
+            &[&all[..], &["--tls-ca-cert-file", none, "--tls-auth-clients", "no"]].concat(),
+            "none: No such file or directory",
+        ),
+        (
+            &[&all[..], &["--tls-ca-cert-file", &readme, "--tls-auth-clients", "no"]].concat(),
+            "make.sh: there is no certificate of an authority in it",
+        ),
         (&[&all[..4], &["--tls-ca-cert-dir", none]].concat(), "(tls-ca-cert-dir): "),
         (&[&all[..], &["--tls-key-file-pass", "secret"]].concat(), "private keys with a password are not supported"),
         (&[&all[..], &["--tls-dh-params-file", "x"]].concat(), "key exchange is by elliptic curves"),

@@ -140,12 +140,20 @@ fn identity(tls: &Tls, provider: &rustls::crypto::CryptoProvider) -> Result<Cert
     }
 }
 
+const NO_AUTHORITY: &str = "there is no certificate of an authority in it";
+
 /// Who looks at clients' certificates.
 fn verifier(
     tls: &Tls,
     provider: Arc<rustls::crypto::CryptoProvider>,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, Refusal> {
     if tls.auth_clients == AuthClients::No {
+        // Nobody is judged by it, so that it may hold what rustls does not read; but it is to be what its directive says.
+        if let Some(file) = &tls.ca_cert_file
+            && certificates("tls-ca-cert-file", file)?.is_empty()
+        {
+            return Err(("tls-ca-cert-file", format!("{}: {NO_AUTHORITY}", file.display()).into()));
+        }
         return Ok(None);
     }
     let mut roots = RootCertStore::empty();
@@ -174,7 +182,7 @@ fn verifier(
             (None, None) => {
                 "Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, tls-replication or tls-auth-clients are enabled!"
             }
-            _ => "there is no certificate of an authority in it",
+            _ => NO_AUTHORITY,
         };
         let directive = if tls.ca_cert_dir.is_some() { "tls-ca-cert-dir" } else { "tls-ca-cert-file" };
         return Err((directive, why.into()));
