@@ -257,8 +257,17 @@ impl io::Write for &Peer<'_> {
     }
 }
 
+/// What the system makes of a port's text for Redis: `atoi` reads as far as there are digits, and of what that is the name service
+/// takes 16 bits, unless it is negative. So a text that is no number stands for port 0, where nobody listens.
+fn port_of(text: &[u8]) -> Option<u16> {
+    let digits = text.iter().skip(usize::from(text.first() == Some(&b'-'))).take_while(|c| c.is_ascii_digit());
+    let number = digits.fold(0i64, |number, c| number.saturating_mul(10).saturating_add(i64::from(c - b'0')));
+    let number = (if text.starts_with(b"-") { -number } else { number }) as i32;
+    (number >= 0).then_some(number as u16)
+}
+
 fn connect<'a>(host: &[u8], port: &[u8], timeout: Duration, is_wanted: &'a dyn Fn() -> bool) -> io::Result<Peer<'a>> {
-    let port = parse_i64(port).and_then(|port| u16::try_from(port).ok()).ok_or(io::ErrorKind::InvalidInput)?;
+    let port = port_of(port).ok_or(io::ErrorKind::InvalidInput)?;
     let host = std::str::from_utf8(host).map_err(|_| io::ErrorKind::InvalidInput)?;
     let (began, mut last) = (Instant::now(), io::ErrorKind::NotFound.into());
     for address in (host, port).to_socket_addrs()? {
