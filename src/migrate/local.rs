@@ -1,5 +1,5 @@
 //! The engine of a data directory without connections: what runs is run where it is called, waits for the disk, and has no
-//! limits of time.
+//! limits of time. Nothing expires, whatever time it is.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,7 +88,9 @@ impl Local {
         if let Some(core) = lease.first() {
             session.follow(&core.names);
         }
-        let txn = Txn::new(lease, &engine.router, set, now_ms, true);
+        let mut txn = Txn::new(lease, &engine.router, set, now_ms, true);
+        // What follows may be about it.
+        txn.due_ms = 0;
         let mut ctx = Ctx::new(txn, session, effects, server);
         let result = run(&mut ctx);
         let lsn = match &result {

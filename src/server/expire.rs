@@ -69,15 +69,14 @@ impl Conditions {
 fn set_time(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, name: &'static str, unit: Unit) -> Result {
     let conditions = Conditions::parse(args.slice(3))?;
     let time = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
-    let now_ms = ctx.now_ms as i64;
-    let base_ms = if unit.relative { now_ms } else { 0 };
+    let base_ms = if unit.relative { ctx.now_ms as i64 } else { 0 };
     let at_ms = (time.checked_mul(unit.ms)).and_then(|ms| ms.checked_add(base_ms)).ok_or(Error::InvalidExpire(name))?;
     let Some(found) = ctx.lookup(&args[1])? else {
         out.int(0);
         return Ok(());
     };
     let allowed = conditions.allow(ctx.object(found).expire_ms, at_ms);
-    if allowed && at_ms <= now_ms {
+    if allowed && at_ms <= ctx.due_ms as i64 {
         ctx.delete_found(found);
     } else if allowed {
         ctx.set_expiry(found, at_ms as u64);
@@ -109,7 +108,7 @@ fn tell_time(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, unit: Unit) -> Resu
         Some(found) => match ctx.object(found).expire_ms {
             0 => -1,
             at_ms => {
-                let ms = if unit.relative { at_ms - ctx.now_ms } else { at_ms };
+                let ms = if unit.relative { at_ms.saturating_sub(ctx.now_ms) } else { at_ms };
                 (ms.saturating_add(unit.ms as u64 / 2) / unit.ms as u64) as i64
             }
         },

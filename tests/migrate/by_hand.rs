@@ -110,7 +110,8 @@ fn what_had_not_ended_for_the_commands_of_an_aof_is_there_for_them() {
         "INCR hash",
         "HSET hash d 4",
     ];
-    let head = b"\xfa\x08aof-base\x011\xf5\x18#!lua name=bad\nnonsense(";
+    // Made long after: nothing passes while it is loaded.
+    let head = b"\xfa\x08aof-base\x011\xfa\x05ctime\x0a1700000000\xf5\x18#!lua name=bad\nnonsense(";
     let comment = b"#TS:1700000000\r\n".to_vec();
     std::fs::write(&path, [ended_file(head), as_aof(&commands[..3]), comment, as_aof(&commands[3..])].concat())
         .unwrap();
@@ -125,6 +126,60 @@ fn what_had_not_ended_for_the_commands_of_an_aof_is_there_for_them() {
     assert_eq!(texts(&client.call("HMGET big:hash field-of-many-7 field-of-many-8 last")), ["value", "", "v"]);
     assert_eq!(texts(&client.call("HGETALL none")), ["a", "1"]);
     assert_eq!(client.call("STRLEN big:text").int(), Some(300_000));
+}
+
+/// A time that has passed passes when a server runs; one that is told from now on counts from the base, as does what is noted of
+/// when consumers were seen.
+#[test]
+fn nothing_of_an_aof_ends_before_all_of_it_is_read() {
+    const BASE_S: i64 = 1_700_000_000;
+    let (mut tarn, dir) = tarn();
+    let path = tarn.dir().join("file.aof");
+    let head = [&b"REDIS0011\xfa\x08aof-base\x011\xfa\x05ctime\x0a"[..], BASE_S.to_string().as_bytes(), b"\xff\0\0\0\0\0\0\0\0"].concat();
+    let commands = [
+        "SET kept v PXAT 1000",
+        "APPEND kept w",
+        "PERSIST kept",
+        "SET moved v",
+        "PEXPIREAT moved 1000",
+        "RENAME moved renamed",
+        "PEXPIREAT renamed 4000000000000",
+        "HSET hash a 1 b 2",
+        "HPEXPIREAT hash 1000 FIELDS 1 a",
+        "HINCRBY hash a 1",
+        "HPERSIST hash FIELDS 1 a",
+        "HSETEX hash PXAT 1000 FIELDS 1 c 3",
+        "HPERSIST hash FIELDS 1 c",
+        "SET gone v PXAT 1000",
+        "GETEX gone PXAT 2000",
+        "SETEX later 1000000000 v",
+        "XADD stream 1-1 f v",
+        "XGROUP CREATE stream group 0",
+        "XGROUP CREATECONSUMER stream group idle",
+        "MULTI",
+        "XCLAIM stream group busy 0 1-1 TIME 1750000000000 RETRYCOUNT 7 FORCE JUSTID LASTID 1-1",
+        "EXEC",
+        "PEXPIREAT stream 4000000000000",
+    ];
+    std::fs::write(&path, [head, as_aof(&commands)].concat()).unwrap();
+    let report = assert_imported(&import(&[&path], &dir, &[]));
+    assert!(!report.contains('×'), "{report}");
+    start(&mut tarn);
+    let mut client = tarn.client();
+    assert_eq!(texts(&client.call("MGET kept moved renamed gone later")), ["vw", "", "v", "", "v"]);
+    assert_eq!(texts(&client.call("HMGET hash a b c")), ["2", "2", "3"]);
+    assert_eq!(client.call("EXPIRETIME later").int(), Some(BASE_S + 1_000_000_000));
+    let idle = |reply: Reply| -> Vec<i64> {
+        reply.items().iter().map(|one| one.items().iter().filter_map(Reply::int).nth(1).unwrap()).collect()
+    };
+    let now_ms = || tarn::util::time::now_ms() as i64;
+    let (before, seen, after) = (now_ms(), idle(client.call("XINFO CONSUMERS stream group")), now_ms());
+    // `busy` and `idle`, in this order.
+    let when = [1_750_000_000_000, BASE_S * 1000];
+    for (idle_ms, at_ms) in seen.iter().zip(when) {
+        assert!((before - at_ms..=after - at_ms).contains(idle_ms), "{seen:?}");
+    }
+    assert_eq!(seen.len(), 2);
 }
 
 /// A database that there is not is named, and nothing is left of what was begun.

@@ -1,8 +1,8 @@
 //! AOF into an engine: commands, one after the other, as a client would have sent them.
 //!
-//! The clock stands still at the time of the base, or at the beginning of time where there is none: no key goes because of its
-//! time while later commands may be about it, as in Redis, which lets nothing expire while it loads. What has passed goes once a
-//! server runs. XCLAIM, which tells when entries were delivered, is run at that time.
+//! No key goes because of its time while later commands may be about it, as in Redis, which lets nothing expire while it loads. What
+//! has passed goes once a server runs. The clock tells from when relative times count, and when consumers were seen: it begins with
+//! the time of the base, or now where there is none, and goes on to what XCLAIM tells, which says when entries were delivered.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,6 +11,7 @@ use super::{Failure, Place, Session, files};
 use crate::handler::OwnedArgs;
 use crate::rdb::file::{FileError, Input};
 use crate::util::num::parse_i64;
+use crate::util::time::now_ms;
 
 /// Bytes of a transaction.
 const MOST_QUEUED: usize = 1 << 30;
@@ -27,7 +28,7 @@ impl Session {
         let failure = |error: &dyn std::fmt::Display| Failure(format!("{}: {error}", part.path.display()));
         let file = File::open(&part.path).map_err(|error| failure(&error))?;
         if !part.goes_on {
-            self.clock_ms = FIRST_MS;
+            self.clock_ms = now_ms();
         }
         self.read_commands(part, Input::new(file))
     }
@@ -35,7 +36,7 @@ impl Session {
     /// The commands that follow came after this time, in seconds.
     pub(super) fn set_clock(&mut self, ctime_s: &[u8]) {
         if let Some(seconds) = parse_i64(ctime_s).and_then(|seconds| u64::try_from(seconds).ok()) {
-            self.clock_ms = seconds.saturating_mul(1000).max(FIRST_MS);
+            self.clock_ms = seconds.saturating_mul(1000);
         }
     }
 
@@ -76,8 +77,9 @@ impl Session {
     }
 
     fn run(&mut self, args: &OwnedArgs) -> Result<(), String> {
-        let now_ms = self.clock_ms.max(time_of_claim(args));
-        let reply = self.local.command(args, now_ms).map_err(|error| error.text().into_owned())?;
+        // Also of one that is queued: it runs with EXEC. What is ahead of the time at hand is no time, as in Redis.
+        self.clock_ms = self.clock_ms.max(time_of_claim(args).min(now_ms()));
+        let reply = self.local.command(args, self.clock_ms).map_err(|error| error.text().into_owned())?;
         if self.local.queued_bytes().is_some_and(|bytes| bytes > MOST_QUEUED) {
             return Err(format!("a transaction of more than {MOST_QUEUED} bytes"));
         }
@@ -103,9 +105,6 @@ fn time_of_claim(args: &OwnedArgs) -> u64 {
     let time = time.as_mut().and_then(|words| words.next()).and_then(parse_i64);
     time.and_then(|time| u64::try_from(time).ok()).unwrap_or_default()
 }
-
-/// The time before which nothing has happened.
-pub(super) const FIRST_MS: u64 = 1;
 
 /// Why no command can be read.
 enum Wrong {

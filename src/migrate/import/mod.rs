@@ -33,6 +33,7 @@ use crate::config::{Config, Source};
 use crate::handler::Server;
 use crate::shard::engine::Engine;
 use crate::store::{DataDir, StoreError, staged};
+use crate::util::time::now_ms;
 
 /// What is asked for.
 #[derive(Debug)]
@@ -188,7 +189,7 @@ fn fill(import: &Import, staging: &Path, files: &[files::Part]) -> Result<String
         tally: Tally::default(),
         progress: Progress::new(total),
         done_bytes: 0,
-        clock_ms: aof::FIRST_MS,
+        clock_ms: now_ms(),
         is_empty: true,
     };
     let read = files.iter().try_for_each(|part| session.read(part));

@@ -109,7 +109,7 @@ impl Txn<'_, '_> {
             Undo::Created { at } if *at == found => Some(Before::Absent),
             Undo::Header { at, kind, expire_ms, .. } if *at == found => Some(match kind {
                 Kind::Absent => Before::Absent,
-                _ if *expire_ms != 0 && *expire_ms <= self.now_ms => Before::Expired,
+                _ if *expire_ms != 0 && *expire_ms <= self.due_ms => Before::Expired,
                 kind => Before::Live(*kind),
             }),
             _ => None,

@@ -90,7 +90,7 @@ impl Txn<'_, '_> {
                 Undo::Body { at, body: Some(body), .. } => self.lease[at.at as usize].throw_away(body),
                 // Whoever removes what was past, or puts another in its place, has it expire.
                 Undo::Header { at, kind, expire_ms, .. }
-                    if expire_ms != 0 && expire_ms <= self.now_ms && kind != Kind::Absent =>
+                    if expire_ms != 0 && expire_ms <= self.due_ms && kind != Kind::Absent =>
                 {
                     self.lease[at.at as usize].stats.expired_keys += 1;
                 }

@@ -197,7 +197,7 @@ impl Txn<'_, '_> {
         let (at, _, Some(index)) = self.raw_find(ns, key)? else { return Ok(()) };
         let found = Found { at, index };
         let object = self.object(found);
-        if object.kind == kind && object.is_live(self.now_ms) && matches!(missing(object, b""), Some(Missing::Whole)) {
+        if object.kind == kind && object.is_live(self.due_ms) && matches!(missing(object, b""), Some(Missing::Whole)) {
             self.load_whole(found)?;
         }
         Ok(())

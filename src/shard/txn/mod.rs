@@ -112,6 +112,8 @@ pub struct Txn<'a, 'e> {
     set: &'a mut WriteSet,
     /// The time at which the transaction happens.
     pub now_ms: u64,
+    /// What is to go by this time has gone: `now_ms`; 0 where nothing goes before all is read that there is about it.
+    pub due_ms: u64,
     /// Whether look-ups count as hits and misses.
     pub count_hits: bool,
     /// Whether look-ups leave the access time alone (CLIENT NO-TOUCH).
@@ -153,6 +155,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             router,
             set,
             now_ms,
+            due_ms: now_ms,
             count_hits: false,
             no_touch: false,
             need: 0,
@@ -228,7 +231,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     #[inline]
     pub fn find(&mut self, ns: NsId, key: &[u8]) -> Result<Option<Found>> {
         let (at, _, index) = self.raw_find(ns, key)?;
-        let (now_ms, count_hits, no_touch) = (self.now_ms, self.count_hits, self.no_touch);
+        let (now_ms, due_ms, count_hits, no_touch) = (self.now_ms, self.due_ms, self.count_hits, self.no_touch);
         let core = &mut *self.lease[at as usize];
         let Some(index) = index else {
             self.need = self.need.max(core.last_lsn);
@@ -237,7 +240,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         };
         let object = core.table.at_mut(index);
         self.need = self.need.max(object.lsn);
-        if !object.is_live(now_ms) {
+        if !object.is_live(due_ms) {
             self.need = self.need.max(core.last_lsn);
             self.miss(key);
             return Ok(None);
@@ -486,7 +489,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         if object.kind == Kind::Absent {
             return false;
         }
-        let (live, ns) = (object.is_live(self.now_ms), object.ns);
+        let (live, ns) = (object.is_live(self.due_ms), object.ns);
         redo::encode_delete(ns, object.key(), self.set.redo.out());
         self.note_header(at);
         self.strip(at);

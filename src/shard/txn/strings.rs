@@ -96,7 +96,7 @@ impl Txn<'_, '_> {
         // What cannot be read, and what is expired, is for who looks it up.
         let Ok((meta, _, inline)) = Meta::decode(&record) else { return Ok(None) };
         let is_small = meta.kind == codec::Kind::String && meta.version == 0;
-        if !is_small || meta.expire_ms != 0 && meta.expire_ms <= self.now_ms {
+        if !is_small || meta.expire_ms != 0 && meta.expire_ms <= self.due_ms {
             return Ok(None);
         }
         meter::step(1)?;

@@ -65,14 +65,13 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if ttl_ms < 0 {
         return Err(Error::err("ERR Invalid TTL value, must be >= 0"));
     }
-    let (ns, most, now_ms, may_block) = (ctx.ns(), max_len(ctx), ctx.now_ms, ctx.may_block());
+    let (ns, most, due_ms, may_block) = (ctx.ns(), max_len(ctx), ctx.due_ms, ctx.may_block());
     // What is long is unpacked once, where it may take its time.
     let steps = args[3].len() / meter::STEP_BYTES;
-    let value = ctx.txn.rest_for(ns, steps, || unpack(&args[3], most, now_ms, may_block))?;
-    let now_ms = ctx.now_ms as i64;
+    let value = ctx.txn.rest_for(ns, steps, || unpack(&args[3], most, due_ms, may_block))?;
     // A time beyond what 63 bits hold is past, as in Redis.
-    let expire_ms = if ttl_ms == 0 || options.absolute { ttl_ms } else { ttl_ms.wrapping_add(now_ms) };
-    if expire_ms != 0 && expire_ms <= now_ms {
+    let expire_ms = if ttl_ms == 0 || options.absolute { ttl_ms } else { ttl_ms.wrapping_add(ctx.now_ms as i64) };
+    if expire_ms != 0 && expire_ms <= ctx.due_ms as i64 {
         ctx.remove(&args[1])?;
         ctx.happens(&[events::DEL]);
     } else {
@@ -91,9 +90,9 @@ fn restore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 /// Reads a payload; one that unpacks to much does so where nobody waits.
-fn unpack(payload: &[u8], most: u64, now_ms: u64, may_block: bool) -> Result<rdb::Value> {
+fn unpack(payload: &[u8], most: u64, due_ms: u64, may_block: bool) -> Result<rdb::Value> {
     let room = if may_block { most } else { most.min(LIGHT.get()) };
-    rdb::decode_within(payload, now_ms, room as usize).map_err(|error| match error {
+    rdb::decode_within(payload, due_ms, room as usize).map_err(|error| match error {
         RdbError::TooLarge if !may_block => Error::Cold,
         error => Error::err(error.text()),
     })

@@ -130,10 +130,10 @@ fn scored(ctx: &mut Ctx, at: Found) -> Result<Vec<(Vec<u8>, f64)>> {
 
 fn fields(ctx: &mut Ctx, at: Found) -> Result<Vec<rdb::Field>> {
     let timed = FieldTimes::of(&ctx.body(at).extra).is_some();
-    let (mut all, now_ms) = (Vec::new(), ctx.now_ms);
+    let (mut all, due_ms) = (Vec::new(), ctx.due_ms);
     each(ctx, at, Group::HashField, |element, value| {
         let field = Field::split(element.get(1..).unwrap_or_default(), value, timed)?;
-        if field.is_live(now_ms) {
+        if field.is_live(due_ms) {
             let (name, value) = (field.name.to_vec(), field.value.to_vec());
             all.push(rdb::Field { name, value, expire_ms: field.expire_ms });
         }

@@ -67,7 +67,7 @@ fn set_times(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, name: &'static str,
         out.int(match old {
             None => ABSENT,
             Some(old_ms) if !condition.allows(old_ms, at_ms) => 0,
-            Some(_) if at_ms <= ctx.now_ms => {
+            Some(_) if at_ms <= ctx.due_ms => {
                 hash.remove(ctx, field)?;
                 ctx.happens(&[events::HDEL]);
                 2
@@ -109,7 +109,7 @@ fn tell_times(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply, word: Word) -> Res
         out.int(match expire_ms {
             None => ABSENT,
             Some(0) => NO_TIME,
-            Some(expire_ms) => (expire_ms - base_ms).div_ceil(word.unit_ms()) as i64,
+            Some(expire_ms) => expire_ms.saturating_sub(base_ms).div_ceil(word.unit_ms()) as i64,
         });
     }
     Ok(())

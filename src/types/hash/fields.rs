@@ -155,10 +155,10 @@ impl Hash {
     /// A live field.
     #[inline]
     pub fn get<'c>(&self, ctx: &'c mut Ctx, name: &[u8]) -> Result<Option<Timed<'c>>> {
-        let now_ms = ctx.now_ms;
+        let due_ms = ctx.due_ms;
         Ok(self
             .get_physical(ctx, &element_key(name), name)?
-            .filter(|(expire_ms, _)| *expire_ms == 0 || *expire_ms > now_ms))
+            .filter(|(expire_ms, _)| *expire_ms == 0 || *expire_ms > due_ms))
     }
 
     /// A field that may have expired.
@@ -200,7 +200,7 @@ impl Hash {
             old.into_iter().for_each(|old_ms| times.remove(old_ms));
             times.add(expire_ms);
         }
-        Ok(old.is_some_and(|old_ms| old_ms == 0 || old_ms > ctx.now_ms))
+        Ok(old.is_some_and(|old_ms| old_ms == 0 || old_ms > ctx.due_ms))
     }
 
     /// Gives a live field another time, 0 for none.
@@ -225,7 +225,7 @@ impl Hash {
         self.count(-1);
         times.remove(old_ms);
         self.times = Some(times);
-        Ok(old_ms == 0 || old_ms > ctx.now_ms)
+        Ok(old_ms == 0 || old_ms > ctx.due_ms)
     }
 
     fn count(&mut self, delta: i64) {
@@ -320,24 +320,24 @@ impl Hash {
     /// Hands a field to `visit`, unless it has expired.
     fn pass(
         timed: bool,
-        now_ms: u64,
+        due_ms: u64,
         mut visit: impl FnMut(Field<'_>) -> Result,
     ) -> impl FnMut(&[u8], &[u8]) -> Result {
         move |stored, value| {
             let field = Field::split(&stored[1..], value, timed).map_err(unreadable)?;
-            if field.is_live(now_ms) { visit(field) } else { Ok(()) }
+            if field.is_live(due_ms) { visit(field) } else { Ok(()) }
         }
     }
 
     /// Visits the live fields in order, until `visit` fails.
     pub fn each(&self, ctx: &Ctx, visit: impl FnMut(Field<'_>) -> Result) -> Result {
         let mut elements = ctx.txn.group(self.at, Group::HashField)?;
-        elements.each(u64::MAX, Hash::pass(self.is_timed(), ctx.now_ms, visit)).map(drop)
+        elements.each(u64::MAX, Hash::pass(self.is_timed(), ctx.due_ms, visit)).map(drop)
     }
 
     /// The same, of a big hash in slices, between which the command rests.
     pub fn each_in_slices(&self, ctx: &mut Ctx, visit: impl FnMut(Field<'_>) -> Result) -> Result {
-        let pass = Hash::pass(self.is_timed(), ctx.now_ms, visit);
+        let pass = Hash::pass(self.is_timed(), ctx.due_ms, visit);
         ctx.txn.group_in_slices(self.at, Group::HashField, pass)
     }
 
@@ -363,8 +363,8 @@ impl Hash {
                 overlay.complete.then(|| overlay.sums().live)
             }
             None => Some(self.size),
-            Some(times) if times.none_past(self.size, ctx.now_ms) => Some(self.size),
-            Some(times) if times.are_past(ctx.now_ms) => Some(0),
+            Some(times) if times.none_past(self.size, ctx.due_ms) => Some(self.size),
+            Some(times) if times.are_past(ctx.due_ms) => Some(0),
             Some(_) => None,
         }
     }

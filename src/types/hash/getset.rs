@@ -37,7 +37,7 @@ fn hgetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         reply_field(ctx, Some(&hash), field, out)?;
         let Some((old_ms, _)) = hash.get(ctx, field)? else { continue };
         match change {
-            Change::Until(at_ms) if at_ms <= ctx.now_ms => {
+            Change::Until(at_ms) if at_ms <= ctx.due_ms => {
                 hash.remove(ctx, field)?;
                 ctx.happens(&[events::HDEL]);
             }
@@ -164,7 +164,7 @@ fn hsetex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if !holds {
         return Ok(());
     }
-    let past = options.at_ms.is_some_and(|at_ms| at_ms <= ctx.now_ms);
+    let past = options.at_ms.is_some_and(|at_ms| at_ms <= ctx.due_ms);
     if past {
         ctx.happens(&[events::HSET, events::HDEL]);
     } else if options.at_ms.is_some() {

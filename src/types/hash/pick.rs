@@ -130,12 +130,12 @@ fn hscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     };
     let options = Options::parse(args.cursor(3), Some(Kind::Hash))?;
-    let (timed, now_ms) = (hash.is_timed(), ctx.now_ms);
+    let (timed, due_ms) = (hash.is_timed(), ctx.due_ms);
     let place = (hash.found(), Elements::HashField);
     let page = Page { cursor, options: &options, whole: hash.is_compact() };
     scan_group(ctx, place, &page, out, |name, value, out| {
         let (expire_ms, value) = if timed { split_timed(value).map_err(unreadable)? } else { (0, value) };
-        if !(Field { name, expire_ms, value }).is_live(now_ms) {
+        if !(Field { name, expire_ms, value }).is_live(due_ms) {
             return Ok(0);
         }
         out.bulk(name);

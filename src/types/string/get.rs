@@ -34,7 +34,7 @@ fn getex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let expire_ms = expiry.at_ms(ctx.now_ms, "getex")?;
     reply_value(ctx, found, out)?;
     match expire_ms {
-        Some(at) if expiry.is_absolute() && at <= ctx.now_ms => {
+        Some(at) if expiry.is_absolute() && at <= ctx.due_ms => {
             ctx.delete_found(found);
         }
         Some(at) => ctx.set_expiry(found, at),

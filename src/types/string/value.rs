@@ -131,7 +131,7 @@ pub fn equals(ctx: &mut Ctx, found: Found, bytes: &[u8]) -> Result<bool> {
 
 /// Makes a key hold a string until `expire_ms` (absolute, 0 for ever). A time that is past leaves no key at all.
 pub fn set_until(ctx: &mut Ctx, key: &[u8], value: &[u8], expire_ms: u64) -> Result {
-    if expire_ms != 0 && expire_ms <= ctx.now_ms {
+    if expire_ms != 0 && expire_ms <= ctx.due_ms {
         if !ctx.remove(key)? {
             // Who watches it sees that it was there for a moment.
             ctx.set_string(key, b"", 0)?;
