@@ -36,6 +36,24 @@ fn ended(mut child: Child) -> ExitStatus {
     status.expect("the process ends by itself")
 }
 
+/// Tests of several processes look for ports at the same time.
+#[test]
+fn a_server_whose_port_is_taken_meanwhile_gets_another() {
+    for kind in [Kind::Tarn, Kind::Redis82] {
+        let Some(mut server) = Server::prepare(kind, &[]) else { continue };
+        let taken = server.port();
+        let dir = tempfile::tempdir().unwrap();
+        let mut other = tarn(&["--port", &taken.to_string(), "--dir", dir.path().to_str().unwrap()]).spawn().unwrap();
+        until("it listens", || TcpStream::connect(("127.0.0.1", taken)).is_ok());
+        // That one answers, too.
+        server.begin();
+        assert_ne!(server.port(), taken);
+        assert_eq!(server.client().info("server", "process_id").to_string(), server.pid().unwrap().to_string());
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}
+
 fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
     assert!(sent.success());

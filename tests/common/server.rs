@@ -129,9 +129,25 @@ impl Server {
     /// Starts a server of this kind with more arguments; `None` when this machine has none.
     pub(crate) fn start(kind: Kind, args: &[&str]) -> Option<Server> {
         let mut server = Server::prepare(kind, args)?;
-        server.spawn();
-        server.wait_ready();
+        server.begin();
         Some(server)
+    }
+
+    /// Starts one that was prepared. The port was free then: if somebody else has it by now, the server gets another.
+    pub(crate) fn begin(&mut self) {
+        const TRIES: u32 = 5;
+        for tries in 1.. {
+            self.spawn();
+            match self.becomes_ready() {
+                Ok(()) => return,
+                Err(_) if tries < TRIES && self.output().contains("ddress already in use") => {
+                    self.kill9();
+                    self.port = free_port();
+                    let _ = fs::remove_file(self.log_path());
+                }
+                Err(why) => panic!("{why}"),
+            }
+        }
     }
 
     /// One of those that the build guarantees to be there.
@@ -203,20 +219,25 @@ impl Server {
 
     /// Asks PING until the server has loaded its data; one that ends or stays silent fails the test.
     pub(crate) fn wait_ready(&mut self) {
-        let start = Instant::now();
-        loop {
-            if self.answers() {
-                return;
-            }
-            if let Some(status) = self.exited() {
-                panic!("{} ended during its start: {status}\n{}", self.kind.title(), self.output());
-            }
-            assert!(start.elapsed() < START_LIMIT, "{} does not answer\n{}", self.kind.title(), self.output());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.becomes_ready().unwrap_or_else(|why| panic!("{why}"));
     }
 
-    /// Whether a connection is accepted and served: while data is loaded, DBSIZE is refused with LOADING.
+    fn becomes_ready(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        while !self.answers() {
+            if let Some(status) = self.exited() {
+                return Err(format!("{} ended during its start: {status}\n{}", self.kind.title(), self.output()));
+            }
+            if start.elapsed() > START_LIMIT {
+                return Err(format!("{} does not answer\n{}", self.kind.title(), self.output()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Whether a connection is accepted and served by this server, not by another that has its port: while data is loaded, DBSIZE
+    /// is refused with LOADING.
     fn answers(&self) -> bool {
         let Ok(mut client) = Client::connect(self.port) else { return false };
         client.set_timeout(Duration::from_secs(5));
@@ -224,7 +245,15 @@ impl Server {
             let _ = client.try_call(&["AUTH", password]);
         }
         let pong = matches!(client.try_call(&["PING"]), Ok(Value::Simple(text)) if text == b"PONG");
-        pong && matches!(client.try_call(&["DBSIZE"]), Ok(Value::Int(_)))
+        pong && matches!(client.try_call(&["DBSIZE"]), Ok(Value::Int(_))) && self.is_asked(&mut client)
+    }
+
+    /// Whether it is this process that answers; one that has not INFO is believed.
+    fn is_asked(&self, client: &mut Client) -> bool {
+        let Ok(info) = client.try_call(&["INFO", "server"]) else { return false };
+        let text = info.text();
+        let told = text.lines().find_map(|line| line.strip_prefix("process_id:"));
+        told.is_none_or(|told| self.pid().is_some_and(|pid| told == pid.to_string()))
     }
 
     /// Ends the process at once, as a crash would.
