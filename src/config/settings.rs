@@ -39,6 +39,8 @@ pub struct Settings {
     pub maxclients: usize,
     /// Idle time after which a connection is closed.
     pub timeout: Option<Duration>,
+    /// How long a peer may take nothing of a file that it is sent.
+    pub repl_timeout: Duration,
     /// Time between keep-alive probes.
     pub tcp_keepalive: Option<Duration>,
     /// Threads that serve connections; 0 for automatic.
@@ -343,6 +345,7 @@ impl<'a, F: Fn(&str) -> &'a Value> Reader<F> {
             acllog_max_len: self.num("acllog-max-len"),
             maxclients: self.num("maxclients"),
             timeout: self.seconds("timeout"),
+            repl_timeout: Duration::from_secs(self.num("repl-timeout")),
             tcp_keepalive: self.seconds("tcp-keepalive"),
             io_threads: self.num("io-threads"),
             busy_poll: Duration::from_micros(self.num("busy-poll")),

@@ -22,7 +22,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{BEHIND, Connection};
 use crate::command::run::Finished;
@@ -157,12 +157,32 @@ impl Connection {
                 }
                 Woken::Left | Woken::Killed => return false,
             }
-            let taken = poll_fn(|cx| {
-                self.keep_sending(cx);
-                if self.state.borrow().pending_bytes() > FED_AHEAD { Poll::Pending } else { Poll::Ready(()) }
-            });
-            if !matches!(self.wait(pin!(taken), true).await, Woken::Done(())) {
+            if !self.has_taken().await {
                 return false;
+            }
+        }
+    }
+
+    /// Awaits that the peer takes what it is fed, but for a little. One that takes nothing for long is given up: others wait for
+    /// its place.
+    async fn has_taken(&self) -> bool {
+        let patience = self.worker.setting(|settings| settings.repl_timeout);
+        loop {
+            let left = self.state.borrow().pending_bytes();
+            if left <= FED_AHEAD {
+                return true;
+            }
+            let some = poll_fn(|cx| {
+                self.keep_sending(cx);
+                if self.state.borrow().pending_bytes() < left { Poll::Ready(()) } else { Poll::Pending }
+            });
+            match timeout(patience, self.wait(pin!(some), true)).await {
+                Ok(Woken::Done(())) => {}
+                Ok(_) => return false,
+                Err(_) => {
+                    tracing::warn!(client = self.client.id, "closing a connection that takes nothing of its file");
+                    return false;
+                }
             }
         }
     }
@@ -259,7 +279,7 @@ impl Connection {
                 Woken::Killed => return Some(None),
                 Woken::Left => {}
             }
-            let patient = async { tokio::time::timeout(GRACE, finished.as_mut()).await };
+            let patient = async { timeout(GRACE, finished.as_mut()).await };
             match self.wait(pin!(patient), false).await {
                 Woken::Done(Ok(finished)) => return finished,
                 Woken::Killed => return Some(None),
@@ -282,7 +302,7 @@ impl Connection {
             return std::future::pending().await;
         }
         let left = Duration::from_millis(until_ms.saturating_sub(now_ms()));
-        let _ = tokio::time::timeout(left.min(LONGEST), changed).await;
+        let _ = timeout(left.min(LONGEST), changed).await;
     }
 
     /// Waits for `what`, or until the peer leaves, if that is to be heeded, or until the connection is killed.
@@ -403,7 +423,7 @@ mod tests {
             while read < 8 * BEHIND {
                 assert!(began.elapsed().as_secs() < 60, "it stands still after {read}");
                 // Nobody tells a connection that is not polled that there is room again: it tries now and then.
-                let more = tokio::time::timeout(Duration::from_millis(2), peer.read(&mut part));
+                let more = timeout(Duration::from_millis(2), peer.read(&mut part));
                 let n = more.await.map_or(0, Result::unwrap);
                 read += n;
                 connection.put_held(&part[..n]);
@@ -424,7 +444,7 @@ mod tests {
             connection.worker.server.hold_back(now_ms(), now_ms() + 300, true);
             let talk = async {
                 peer.write_all(&request).await.unwrap();
-                let all = tokio::time::timeout(Duration::from_secs(20), peer.read_exact(&mut reply)).await;
+                let all = timeout(Duration::from_secs(20), peer.read_exact(&mut reply)).await;
                 assert!(all.is_ok(), "it stands still");
             };
             // On its own, so that nothing but its socket wakes it.
@@ -453,7 +473,7 @@ mod tests {
                 assert!(connection.client.output_bytes.load(Ordering::Relaxed) > 0, "more than the socket takes");
                 tokio::select! {
                     _ = connection.park(parked) => panic!("the wait {nth} ends"),
-                    all = tokio::time::timeout(Duration::from_secs(20), peer.read_exact(&mut read)) => {
+                    all = timeout(Duration::from_secs(20), peer.read_exact(&mut read)) => {
                         assert!(all.is_ok(), "it stands still during the wait {nth}");
                     }
                 }
@@ -469,7 +489,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        assert!(tokio::time::timeout(Duration::from_secs(20), seen).await.is_ok(), "{what}");
+        assert!(timeout(Duration::from_secs(20), seen).await.is_ok(), "{what}");
     }
 
     /// Whoever may leave messages with threads waits while one of these has too many, and nobody else.

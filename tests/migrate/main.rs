@@ -596,25 +596,46 @@ fn what_is_fetched_is_of_one_moment() {
     assert!(server.client().call("REPLCONF listening-port").is_error());
 }
 
-/// Those whose peers do not read are under way for as long.
-#[test]
-fn few_files_are_sent_at_once() {
-    const MOST: usize = 4;
+/// Files that are sent at once.
+const MOST_FILES: usize = 4;
+
+/// More than sockets hold, and nothing that compression makes smaller.
+fn fill_beyond_sockets(server: &Server) {
     const BYTES: usize = 1 << 20;
-    let server = Server::tarn(&[]);
-    let (mut pipe, mut rng) = (Pipe::new(&server), Rng(1));
-    // More than sockets hold, and nothing that compression makes smaller.
+    let (mut pipe, mut rng) = (Pipe::new(server), Rng(1));
     for n in 0..24u8 {
         let value: Vec<u8> = (0..BYTES / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
         pipe.send(&[&b"SET"[..], &[n], &value]);
     }
     pipe.replies();
-    let begun = |client: &mut Client| client.call("PSYNC ? -1").text().starts_with("FULLRESYNC ");
-    let mut under_way: Vec<Client> = (0..MOST).map(|_| server.client()).collect();
+}
+
+fn begun(client: &mut Client) -> bool {
+    client.call("PSYNC ? -1").text().starts_with("FULLRESYNC ")
+}
+
+/// Those whose peers do not read are under way for as long.
+#[test]
+fn few_files_are_sent_at_once() {
+    let server = Server::tarn(&[]);
+    fill_beyond_sockets(&server);
+    let mut under_way: Vec<Client> = (0..MOST_FILES).map(|_| server.client()).collect();
     assert!(under_way.iter_mut().all(begun));
     assert_eq!(server.client().call("PSYNC ? -1").text(), "ERR too many files are being sent");
     under_way.pop();
     until("another may begin", || begun(&mut server.client()));
+}
+
+/// Whoever takes nothing of it for long has no place any more, nor a connection.
+#[test]
+fn who_does_not_read_a_file_is_closed() {
+    let server = Server::tarn(&["--repl-timeout", "1"]);
+    fill_beyond_sockets(&server);
+    let mut silent: Vec<Client> = (0..MOST_FILES).map(|_| server.client()).collect();
+    assert!(silent.iter_mut().all(begun));
+    let mut other = server.client();
+    until("all of them are closed", || other.call("CLIENT LIST").text().lines().count() == 1);
+    until("another finds a place", || begun(&mut server.client()));
 }
 
 /// The tool that most people fetch a file with, and a real server that reads it.

@@ -164,7 +164,6 @@ pub(super) const SECTIONS: &[Section] = &[
             accepted("repl-diskless-sync-max-replicas", Int(0, I32), "0", "Replication does not exist yet."),
             accepted("repl-ping-replica-period", Int(1, I32), "10",
                 "Replication does not exist yet.").alias("repl-ping-slave-period"),
-            accepted("repl-timeout", Int(1, I32), "60", "Replication does not exist yet."),
             accepted("replica-announce-ip", Text(text), "",
                 "Replication does not exist yet.").alias("slave-announce-ip"),
             accepted("replica-announce-port", Int(0, 65535), "0",

@@ -38,6 +38,8 @@ pub(super) const SECTIONS: &[Section] = &[
             live("maxclients", Uint(1, U32), "10000",
                 "Connections at the same time; one more is told so and closed."),
             live("timeout", Int(0, I32), "0", "Seconds after which an idle connection is closed; 0 never."),
+            live("repl-timeout", Int(1, I32), "60",
+                "Seconds after which a peer that takes nothing of the file that SYNC sends is closed."),
             live("tcp-keepalive", Int(0, I32), "300",
                 "Seconds between keep-alive probes on new connections; 0 sends none."),
             live("io-threads", Int(0, 128), "0", "Threads that serve connections; 0 is half of the cores.").at_start(),
