@@ -89,8 +89,11 @@ fn save(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 fn bgsave(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let engine = &ctx.server.engine;
     let scheduled = match args.get(1) {
-        None => false,
-        Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"schedule") => engine.is_flushing(),
+        // Redis forks no child before EXEC is over.
+        None => !ctx.may_wait(),
+        Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"schedule") => {
+            !ctx.may_wait() || engine.is_flushing()
+        }
         Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"cancel") => {
             return Err(Error::err("ERR Background saving is currently not in progress or scheduled"));
         }
@@ -103,7 +106,8 @@ fn bgsave(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 fn bgrewriteaof(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     ctx.server.engine.wake_flusher(true);
-    out.status("Background append only file rewriting started");
+    let begun = if ctx.may_wait() { "started" } else { "scheduled" };
+    out.status(&format!("Background append only file rewriting {begun}"));
     Ok(())
 }
 
