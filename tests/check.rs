@@ -435,7 +435,12 @@ const LEFT: &[(&str, Plant, &str, &[&str])] = &[
     ("list", |of| gone(&of.elements[2].0), "LRANGE list 0 -1", &["a", "b", "d", "e"]),
     ("set", |of| put(&of.elements[1].0, b"x"), "SMISMEMBER set a b c d e", &["1", "1", "1", "1", "0"]),
     ("hash", |of| gone(&of.elements[0].0), "HMGET hash a b c", &["", "2", "3"]),
-    ("packed-hash", |of| put(&of.meta_key, &of.value[..of.value.len() - 1]), "HMGET packed-hash a b c", &["1", "2", ""]),
+    (
+        "packed-hash",
+        |of| put(&of.meta_key, &of.value[..of.value.len() - 1]),
+        "HMGET packed-hash a b c",
+        &["1", "2", ""],
+    ),
     ("packed-zset", |of| of.repacked(|all| _ = all.remove(4)), "ZRANGE packed-zset 0 -1", &["a", "b", "c"]),
     ("zset", |of| gone(&of.group(5)[0].0), "ZRANGE zset 0 -1 WITHSCORES", &["a", "1", "b", "2", "c", "3"]),
     ("big", |of| put(&of.elements[0].0, &[b'x'; 20_000]), "GETRANGE big -4 -1", &["xxxx"]),

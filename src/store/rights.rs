@@ -44,7 +44,9 @@ pub fn hand_over(dir: &Path) -> Result {
     for name in names {
         let path = dir.join(name);
         match adopt(&path, &path, &data, folder.mode() & BITS) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(StoreError::io("give rights to", &path)(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(StoreError::io("give rights to", &path)(error));
+            }
             _ => {}
         }
     }

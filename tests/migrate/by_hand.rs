@@ -135,7 +135,12 @@ fn nothing_of_an_aof_ends_before_all_of_it_is_read() {
     const BASE_S: i64 = 1_700_000_000;
     let (mut tarn, dir) = tarn();
     let path = tarn.dir().join("file.aof");
-    let head = [&b"REDIS0011\xfa\x08aof-base\x011\xfa\x05ctime\x0a"[..], BASE_S.to_string().as_bytes(), b"\xff\0\0\0\0\0\0\0\0"].concat();
+    let head = [
+        &b"REDIS0011\xfa\x08aof-base\x011\xfa\x05ctime\x0a"[..],
+        BASE_S.to_string().as_bytes(),
+        b"\xff\0\0\0\0\0\0\0\0",
+    ]
+    .concat();
     let commands = [
         "SET kept v PXAT 1000",
         "APPEND kept w",

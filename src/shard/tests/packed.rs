@@ -33,7 +33,11 @@ impl World {
         let known = self.model.get_mut(DB).unwrap().remove(KEY);
         let mut elements = known.map(|value| (*value.elements).clone()).unwrap_or_default();
         for field in fields {
-            if put { elements.insert(field, b"value".to_vec()) } else { elements.remove(&field) };
+            if put {
+                elements.insert(field, b"value".to_vec())
+            } else {
+                elements.remove(&field)
+            };
         }
         let value = Value::collection(Kind::Hash, elements, 0);
         self.model.get_mut(DB).unwrap().insert(KEY.to_vec(), value);
