@@ -12,7 +12,7 @@ use common::resp::Value;
 use common::server::Server;
 use common::tool::tarn;
 use tarn::codec::key::{DiskKey, decode_key};
-use tarn::codec::{Extra, Meta, pack};
+use tarn::codec::{CodecError, Extra, Meta, pack};
 use tarn::store::{Store, StoreOptions};
 
 type Item = (Vec<u8>, Option<Vec<u8>>);
@@ -182,8 +182,13 @@ impl Of {
     fn packed(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (meta, _, rest) = Meta::decode(&self.value).unwrap();
         assert!(meta.packed && self.elements.is_empty());
-        let elements = pack::Elements::new(rest).map(Result::unwrap);
-        elements.map(|(element, value)| (element.to_vec(), value.to_vec())).collect()
+        let mut elements = Vec::new();
+        let read = pack::each(&meta, rest, |element, value| {
+            elements.extend(pack::stands(element).then(|| (element.to_vec(), value.to_vec())));
+            Ok::<_, CodecError>(())
+        });
+        read.unwrap();
+        elements
     }
 
     fn repacked(&self, change: impl FnOnce(&mut Vec<(Vec<u8>, Vec<u8>)>)) -> Vec<Item> {
@@ -331,8 +336,11 @@ const RECORDS: &[(&str, &str, &str, Plant)] = &[
     ("a hole in a packed list", "packed-list", "its element at index 2 is missing", |of| {
         of.repacked(|all| _ = all.remove(2))
     }),
-    ("a packed member's two scores", "packed-zset", "some members have two scores", |of| {
-        of.repacked(|all| all[0].1 = all[1].1.clone())
+    ("a packed member without its score", "packed-zset", "cannot be read", |of| {
+        of.repacked(|all| all[0].0.truncate(5))
+    }),
+    ("a packed member that stands under its name, too", "packed-zset", "its size is 3, but it has 4 elements", |of| {
+        of.repacked(|all| all.insert(0, (b"\x04a".to_vec(), all[0].0[1..9].to_vec())))
     }),
     ("a packed counted index", "packed-set", "it has a counted index in its metadata", |of| {
         of.repacked(|all| all.push((b"\x0b\x00".to_vec(), b"".to_vec())))
@@ -443,7 +451,7 @@ const LEFT: &[(&str, Plant, &str, &[&str])] = &[
         "HMGET packed-hash a b c",
         &["1", "2", ""],
     ),
-    ("packed-zset", |of| of.repacked(|all| _ = all.remove(4)), "ZRANGE packed-zset 0 -1", &["a", "b", "c"]),
+    ("packed-zset", |of| of.repacked(|all| all[1].0.truncate(5)), "ZRANGE packed-zset 0 -1", &["a"]),
     ("zset", |of| gone(&of.group(5)[0].0), "ZRANGE zset 0 -1 WITHSCORES", &["a", "1", "b", "2", "c", "3"]),
     ("big", |of| put(&of.elements[0].0, &[b'x'; 20_000]), "GETRANGE big -4 -1", &["xxxx"]),
     ("stream", |of| gone(&of.group(9)[0].0), "XPENDING stream group", &["1", "1-2", "1-2", "consumer", "1"]),

@@ -5,10 +5,18 @@
 //! | varint + … | an element's key, its group first |
 //! | varint + … | its value |
 //!
-//! and so on to the end of the record.
+//! and so on to the end of the record. Of a sorted set the elements that sort members by their scores stand there; those under
+//! the members' names follow from them.
 
-use super::CodecError;
 use super::cursor::{Cursor, push_slice};
+use super::element::{self, Element, Group, split_text, with_text, zset_is_digested, zset_score_of};
+use super::{CodecError, Meta};
+
+/// Whether an element stands in the record itself.
+#[inline]
+pub fn stands(element: &[u8]) -> bool {
+    element.first() != Some(&Group::ZsetScore.tag())
+}
 
 /// Appends an element.
 #[inline]
@@ -17,65 +25,100 @@ pub fn push(element: &[u8], value: &[u8], out: &mut Vec<u8>) {
     push_slice(value, out);
 }
 
-/// The elements: key and value. Ends behind the first that cannot be read.
-#[derive(Debug, Clone)]
-pub struct Elements<'a>(Cursor<'a>);
-
-impl<'a> Elements<'a> {
-    /// Of what stands behind the header.
-    pub const fn new(bytes: &'a [u8]) -> Self {
-        Elements(Cursor::new(bytes))
-    }
-
-    fn read(&mut self) -> Result<(&'a [u8], &'a [u8]), CodecError> {
-        Ok((self.0.slice()?, self.0.slice()?))
-    }
-}
-
-impl<'a> Iterator for Elements<'a> {
-    type Item = Result<(&'a [u8], &'a [u8]), CodecError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
+/// Visits key and value of the elements, what follows from one right behind it.
+///
+/// # Errors
+/// What cannot be read, and what `visit` says.
+pub fn each<E: From<CodecError>>(
+    meta: &Meta,
+    bytes: &[u8],
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut cursor, mut name) = (Cursor::new(bytes), Vec::new());
+    while !cursor.is_empty() {
+        let (element, value) = (cursor.slice()?, cursor.slice()?);
+        visit(element, value)?;
+        if element.first() == Some(&Group::ZsetSort.tag())
+            && let Element::ZsetSort(score, stored) = element::Element::decode(element)?
+        {
+            let (member, score) = (split_text(stored, value)?.0, score.to_bytes());
+            name.clear();
+            zset_score_of(meta.encoding, member, &mut name);
+            match zset_is_digested(meta.encoding, member) {
+                true => visit(&name, &score)?,
+                false => visit(&name, &with_text(member, &score))?,
+            }
         }
-        let read = self.read();
-        if read.is_err() {
-            self.0 = Cursor::new(&[]);
-        }
-        Some(read)
     }
+    Ok(())
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::codec::element::zset_sort;
+    use crate::codec::{Kind, Score};
     use proptest::collection::vec;
     use proptest::prelude::*;
+
+    type Elements = Vec<(Vec<u8>, Vec<u8>)>;
+
+    fn all(meta: &Meta, bytes: &[u8]) -> (Elements, Result<(), CodecError>) {
+        let mut all = Vec::new();
+        let read = each(meta, bytes, |element, value| {
+            all.push((element.to_vec(), value.to_vec()));
+            Ok(())
+        });
+        (all, read)
+    }
 
     #[test]
     fn packed_bytes_are_pinned() {
         let mut out = Vec::new();
-        push(b"\x05a", b"", &mut out);
-        push(b"\x05bc", b"value", &mut out);
-        assert_eq!(out, b"\x02\x05a\0\x03\x05bc\x05value");
+        push(b"\x03a", b"", &mut out);
+        push(b"\x03bc", b"value", &mut out);
+        assert_eq!(out, b"\x02\x03a\0\x03\x03bc\x05value");
     }
 
     #[test]
-    fn what_is_cut_is_told_once() {
-        let elements: Vec<_> = Elements::new(b"\x01a\0\x02b").collect();
-        assert_eq!(elements, [Ok((&b"a"[..], &b""[..])), Err(CodecError::Truncated)]);
+    fn what_is_cut_is_told() {
+        let (elements, read) = all(&Meta::new(Kind::Set), b"\x01\x03\0\x02\x03");
+        assert_eq!((elements, read), (vec![(b"\x03".to_vec(), Vec::new())], Err(CodecError::Truncated)));
+    }
+
+    #[test]
+    fn what_stands_under_a_members_name_follows_from_its_place_in_the_order() {
+        let score = Score::new(1.5).unwrap();
+        for (encoding, member) in
+            [(0, &b"member"[..]), (1, b"member"), (1, b"a member of many bytes"), (0, &[b'm'; 2000])]
+        {
+            let (mut sort, mut name, mut out) = (Vec::new(), Vec::new(), Vec::new());
+            zset_sort(score, member, &mut sort);
+            zset_score_of(encoding, member, &mut name);
+            let text = with_text(member, b"");
+            push(&sort, &text, &mut out);
+            let value = if zset_is_digested(encoding, member) { b"".into() } else { text.clone() };
+            let value = [&value[..], &score.to_bytes()].concat();
+            assert!(stands(&sort) && !stands(&name));
+            let (elements, read) = all(&Meta { encoding, ..Meta::new(Kind::Zset) }, &out);
+            assert_eq!((elements, read), (vec![(sort, text.to_vec()), (name, value)], Ok(())));
+        }
     }
 
     proptest! {
         #[test]
         fn elements_return(elements in vec((vec(any::<u8>(), 0..200), vec(any::<u8>(), 0..200)), 0..20)) {
+            let elements: Elements = elements.into_iter().map(|(name, value)| ([b"\x03", &name[..]].concat(), value)).collect();
             let mut out = Vec::new();
             elements.iter().for_each(|(element, value)| push(element, value, &mut out));
-            let back: Vec<_> = Elements::new(&out).map(Result::unwrap).collect();
-            prop_assert!(back.iter().copied().eq(elements.iter().map(|(element, value)| (&element[..], &value[..]))));
+            prop_assert_eq!(all(&Meta::new(Kind::Set), &out), (elements, Ok(())));
+        }
+
+        #[test]
+        fn random_bytes_never_panic(encoding in 0u8..3, bytes in vec(any::<u8>(), 0..80)) {
+            _ = all(&Meta { encoding, ..Meta::new(Kind::Zset) }, &bytes);
+            _ = all(&Meta { encoding, ..Meta::new(Kind::Zset) }, &[&[20, 5], &bytes[..]].concat());
         }
     }
 }

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use crate::codec::key::{self, DiskKey, KeyRange, decode_key, element_owner, garbage_of_owner, tag, tag_range};
-use crate::codec::{ExpiryKind, Kind, Meta, NamespaceMap, NsId, is_long_form, pack};
+use crate::codec::{CodecError, ExpiryKind, Kind, Meta, NamespaceMap, NsId, is_long_form, pack};
 use crate::log::Lsn;
 use crate::shard::rank;
 use crate::shard::router::{Router, ShardId};
@@ -148,17 +148,29 @@ struct Current {
     body: Option<Body>,
 }
 
+/// What is wrong with packed elements.
+struct Odd(String);
+
+impl From<CodecError> for Odd {
+    fn from(error: CodecError) -> Odd {
+        Odd(format!("its elements cannot be read: {error}"))
+    }
+}
+
 /// A collection whose elements stand behind its metadata.
 fn packed(meta: Meta, elements: &[u8]) -> Verdict {
-    let (mut body, mut last) = (Body::new(meta), &b""[..]);
-    for element in pack::Elements::new(elements) {
-        let (key, value) = element.map_err(|error| format!("its elements cannot be read: {error}"))?;
-        if last >= key {
-            return Err(format!("element {} is out of order", key.escape_ascii()));
+    let (mut body, mut last) = (Body::new(meta), Vec::new());
+    let read = pack::each(&meta, elements, |key, value| {
+        if pack::stands(key) && last.as_slice() >= key {
+            return Err(Odd(format!("element {} is out of order", key.escape_ascii())));
         }
-        body.element(group_of(key)?, key, value)?;
-        last = key;
-    }
+        body.element(group_of(key).map_err(Odd)?, key, value).map_err(Odd)?;
+        if pack::stands(key) {
+            last = key.to_vec();
+        }
+        Ok(())
+    });
+    read.map_err(|Odd(what)| what)?;
     if body.is_indexed { Err("it has a counted index in its metadata".to_owned()) } else { body.end() }
 }
 

@@ -30,7 +30,11 @@ pub fn is_small<'a>(meta: &Meta, count: usize, elements: impl Iterator<Item = (&
     (1..=MOST.get()).contains(&count)
         && meta.kind.may_be_packed()
         && exact
-        && elements.map(|(element, value)| len(element) + len(value)).sum::<usize>() <= MOST_BYTES
+        && elements
+            .filter(|(element, _)| pack::stands(element))
+            .map(|(element, value)| len(element) + len(value))
+            .sum::<usize>()
+            <= MOST_BYTES
 }
 
 impl Body {
@@ -45,10 +49,10 @@ impl Body {
     pub fn unpacked(meta: &Meta, elements: &[u8]) -> Result<Self, CodecError> {
         let mut body = Body { maybe_stored: false, ..Body::stored(meta) };
         body.overlay.reserve(meta.size as usize);
-        for element in pack::Elements::new(elements) {
-            let (key, value) = element?;
+        pack::each(meta, elements, |key, value| {
             body.overlay.insert(Entry::new(key, Some(value), 0));
-        }
+            Ok::<_, CodecError>(())
+        })?;
         body.overlay.complete = true;
         Ok(body)
     }
@@ -72,7 +76,8 @@ impl Object {
         let Some(meta) = self.meta() else { return };
         Meta { packed, ..meta }.encode(long_key, self.value(), out);
         if packed && let Some(body) = &self.body {
-            body.elements().for_each(|(element, value)| pack::push(element, value, out));
+            let standing = body.elements().filter(|(element, _)| pack::stands(element));
+            standing.for_each(|(element, value)| pack::push(element, value, out));
         }
     }
 }

@@ -52,7 +52,8 @@ impl Straight {
         records.push_with(disk_key, |out| {
             Meta { packed, ..*meta }.encode(long_key, value, out);
             if packed {
-                all().for_each(|(element, value)| pack::push(element, value, out));
+                let standing = all().filter(|(element, _)| pack::stands(element));
+                standing.for_each(|(element, value)| pack::push(element, value, out));
             }
         });
         if meta.expire_ms != 0 {

@@ -525,7 +525,9 @@ fn apply(txn: &mut Txn<'_, '_>, ns: u32, act: &Act, db: &mut super::world::Db, n
 
 /// The physical key of an element in the group of a kind that is counted.
 fn physical(kind: Kind, element: &[u8]) -> Vec<u8> {
-    [&[kind.counted_group().unwrap().tag()], element].concat()
+    // In the order by score another element follows from each where it is packed.
+    let score: &[u8] = if kind == Kind::Zset { &[0x80, 0, 0, 0, 0, 0, 0, 0] } else { &[] };
+    [&[kind.counted_group().unwrap().tag()], score, element].concat()
 }
 
 /// Acts on collections.

@@ -138,6 +138,18 @@ impl Everything {
     }
 }
 
+/// Why packed elements are not gone through.
+enum Stop {
+    Codec(CodecError),
+    Export(ExportError),
+}
+
+impl From<CodecError> for Stop {
+    fn from(error: CodecError) -> Stop {
+        Stop::Codec(error)
+    }
+}
+
 /// A key that is there.
 struct Key<'a> {
     still: &'a Still,
@@ -209,13 +221,17 @@ impl<'a> Key<'a> {
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), ExportError>,
     ) -> Result<u64, ExportError> {
         let mut count = 0;
-        for element in pack::Elements::new(self.value) {
-            let (element, value) = element.map_err(|error| self.damaged(error))?;
+        pack::each(&self.meta, self.value, |element, value| {
             if element.first() == Some(&group.tag()) && element >= from {
-                visit(element, value)?;
+                visit(element, value).map_err(Stop::Export)?;
                 count += 1;
             }
-        }
+            Ok(())
+        })
+        .map_err(|stop| match stop {
+            Stop::Export(error) => error,
+            Stop::Codec(error) => self.damaged(error),
+        })?;
         Ok(count)
     }
 
