@@ -22,7 +22,7 @@ const MOST: Scaled<usize> = Scaled::new(128).in_unit_tests(2);
 /// Their bytes in the record: each flush of the key brings all of them.
 const MOST_BYTES: usize = 1 << 10;
 
-/// Whether a collection with these elements is written in one record.
+/// Whether a collection of so many elements, of which these stand in its record, is written in one.
 pub fn is_small<'a>(meta: &Meta, count: usize, elements: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> bool {
     // All elements of others need not be known.
     let exact = meta.encoding == 0 || meta.kind == Kind::Zset;
@@ -30,16 +30,14 @@ pub fn is_small<'a>(meta: &Meta, count: usize, elements: impl Iterator<Item = (&
     (1..=MOST.get()).contains(&count)
         && meta.kind.may_be_packed()
         && exact
-        && elements
-            .filter(|(element, _)| pack::stands(element))
-            .map(|(element, value)| len(element) + len(value))
-            .sum::<usize>()
-            <= MOST_BYTES
+        && elements.map(|(element, value)| len(element) + len(value)).sum::<usize>() <= MOST_BYTES
 }
 
 impl Body {
-    fn elements(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.overlay.iter().filter_map(|entry| Some((entry.key(), entry.value()?)))
+    /// The elements that stand in its record.
+    fn standing(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let elements = self.overlay.iter().filter_map(|entry| Some((entry.key(), entry.value()?)));
+        elements.filter(|(element, _)| pack::stands(element))
     }
 
     /// A body of which one record in fjall holds everything, as memory does.
@@ -48,7 +46,8 @@ impl Body {
     /// `elements` is cut.
     pub fn unpacked(meta: &Meta, elements: &[u8]) -> Result<Self, CodecError> {
         let mut body = Body { maybe_stored: false, ..Body::stored(meta) };
-        body.overlay.reserve(meta.size as usize);
+        // A size that damage has left asks for no more than the largest.
+        body.overlay.reserve(usize::try_from(meta.size).unwrap_or_default().min(MOST.get()));
         pack::each(meta, elements, |key, value| {
             body.overlay.insert(Entry::new(key, Some(value), 0));
             Ok::<_, CodecError>(())
@@ -62,7 +61,7 @@ impl Object {
     /// Whether a flush is to write it in one record.
     pub fn is_to_be_packed(&self) -> bool {
         let (Some(body), Some(meta)) = (&self.body, self.meta()) else { return false };
-        !body.maybe_stored && is_small(&meta, body.overlay.len(), body.elements())
+        !body.maybe_stored && is_small(&meta, body.overlay.len(), body.standing())
     }
 
     /// Whether fjall holds it in one record, if it is clean.
@@ -76,8 +75,7 @@ impl Object {
         let Some(meta) = self.meta() else { return };
         Meta { packed, ..meta }.encode(long_key, self.value(), out);
         if packed && let Some(body) = &self.body {
-            let standing = body.elements().filter(|(element, _)| pack::stands(element));
-            standing.for_each(|(element, value)| pack::push(element, value, out));
+            body.standing().for_each(|(element, value)| pack::push(element, value, out));
         }
     }
 }

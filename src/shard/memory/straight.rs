@@ -35,8 +35,11 @@ impl Straight {
         disk_key.clear();
         codec::key::element_prefix(ns, key, meta.version, disk_key);
         let prefix = disk_key.len();
-        let all = || elements.iter().filter_map(|(element, value)| Some((element, value?)));
-        let packed = packed::is_small(meta, elements.len(), all());
+        let standing = || {
+            let all = elements.iter().filter_map(|(element, value)| Some((element, value?)));
+            all.filter(|(element, _)| pack::stands(element))
+        };
+        let packed = packed::is_small(meta, elements.len(), standing());
         if elements.len() > 0 && !packed {
             records.begin_run();
             for (element, value) in elements.iter() {
@@ -52,8 +55,7 @@ impl Straight {
         records.push_with(disk_key, |out| {
             Meta { packed, ..*meta }.encode(long_key, value, out);
             if packed {
-                let standing = all().filter(|(element, _)| pack::stands(element));
-                standing.for_each(|(element, value)| pack::push(element, value, out));
+                standing().for_each(|(element, value)| pack::push(element, value, out));
             }
         });
         if meta.expire_ms != 0 {

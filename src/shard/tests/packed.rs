@@ -1,10 +1,10 @@
 //! Small collections whose elements stand in their metadata record.
 
 use super::world::{DB, Value, World, world};
-use crate::codec::Extra;
 use crate::codec::key::tag;
+use crate::codec::{self, Extra, Meta};
 use crate::log::Fsync;
-use crate::shard::memory::object::Kind;
+use crate::shard::memory::object::{Body, Kind};
 use crate::shard::txn::build::Shape;
 
 const KEY: &[u8] = b"hash";
@@ -156,4 +156,14 @@ fn what_is_imported_is_packed_if_it_is_small() {
     world.note();
     world.verify();
     world.audit();
+}
+
+/// Nothing is allocated on the word of a record.
+#[test]
+fn a_size_that_damage_has_left_asks_for_no_memory() {
+    let meta = Meta { version: 1, size: u64::MAX, packed: true, ..Meta::new(codec::Kind::Hash) };
+    let mut elements = Vec::new();
+    codec::pack::push(&field(1), b"value", &mut elements);
+    assert_eq!(Body::unpacked(&meta, &elements).unwrap().overlay.len(), 1);
+    assert!(Body::unpacked(&meta, &elements[..3]).is_err());
 }
