@@ -30,6 +30,7 @@ impl World {
             Ok(())
         });
         changed.0.unwrap();
+        self.engine().write_out(changed.1);
         let known = self.model.get_mut(DB).unwrap().remove(KEY);
         let mut elements = known.map(|value| (*value.elements).clone()).unwrap_or_default();
         for field in fields {
@@ -96,6 +97,9 @@ fn a_crash_leaves_what_is_packed_of_a_body_that_goes_on() {
         let mut world = world(Fsync::Always);
         world.change(0..2, true);
         world.sleep();
+        // The segment in which it began goes.
+        world.put(DB, b"other", b"1", 0);
+        world.sleep();
         if elements {
             world.change(0..1, false);
             world.change(3..4, true);
@@ -107,6 +111,7 @@ fn a_crash_leaves_what_is_packed_of_a_body_that_goes_on() {
                 Ok(())
             });
             changed.0.unwrap();
+            world.engine().write_out(changed.1);
         }
         world.crash(None);
         world.verify();
