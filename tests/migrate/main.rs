@@ -776,26 +776,3 @@ fn keys_that_were_taken_are_gone_though_the_talk_ends_early() {
     peer.join().unwrap();
     assert_eq!(["a", "b", "c"].map(|key| client.call(&format!("EXISTS {key}")).int()), [Some(0), Some(1), Some(1)]);
 }
-
-/// Where the other server has not the database, nothing is sent that would go into another one.
-#[test]
-fn keys_stay_where_their_database_is_refused() {
-    use std::io::{BufRead as _, BufReader, Write as _};
-    let server = Server::tarn(&[]);
-    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = other.local_addr().unwrap().port();
-    let peer = std::thread::spawn(move || {
-        let (mut socket, _) = other.accept().unwrap();
-        let mut lines = BufReader::new(socket.try_clone().unwrap()).split(b'\n').map_while(Result::ok);
-        lines.find(|line| line == b"SELECT\r").unwrap();
-        socket.write_all(b"-ERR DB index is out of range\r\n").unwrap();
-        let sent = lines.find(|line| line == b"RESTORE\r").is_some();
-        _ = socket.write_all(b"+OK\r\n");
-        sent
-    });
-    let mut client = server.client();
-    client.call("SET a 1");
-    let refused = client.call(&format!("MIGRATE 127.0.0.1 {port} a 99 20000")).text();
-    assert_eq!(refused, "ERR Target instance replied with error: ERR DB index is out of range");
-    assert_eq!((peer.join().unwrap(), client.call("EXISTS a").int()), (false, Some(1)));
-}

@@ -12,6 +12,7 @@
 //! | [`uses`] | how lately or how often an object was used |
 //! | [`door`] | who comes by once does not get in |
 //! | [`reads`] | reads of the store that hold no lock, and why they are sound |
+//! | [`packed`] | small collections that fjall has in one record |
 //! | [`next`] | what is read right behind a key's metadata |
 //! | [`missing`] | what memory lacks of a collection, and where the store has it |
 //! | [`membership`] | a filter of the keys that fjall may hold |

@@ -37,3 +37,20 @@ impl Next {
         Some(place_of_element(ns, key, meta.version, &element))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{self, key::meta_key};
+
+    #[test]
+    fn nothing_is_read_behind_a_record_that_has_the_elements() {
+        let (mut key, next) = (Vec::new(), Next::new((&Look::field(2), b"field")));
+        meta_key(0, b"hash", &mut key);
+        for (packed, size, is_read) in [(false, 2, true), (false, 1 << 20, true), (false, 0, false), (true, 2, false)] {
+            let (meta, mut record) = (Meta { version: 1, size, packed, ..Meta::new(codec::Kind::Hash) }, Vec::new());
+            meta.encode(None, b"", &mut record);
+            assert_eq!(next.place(&key, &record).is_some(), is_read, "{meta:?}");
+        }
+    }
+}
