@@ -1,9 +1,9 @@
 //! The second-level cache: metadata records of clean objects that left the table.
 //!
 //! Wide and budgeted, behind the shard's own table: a moka hit costs microseconds, as much as a block that fjall holds
-//! in memory, but an entry takes a hundred bytes where the block cache takes a block. An entry costs as much to make as the
-//! read that it spares: a doorkeeper lets in only what leaves the table for the second time within a while, so that who
-//! passes by once, or is only written, costs nothing here.
+//! in memory, but an entry takes some hundred bytes, a packed collection's a KiB more at most, where the block cache takes
+//! a block. An entry costs as much to make as the read that it spares: a doorkeeper lets in only what leaves the table for
+//! the second time within a while, so that who passes by once, or is only written, costs nothing here.
 //!
 //! Invariant: a key stands in the table or here, never in both; [`ColdCache::take`] removes what it finds.
 
