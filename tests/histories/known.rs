@@ -196,6 +196,22 @@ fn who_is_held_up_gets_what_is_left() {
     explained(&[vec![push], vec![left(&Q, 0, 50)], vec![left(&Q[..1], 19, 40)]]);
 }
 
+/// Who is being served where another of its keys is held may leave with nothing; those behind it wait for that, and were seen to.
+#[test]
+fn who_comes_behind_one_that_is_held_up_waits_beside_what_there_is() {
+    let push = one(Command::RPush(Q[0], vec![1]), int(1), 10, 20);
+    let look = one(Command::LLen(Q[0]), int(1), 40, 45);
+    let carry = |from: Key, answered| done(Op::BlMove(from, Q[1], "1"), Value::Nil, 0, answered);
+    let pop = Done { waited: Some(35), ..done(Op::BlPop(vec![Q[0]], "1"), served(Q[0], 1), 30, 60) };
+    let others = vec![push, look];
+    check(Service::Soon, &[others.clone(), vec![carry(Q[0], 50)], vec![pop.clone()]], true);
+    check(Service::AtOnce, &[others.clone(), vec![carry(Q[0], 50)], vec![pop.clone()]], false);
+    // It stands in another line, had left before, or needs nothing else.
+    refused(&[others.clone(), vec![carry(Q[1], 50)], vec![pop.clone()]]);
+    refused(&[others.clone(), vec![carry(Q[0], 29)], vec![pop.clone()]]);
+    refused(&[others, vec![done(Op::BlPop(vec![Q[0]], "1"), Value::Nil, 0, 50)], vec![pop]]);
+}
+
 /// That a copy would change nothing now is no reason to take it now: it answers the same when it does.
 #[test]
 fn a_copy_is_not_taken_too_early() {

@@ -18,6 +18,9 @@
 //! |---|---|
 //! | `AtOnce` | nothing happens between a change and the service of all whom it lets be served |
 //! | `Soon` | others may: who made the change has not the shards of all its keys, or somebody goes through one of these in slices |
+//!
+//! Those behind one that is not served at once wait, too, whatever there is. Where that one is served in the end, it stands in the
+//! line of the search; where it leaves with nothing, its place is not known, and who was seen to wait may have been behind it.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -202,8 +205,31 @@ impl Search<'_> {
         Some(set)
     }
 
+    /// Whether one that comes to wait may have found somebody before it in the line who has left with nothing since.
+    fn may_be_held_up(&self, client: usize, done: &Done) -> bool {
+        let Some(seen) = done.waited.filter(|_| self.history.service == Service::Soon) else { return false };
+        let in_its_way = |other: &Done| {
+            let needs_more = other.op.keys().len() > 1 && other.reply.is_nil();
+            let same_line = || other.op.waits_for().iter().any(|key| done.op.waits_for().contains(key));
+            needs_more && same_line() && other.asked <= seen && other.answered >= done.asked
+        };
+        let all = self.history.clients.iter().enumerate();
+        all.filter(|(other, _)| *other != client).any(|(_, theirs)| theirs.iter().any(in_its_way))
+    }
+
     /// Where a client's next step leads, if the server's reply is what it would have been.
     fn step(&self, from: &Place, client: usize) -> Option<Place> {
+        self.step_if(from, client, false)
+    }
+
+    /// The same of one that may have been held up: it takes its place in the line although there is something for it.
+    fn step_aside(&self, from: &Place, client: usize) -> Option<Place> {
+        let done = self.current(from, client)?;
+        let comes = from.taken[client] % 2 == 0 && done.stands_in_line() && self.may_be_held_up(client, done);
+        comes.then(|| self.step_if(from, client, true)).flatten()
+    }
+
+    fn step_if(&self, from: &Place, client: usize, held_up: bool) -> Option<Place> {
         let done = self.current(from, client)?;
         let mut place = from.clone();
         let waits = place.taken[client] % 2 == 1;
@@ -212,7 +238,7 @@ impl Search<'_> {
             place.taken[client] += 2;
             return (reply == done.reply).then_some(place);
         }
-        if let Some(key) = self.key_at_hand(from, client, done) {
+        if let Some(key) = self.key_at_hand(from, client, done).filter(|_| !held_up) {
             let reply = serve(&mut place.state, &done.op, key);
             place.state.line.retain(|&other| other != client);
             place.taken[client] += if waits { 1 } else { 2 };
@@ -231,6 +257,7 @@ impl Search<'_> {
     fn next(&self, place: &Place) -> Vec<Place> {
         let mut next = Vec::new();
         for client in self.steps(place) {
+            next.extend(self.step_aside(place, client));
             let Some(then) = self.step(place, client) else { continue };
             let pure = self.current(place, client).is_some_and(Done::tells_of_change);
             if pure && then.state == place.state && !self.tries_all {
