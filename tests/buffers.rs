@@ -119,6 +119,27 @@ fn the_largest_are_closed_and_no_evict_spares() {
     assert!(server.output().contains("Evicting client: id="), "{}", server.output());
 }
 
+/// Who has subscribed to something has a limit of its own.
+#[test]
+fn a_subscriber_that_reads_nothing_is_closed_and_nobody_else() {
+    let server = Server::tarn(&[]);
+    let (mut client, mut hears, mut other) = (server.client(), server.client(), server.client());
+    let limits = ["CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0 pubsub 1mb 0 0"];
+    assert_eq!(client.try_call(&limits).ok(), Some(Value::Simple(b"OK".into())));
+    let message = "m".repeat(100_000);
+    client.call(&format!("SET k {message}"));
+    const REPLIES: usize = 40;
+    assert!(other.send_raw("GET k\r\n".repeat(REPLIES).as_bytes()).is_ok());
+    hears.call("SUBSCRIBE c");
+    until("it is closed", || {
+        assert!(client.try_call(&["PUBLISH", "c", &message]).is_ok());
+        client.info("all", "client_output_buffer_limit_disconnections") == 1
+    });
+    until("it hears no more", || client.call("PUBLISH c m").int() == Some(0));
+    let replies = (0..REPLIES).filter(|_| other.read().is_ok_and(|reply| reply.text() == message));
+    assert_eq!(replies.count(), REPLIES);
+}
+
 #[test]
 fn a_request_that_cannot_fit_is_refused() {
     let server = Server::tarn(&["--maxmemory-clients", "4mb"]);
