@@ -157,7 +157,7 @@ fn a_pipeline_over_small_collections_on_disk_waits_for_all_of_them_at_once() {
         }
         assert!(control.info("all", "tarn_store_reads") >= reads + COUNT, "{line}: all was on disk");
         let waited = waits(&mut control) - waited;
-        assert!(waited < COUNT / 4, "{line}: {waited} waits for {COUNT} replies");
+        assert!((1..COUNT / 4).contains(&waited), "{line}: {waited} waits for {COUNT} replies");
     }
     until("who has its replies waits no more", || control.info("all", "tarn_clients_elsewhere") == 0);
 }
