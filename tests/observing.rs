@@ -181,6 +181,43 @@ fn every_counter_begins_anew() {
     assert_eq!(exact.map(|name| after[of(name)]), [0; 4]);
 }
 
+/// Those that only limits and failures move as well.
+#[test]
+fn what_was_counted_of_limits_begins_anew() {
+    let server = Server::tarn(&["--maxclients", "3"]);
+    let mut client = server.client();
+    client.call("CONFIG SET maxdisk 1");
+    until("there is no room", || client.info("stats", "total_eviction_exceeded_time") > 0);
+    client.call("CONFIG SET maxdisk 0");
+    until("there is room", || client.info("stats", "current_eviction_exceeded_time") == 0);
+    client.call("CONFIG SET client-query-buffer-limit 1mb");
+    until("a request is too large", || {
+        _ = Client::connect(server.port()).map(|mut other| other.try_call(&["GET", &"k".repeat(2 << 20)]));
+        client.info("stats", "client_query_buffer_limit_disconnections") > 0
+    });
+    until("one is too many", || {
+        let mut others = [(); 3].map(|()| Client::connect(server.port()).unwrap());
+        others.iter_mut().for_each(|other| _ = other.try_call(&["PING"]));
+        client.info("stats", "rejected_connections") > 0
+    });
+    for request in ["SET k v", "HSET h f v", "PEXPIRE k 1", "HPEXPIRE h 1 FIELDS 1 f", "SET large v"] {
+        assert!(!client.call(request).is_error());
+    }
+    let payload = client.call("DUMP large");
+    client.try_call(&[&b"RESTORE"[..], b"copy", b"0", payload.bytes().unwrap()]).unwrap();
+    let counters = [
+        "total_eviction_exceeded_time",
+        "client_query_buffer_limit_disconnections",
+        "rejected_connections",
+        "expired_keys",
+        "expired_subkeys",
+        "dump_payload_sanitizations",
+    ];
+    until("all are counted", || counters.iter().all(|name| client.info("stats", name) > 0));
+    client.call("CONFIG RESETSTAT");
+    assert_eq!(counters.map(|name| client.info("stats", name)), [0; 6]);
+}
+
 /// A field of a connection's line in CLIENT LIST.
 fn listed(client: &mut Client, id: i64, name: &str) -> u64 {
     let line = client.call(&format!("CLIENT LIST ID {id}")).text();
