@@ -190,6 +190,17 @@ fn a_hash_is_gone_once_its_last_field_has_expired_swept_or_not() {
     assert_eq!(bench.keys(), 0);
 }
 
+/// One by one in a hash that stays, or all of them with their hash.
+#[test]
+fn every_field_that_a_sweep_takes_is_counted() {
+    let mut bench = Bench::new();
+    bench.set(b"stays", &[(b"a", 2000), (b"b", 0), (b"c", 2000)]);
+    bench.set(b"goes", &[(b"a", 2000), (b"b", 2000), (b"c", 1500)]);
+    bench.turn(2100);
+    assert_eq!((bench.keys(), bench.names(b"stays").as_str()), (1, "b"));
+    assert_eq!(bench.engine().shards.at(0).core().stats.expired_fields, 5);
+}
+
 #[test]
 fn a_record_follows_the_earliest_time() {
     let mut bench = Bench::new();
