@@ -218,6 +218,21 @@ mod tests {
         assert!((0..3000).all(|hash| !cache.hashes.may_hold(hash)));
     }
 
+    /// Small records take what their keys and moka take, which is most of it.
+    #[test]
+    fn an_entry_takes_more_than_its_record() {
+        const BUDGET: usize = 100 << 10;
+        let mut cache = ColdCache::new(BUDGET);
+        for hash in 0..5000u32 {
+            let key = [&[b'k'; 100][..], &hash.to_be_bytes()].concat();
+            cache.put(hash, 0, &key, vec![1; 20]);
+        }
+        cache.cache.run_pending_tasks();
+        let one = ENTRY_OVERHEAD as usize + 4 + 104 + 20;
+        assert_eq!(cache.bytes(), cache.len() * one as u64);
+        assert!((1..=BUDGET / one).contains(&(cache.len() as usize)), "{} entries", cache.len());
+    }
+
     #[test]
     fn a_count_that_has_reached_its_end_stays() {
         let hashes = Hashes::new(1);
