@@ -285,4 +285,38 @@ mod tests {
             assert!(!rest.iter().any(got));
         });
     }
+    /// However much it has heard, and read: not even the place where it was looked for.
+    #[test]
+    fn nothing_of_a_connection_stays_with_its_thread() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let table = crate::command::table();
+        LocalSet::new().block_on(&runtime, async {
+            let config = Config::load(Source::Defaults, &[]).unwrap();
+            let server = Arc::new(Server::new(engine(dir.path(), 1), config, table));
+            let worker = Worker::new(server.clone(), Arc::new(ThreadStats::new(table.slots())));
+            let (ours, mut peer) = UnixStream::pair().unwrap();
+            let connection = Connection::open(worker.clone(), Socket::Unix(ours), String::new(), String::new());
+            let serves = tokio::task::spawn_local(connection.clone().serve());
+            peer.write_all(b"SUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d\r\nUNSUBSCRIBE b\r\n").await.unwrap();
+            // A part of a request, which takes room.
+            peer.write_all(b"*2\r\n$9\r\nSUBSCRIBE\r\n$100000\r\n").await.unwrap();
+            peer.write_all(&[b'x'; 50_000]).await.unwrap();
+            while server.buffers.bytes() < 50_000 || server.hub.subscribers(By::Shard, b"d") == 0 {
+                yield_now().await;
+            }
+            drop(peer);
+            serves.await.unwrap();
+            {
+                let subscribers = worker.subscribers.borrow();
+                assert!(subscribers.all.is_empty() && subscribers.of.iter().all(HashMap::is_empty));
+            }
+            assert_eq!((Rc::strong_count(&connection), Rc::weak_count(&connection)), (1, 0));
+            drop(connection);
+            assert_eq!((server.buffers.bytes(), server.clients.lock().len()), (0, 0));
+            for (by, name) in [(By::Channel, &b"a"[..]), (By::Channel, b"b"), (By::Pattern, b"c*"), (By::Shard, b"d")] {
+                assert_eq!(server.hub.subscribers(by, name), 0);
+            }
+        });
+    }
 }
