@@ -271,3 +271,29 @@ pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2
             .help("2.0.0", "Changes directives.")
             .syntax("parameter value [parameter value ...]", "O(N) where N is the number of directives given"),
     ])];
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::shard::keyspace::walk::tests::engine;
+
+    #[test]
+    fn how_uses_are_counted_follows_each_of_its_directives_alone() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let config = Config::load(Source::Defaults, &[]).unwrap();
+        let server = Server::new(engine(dir.path(), 1), config, crate::command::table());
+        for (name, value, counted) in [
+            ("maxmemory-policy", "allkeys-lfu", Some((10, 1))),
+            ("lfu-log-factor", "3", Some((3, 1))),
+            ("lfu-decay-time", "7", Some((3, 7))),
+            ("maxmemory-policy", "allkeys-lru", None),
+        ] {
+            let changed = server.config.set(&[(name, value)]).unwrap();
+            put_in_force(&server, &changed);
+            let counts = server.engine.uses.frequency();
+            assert_eq!(counts.map(|by| (by.log_factor, by.decay_minutes)), counted, "{name} {value}");
+        }
+    }
+}
