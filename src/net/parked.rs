@@ -434,6 +434,25 @@ mod tests {
         });
     }
 
+    #[test]
+    fn what_a_late_reader_has_read_is_given_back() {
+        with_connection(|connection, mut peer| async move {
+            let (reply, mut read) = (vec![7; 900 << 10], vec![0; 900 << 10]);
+            connection.put_held(&reply);
+            let memory = || connection.client.memory_bytes();
+            assert!(memory() > 256 << 10, "more than the socket takes");
+            let held = Parked::Held(LONGEST, Vec::new());
+            tokio::select! {
+                _ = connection.park(held) => panic!("the wait ends"),
+                _ = async {
+                    peer.read_exact(&mut read).await.unwrap();
+                    comes("its room is given back", || memory() < 64 << 10).await;
+                } => {}
+            }
+            assert!(read == reply);
+        });
+    }
+
     /// The peer sends nothing more that would have the connection looked at.
     #[test]
     fn a_reply_to_what_had_to_wait_leaves_as_the_peer_reads_it() {
