@@ -4,7 +4,7 @@
 //!
 //! | event | when |
 //! |---|---|
-//! | `expired` | what was there before had expired, and no sweep had come yet |
+//! | `expired`; or `hexpired` and `del` | what was there before had expired, or all its fields had, and no sweep had come yet |
 //! | `new`; or `overwritten` and `type_changed` | there was nothing before; or the command puts a value in the place of another |
 //! | the command's own | the key is there, or what is told is how it went |
 //! | `del` | the key is not there any more |
@@ -159,6 +159,16 @@ impl Telling {
     }
 }
 
+/// What is told of what a sweep removes.
+const fn of_swept(what: Swept) -> &'static [Event] {
+    match what {
+        Swept::Key => &[EXPIRED],
+        Swept::Fields => &[HEXPIRED],
+        Swept::Hash => &[HEXPIRED, DEL],
+        Swept::Evicted => &[EVICTED],
+    }
+}
+
 /// Beside the classes in [`Server`]'s `heard`.
 pub(super) const MONITORED: u32 = 1 << 31;
 
@@ -206,13 +216,7 @@ impl Server {
 
     fn tell_swept(&self, names: &Names, (what, ns, key): &SweptKey, need: Lsn) {
         let Some((db, _)) = names.map().iter().find(|(_, id)| id == ns) else { return };
-        let events: &[Event] = match what {
-            Swept::Key => &[EXPIRED],
-            Swept::Fields => &[HEXPIRED],
-            Swept::Hash => &[HEXPIRED, DEL],
-            Swept::Evicted => &[EVICTED],
-        };
-        for event in events {
+        for event in of_swept(*what) {
             self.publish_event(event, db, key, |channel, text| self.hub.publish(channel, text, need));
         }
     }
@@ -317,18 +321,18 @@ impl Ctx<'_, '_> {
 
     /// Events of a key that holds this now, and held that before.
     fn tell_of(&mut self, events: &[Event], key: &[u8], now: Kind, before: Before) {
-        if before == Before::Expired {
-            self.tell_plainly(&EXPIRED, key);
+        if let Before::Expired(what) = before {
+            of_swept(what).iter().for_each(|event| self.tell_plainly(event, key));
         }
         let gone = now == Kind::Absent;
         match before {
             Before::Live(was) if !gone && events.first().is_some_and(|event| event.replaces) => {
                 self.tell_replaced(key, was, now);
             }
-            Before::Absent | Before::Expired if !gone => self.tell_plainly(&NEW, key),
+            Before::Absent | Before::Expired(_) if !gone => self.tell_plainly(&NEW, key),
             // It came and went, or had gone already.
-            Before::Absent | Before::Expired if events.iter().all(|event| event.yields) => return,
-            Before::Absent | Before::Expired => self.tell_plainly(&NEW, key),
+            Before::Absent | Before::Expired(_) if events.iter().all(|event| event.yields) => return,
+            Before::Absent | Before::Expired(_) => self.tell_plainly(&NEW, key),
             Before::Live(_) => {}
         }
         for event in events.iter().filter(|event| !(gone && event.yields)) {
@@ -354,8 +358,8 @@ impl Ctx<'_, '_> {
         let Some(found) = self.changed(ns, key) else { return };
         let from = self.told();
         let (now, before) = (self.txn.object(found).kind, self.txn.before(found, &from));
-        if before == Before::Expired {
-            self.tell_of_db(&EXPIRED, db, key);
+        if let Before::Expired(what) = before {
+            of_swept(what).iter().for_each(|event| self.tell_of_db(event, db, key));
         }
         self.tell_of_db(&NEW, db, key);
         events.iter().for_each(|(event, db, key)| self.tell_of_db(event, db, key));
@@ -378,8 +382,8 @@ impl Ctx<'_, '_> {
             Before::Live(was) if events[0].replaces => self.tell_replaced(key, was, Kind::String),
             Before::Live(_) => {}
             before => {
-                if before == Before::Expired {
-                    self.tell_plainly(&EXPIRED, key);
+                if let Before::Expired(what) = before {
+                    of_swept(what).iter().for_each(|event| self.tell_plainly(event, key));
                 }
                 self.tell_plainly(&NEW, key);
             }

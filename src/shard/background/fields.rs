@@ -112,12 +112,7 @@ impl Txn<'_, '_> {
         let Some(times) = body.and_then(|body| FieldTimes::of(&body.extra)) else { return Ok(Slice::none()) };
         let object_expired = object.expire_ms != 0 && object.expire_ms <= self.now_ms;
         if times.are_past(self.now_ms) || object_expired {
-            if object_expired {
-                self.sweep_away_found(at, Swept::Key);
-            } else {
-                self.core(at).stats.expired_fields += self.size(at);
-                self.sweep_away_found(at, Swept::Hash);
-            }
+            self.sweep_away_found(at, if object_expired { Swept::Key } else { Swept::Hash });
             return Ok(Slice::none());
         }
         let whole = sweep.last.is_none();

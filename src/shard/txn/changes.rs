@@ -16,8 +16,8 @@ use crate::shard::memory::tracked::{Broadcast, Tracker};
 pub enum Before {
     /// Nothing.
     Absent,
-    /// Something whose time was past.
-    Expired,
+    /// Something whose time was past, or that of the last of its fields: what a sweep would have said that it removes.
+    Expired(Swept),
     /// A value of this kind.
     Live(Kind),
 }
@@ -105,16 +105,28 @@ impl Txn<'_, '_> {
 
     /// What a changed object was at a mark.
     pub fn before(&self, found: Found, mark: &Mark) -> Before {
-        let first = self.set.undo[mark.undo.min(self.set.undo.len())..].iter().find_map(|undo| match undo {
+        let mut undo = self.set.undo[mark.undo.min(self.set.undo.len())..].iter();
+        let first = undo.by_ref().find_map(|undo| match undo {
             Undo::Created { at } if *at == found => Some(Before::Absent),
             Undo::Header { at, kind, expire_ms, .. } if *at == found => Some(match kind {
                 Kind::Absent => Before::Absent,
-                _ if *expire_ms != 0 && *expire_ms <= self.due_ms => Before::Expired,
+                _ if *expire_ms != 0 && *expire_ms <= self.due_ms => Before::Expired(Swept::Key),
                 kind => Before::Live(*kind),
             }),
             _ => None,
         });
-        first.unwrap_or_else(|| Before::Live(self.object(found).kind))
+        match first {
+            // Of what was put aside with it, the first is what there was.
+            Some(Before::Live(Kind::Hash)) => {
+                let was = undo.find_map(|undo| match undo {
+                    Undo::Body { at, body, .. } if *at == found => Some(body),
+                    _ => None,
+                });
+                let past = was.and_then(Option::as_ref).is_some_and(|body| body.extra.fields_are_past(self.due_ms));
+                if past { Before::Expired(Swept::Hash) } else { Before::Live(Kind::Hash) }
+            }
+            first => first.unwrap_or_else(|| Before::Live(self.object(found).kind)),
+        }
     }
 
     /// Has a client told of a key's next change: it has read it. Keys that are not under lease it has not.

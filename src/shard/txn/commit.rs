@@ -85,14 +85,22 @@ impl Txn<'_, '_> {
         };
         self.set.redo.clear();
         self.follow_names(lsn);
+        let mut expired = None;
         for undo in self.set.undo.drain(..) {
             match undo {
-                Undo::Body { at, body: Some(body), .. } => self.lease[at.at as usize].throw_away(body),
-                // Whoever removes what was past, or puts another in its place, has it expire.
+                // Whoever removes what was past, or puts another in its place, has it expire: the key, or its fields.
                 Undo::Header { at, kind, expire_ms, .. }
                     if expire_ms != 0 && expire_ms <= self.due_ms && kind != Kind::Absent =>
                 {
                     self.lease[at.at as usize].stats.expired_keys += 1;
+                    expired = Some(at);
+                }
+                Undo::Body { at, body: Some(body), .. } => {
+                    let core = &mut *self.lease[at.at as usize];
+                    if expired != Some(at) && body.extra.fields_are_past(self.due_ms) {
+                        core.stats.expired_fields += body.size;
+                    }
+                    core.throw_away(body);
                 }
                 Undo::Libraries { at, .. } => self.lease[at as usize].libraries.stamp(lsn),
                 _ => {}
