@@ -529,16 +529,22 @@ fn under_lease<'e>(
             ctx.take_wait().map_or(Ok((lsn, false)), |wait| Err(Again::Waits(wait, lsn)))
         }
         Err(error) => {
+            let again = match error {
+                Error::Cold => Some(Again::Elsewhere),
+                Error::Crowded => Some(Again::Alone),
+                Error::Uncounted => Some(Again::Counted),
+                Error::Undeclared => Some(Again::Everywhere),
+                Error::Long => Some(Again::Long),
+                _ => None,
+            };
+            if again.is_some() {
+                ctx.txn.take_back_uses();
+            }
             ctx.rollback_to(Mark::default());
             out.truncate(begin);
             out.set_proto(ctx.session().proto);
-            match error {
-                Error::Cold => Err(Again::Elsewhere),
-                Error::Crowded => Err(Again::Alone),
-                Error::Uncounted => Err(Again::Counted),
-                Error::Undeclared => Err(Again::Everywhere),
-                Error::Long => Err(Again::Long),
-                error => {
+            again.map_or_else(
+                || {
                     ctx.be_late();
                     ctx.remember(command, call.args);
                     ctx.show_failed(command, call.args);
@@ -546,8 +552,9 @@ fn under_lease<'e>(
                     ctx.txn.count_look_ups();
                     out.error(&error);
                     Ok((ctx.txn.need, true))
-                }
-            }
+                },
+                Err,
+            )
         }
     };
     // One that is run again, or waits, has not ended.

@@ -49,6 +49,13 @@ impl Txn<'_, '_> {
         !self.set.redo.bytes().is_empty() || !self.set.undo.is_empty()
     }
 
+    /// Nothing counts as used, as what was run so far is run again.
+    pub fn take_back_uses(&mut self) {
+        for (at, used) in self.set.uses.drain(..).rev() {
+            self.lease[at.at as usize].table.at_mut(at.index).used = used;
+        }
+    }
+
     /// Takes back everything since a mark.
     pub fn rollback_to(&mut self, mark: Mark) {
         while self.set.undo.len() > mark.undo {
@@ -257,7 +264,7 @@ fn leaves_no_trace(object: &Object) -> bool {
 impl WriteSet {
     /// Capacities of the buffers, in bytes.
     #[inline]
-    fn capacities(&self) -> [usize; 7] {
+    fn capacities(&self) -> [usize; 8] {
         [
             self.redo.capacity(),
             self.header.capacity(),
@@ -266,6 +273,7 @@ impl WriteSet {
             self.touched.capacity() * size_of::<(Found, Tells)>(),
             self.counts.capacity() * size_of::<(u16, NsId)>(),
             self.hints.capacity() * size_of::<(usize, u64)>(),
+            self.uses.capacity() * size_of::<(Found, u16)>(),
         ]
     }
 

@@ -79,6 +79,8 @@ pub struct WriteSet {
     /// Objects that were changed, and who of those who watch their keys is told.
     touched: Vec<(Found, Tells)>,
     counts: SmallVec<[(u16, NsId); 2]>,
+    /// While uses are counted: objects that were used, and what was known of that before.
+    uses: Vec<(Found, u16)>,
 }
 
 /// Who of those who watch a key, or wait for it, is told that its object was changed.
@@ -150,6 +152,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         lease.iter_mut().for_each(|core| core.make_room());
         let routed = lease.len() == 1;
         set.reads.may_block = may_block;
+        set.uses.clear();
         Txn {
             lease,
             router,
@@ -252,7 +255,10 @@ impl<'a, 'e> Txn<'a, 'e> {
                 let used = core.uses.after_use(object.used, now_ms, core.commands);
                 if object.state & state::REFERENCED == 0 || object.used != used {
                     object.state |= state::REFERENCED;
-                    object.used = used;
+                    let before = std::mem::replace(&mut object.used, used);
+                    if core.uses.frequency().is_some() {
+                        self.set.uses.push((Found { at, index }, before));
+                    }
                 }
             }
         }
@@ -463,10 +469,14 @@ impl<'a, 'e> Txn<'a, 'e> {
         let core = &mut *self.lease[at.at as usize];
         let object = core.table.at_mut(at.index);
         if object.used != (now_ms / 1000) as u16 {
-            object.used = match object.kind {
+            let used = match object.kind {
                 Kind::Absent => core.uses.of_new(now_ms),
                 _ => core.uses.after_use(object.used, now_ms, core.commands),
             };
+            let before = std::mem::replace(&mut object.used, used);
+            if core.uses.frequency().is_some() {
+                self.set.uses.push((at, before));
+            }
         }
         object.kind = kind;
         object.state = (object.state | state::REFERENCED) & !state::ENCODING;
