@@ -10,11 +10,12 @@ use crate::codec::{Extra, StreamId};
 use crate::handler::{Ctx, Error, Found, OwnedArgs, Result};
 use crate::rdb::file::Part;
 use crate::rdb::{self, Counters, Entry, Pending};
+use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
 use crate::types::stream::group::{Ledger, Stored, stored};
 use crate::types::stream::handle::Stream;
-use crate::types::stream::id::{MAX, MIN};
+use crate::types::stream::id::MIN;
 use crate::types::stream::record::{
     ConsumerRecord, ElementKey, GroupRecord, Nack, each_field, encode_entry, encode_names, entry_key, names_match,
 };
@@ -24,11 +25,10 @@ pub(super) fn gather(ctx: &mut Ctx, key: &[u8], room: &mut Room) -> Result<rdb::
     let Some(stream) = Stream::find(ctx, key)? else { return Ok(rdb::Stream::default()) };
     let names = stream.names(ctx)?;
     let mut entries: Vec<Entry> = Vec::new();
-    for entry in stream.entries(ctx, MIN, MAX, false)? {
-        let (id, value) = entry?;
+    stream.each_in_slices(ctx, |id, value| {
         let (mut fields, mut bytes) = (Vec::new(), 0);
         let before = entries.last().map_or(&[][..], |entry| &entry.fields[..]);
-        let read = each_field(&value, &names, |name, value| {
+        let read = each_field(value, &names, |name, value| {
             // Most entries have the names of the one before.
             let name = match before.get(fields.len()) {
                 Some((same, _)) if same == name => same.clone(),
@@ -37,10 +37,11 @@ pub(super) fn gather(ctx: &mut Ctx, key: &[u8], room: &mut Room) -> Result<rdb::
             bytes += name.len() + value.len();
             fields.push((name, value.to_vec()));
         });
-        read.map_err(|e| stream.corrupt(ctx, e))?;
+        read.map_err(unreadable)?;
         room.take(bytes, fields.len())?;
         entries.push(Entry { id, fields });
-    }
+        Ok(())
+    })?;
     let mut groups = Vec::new();
     for group in Ledger::all(ctx, stream.at)? {
         groups.push(gather_group(ctx, &group, room)?);
@@ -49,7 +50,7 @@ pub(super) fn gather(ctx: &mut Ctx, key: &[u8], room: &mut Room) -> Result<rdb::
     Ok(rdb::Stream { entries, last_id: last, max_deleted, entries_added: added, groups })
 }
 
-fn gather_group(ctx: &Ctx, group: &Ledger, room: &mut Room) -> Result<rdb::Group> {
+fn gather_group(ctx: &mut Ctx, group: &Ledger, room: &mut Room) -> Result<rdb::Group> {
     let (mut consumers, mut places) = (Vec::new(), HashMap::new());
     for consumer in group.read_consumers(ctx)? {
         room.take(consumer.name().len(), 1)?;
@@ -59,12 +60,13 @@ fn gather_group(ctx: &Ctx, group: &Ledger, room: &mut Room) -> Result<rdb::Group
         consumers.push(rdb::Consumer { name, seen_ms, active_ms });
     }
     let mut pending = Vec::new();
-    for entry in group.pending(ctx, MIN, MAX, false)? {
-        let (id, Nack { delivered_ms, deliveries, consumer }) = entry?;
+    group.each_pending_in_slices(ctx, |id, Nack { delivered_ms, deliveries, consumer }| {
         room.take(size_of::<Pending>(), 0)?;
-        let Some(&consumer) = places.get(&consumer) else { continue };
-        pending.push(Pending { id, delivery_ms: delivered_ms, delivery_count: deliveries, consumer });
-    }
+        if let Some(&consumer) = places.get(&consumer) {
+            pending.push(Pending { id, delivery_ms: delivered_ms, delivery_count: deliveries, consumer });
+        }
+        Ok(())
+    })?;
     let GroupRecord { last, entries_read, .. } = group.record;
     Ok(rdb::Group { name: group.name().to_vec(), last_id: last, entries_read, pending, consumers })
 }

@@ -16,7 +16,7 @@ use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Ctx, Error, Found, Result};
 use crate::meter;
-use crate::shard::memory::core::storage;
+use crate::shard::memory::core::{storage, unreadable};
 use crate::shard::txn::elements::Elements;
 use crate::util::scale::Scaled;
 
@@ -273,6 +273,18 @@ impl Ledger {
         let (lower, upper) = (self.pel_key(start), self.pel_key(end));
         let inner = ctx.txn.elements(self.at, Bound::Included(&lower), Bound::Included(&upper), reverse)?;
         Ok(Pending { inner: Some(inner), owner })
+    }
+
+    /// Visits all pending entries, and rests between slices of many.
+    pub fn each_pending_in_slices(&self, ctx: &mut Ctx, mut visit: impl FnMut(StreamId, Nack) -> Result) -> Result {
+        if self.record.pending == 0 {
+            return Ok(());
+        }
+        let (lower, upper) = (self.pel_key(self.record.oldest), self.pel_key(id::MAX));
+        ctx.txn.each_in_slices(self.at, Bound::Included(&lower), Bound::Included(&upper), |key, value| {
+            let (id, nack) = id_of(key).and_then(|id| Ok((id, Nack::decode(value)?))).map_err(unreadable)?;
+            visit(id, nack)
+        })
     }
 
     /// Up to `most` pending entries of one consumer from an id on.

@@ -10,7 +10,7 @@ use crate::codec::order::StreamId;
 use crate::codec::{CodecError, Extra};
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Ctx, Error, Found, Reply, Result};
-use crate::shard::memory::core::storage;
+use crate::shard::memory::core::{storage, unreadable};
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::elements::{Elements, Piece};
@@ -168,6 +168,17 @@ impl Stream {
         let (lower, upper) = (entry_key(start), entry_key(end));
         let inner = ctx.txn.elements(self.at, Bound::Included(&lower), Bound::Included(&upper), reverse)?;
         Ok(Entries { inner: Some(inner), owner: ctx.object(self.at).key() })
+    }
+
+    /// Visits all entries, with their values, and rests between slices of many.
+    pub fn each_in_slices(&self, ctx: &mut Ctx, mut visit: impl FnMut(StreamId, &[u8]) -> Result) -> Result {
+        if self.len == 0 {
+            return Ok(());
+        }
+        let (lower, upper) = (entry_key(self.first), entry_key(self.last));
+        ctx.txn.each_in_slices(self.at, Bound::Included(&lower), Bound::Included(&upper), |key, value| {
+            visit(id_of(key).map_err(unreadable)?, value)
+        })
     }
 
     /// Visits the ids of the first `most` entries between two ids, both included; how many there were, and the last. Rests between
