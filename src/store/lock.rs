@@ -14,7 +14,15 @@ pub const FILE_NAME: &str = "LOCK";
 /// The data directory belongs to this process as long as this lives.
 #[derive(Debug)]
 pub struct DirLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for DirLock {
+    /// Gives it back at once: a process that another thread is just about to start has the open file for a moment, too, and
+    /// closing it here alone would leave the lock with that.
+    fn drop(&mut self) {
+        _ = self.file.unlock();
+    }
 }
 
 impl DirLock {
@@ -36,7 +44,7 @@ impl DirLock {
             Err(TryLockError::Error(source)) => return Err(StoreError::io("lock", &path)(source)),
         }
         write_pid(&mut file).map_err(StoreError::io("write", &path))?;
-        Ok(DirLock { _file: file })
+        Ok(DirLock { file })
     }
 }
 
@@ -65,6 +73,15 @@ mod tests {
         let expected =
             format!("data directory {} is in use by another server (pid {})", dir.path().display(), std::process::id());
         assert_eq!(error, expected);
+        drop(first);
+        DirLock::acquire(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn the_lock_ends_also_where_a_child_still_has_the_file() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let first = DirLock::acquire(dir.path()).unwrap();
+        let _of_child = first.file.try_clone().unwrap();
         drop(first);
         DirLock::acquire(dir.path()).unwrap();
     }
