@@ -35,8 +35,7 @@ fn restored(folder: &Path, name: &str) -> Server {
     let data = server.dir().join("data");
     done(&["restore", name, "--backup-dir", folder.to_str().unwrap(), "--dir", data.to_str().unwrap()]);
     done(&["check", data.to_str().unwrap()]);
-    server.spawn();
-    server.wait_ready();
+    server.begin();
     server
 }
 

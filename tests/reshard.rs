@@ -108,8 +108,7 @@ fn on<R>(dir: &Path, use_it: impl FnOnce(&mut Server) -> R) -> R {
     let mut server = Server::prepare(Kind::Tarn, &NAMED).unwrap();
     let data = server.dir().join("data");
     fs::rename(dir, &data).unwrap();
-    server.spawn();
-    server.wait_ready();
+    server.begin();
     let result = use_it(&mut server);
     server.stop();
     fs::rename(&data, dir).unwrap();

@@ -271,9 +271,9 @@ fn tarn() -> (Server, PathBuf) {
     (server, dir)
 }
 
+/// Starts it. Somebody else may have got its port by now: the data was worked on since it was found free.
 fn start(server: &mut Server) {
-    server.spawn();
-    server.wait_ready();
+    server.begin();
 }
 
 fn folder(server: &Server) -> PathBuf {
