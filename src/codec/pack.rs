@@ -25,6 +25,17 @@ pub fn push(element: &[u8], value: &[u8], out: &mut Vec<u8>) {
     push_slice(value, out);
 }
 
+/// The elements that stand in the record one by one, each as [`each`] reads it, up to where one ends that has no end.
+pub fn one_by_one(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let mut cursor = Cursor::new(bytes);
+        let read = !cursor.is_empty() && cursor.slice().and_then(|_| cursor.slice()).is_ok();
+        let (one, rest) = bytes.split_at(bytes.len() - cursor.rest().len());
+        bytes = rest;
+        read.then_some(one)
+    })
+}
+
 /// Visits key and value of the elements, what follows from one right behind it.
 ///
 /// # Errors
@@ -85,6 +96,7 @@ mod tests {
     fn what_is_cut_is_told() {
         let (elements, read) = all(&Meta::new(Kind::Set), b"\x01\x03\0\x02\x03");
         assert_eq!((elements, read), (vec![(b"\x03".to_vec(), Vec::new())], Err(CodecError::Truncated)));
+        assert_eq!(one_by_one(b"\x01\x03\0\x02\x03").collect::<Vec<_>>(), [b"\x01\x03\0"]);
     }
 
     #[test]
@@ -112,12 +124,14 @@ mod tests {
             let elements: Elements = elements.into_iter().map(|(name, value)| ([b"\x03", &name[..]].concat(), value)).collect();
             let mut out = Vec::new();
             elements.iter().for_each(|(element, value)| push(element, value, &mut out));
+            prop_assert_eq!(one_by_one(&out).collect::<Vec<_>>().concat(), out.clone());
+            prop_assert_eq!(one_by_one(&out).count(), elements.len());
             prop_assert_eq!(all(&Meta::new(Kind::Set), &out), (elements, Ok(())));
         }
 
         #[test]
         fn random_bytes_never_panic(encoding in 0u8..3, bytes in vec(any::<u8>(), 0..80)) {
-            _ = all(&Meta { encoding, ..Meta::new(Kind::Zset) }, &bytes);
+            _ = (all(&Meta { encoding, ..Meta::new(Kind::Zset) }, &bytes), one_by_one(&bytes).count());
             _ = all(&Meta { encoding, ..Meta::new(Kind::Zset) }, &[&[20, 5], &bytes[..]].concat());
         }
     }

@@ -91,13 +91,16 @@ fn mend_key(fixes: &mut Fixes<'_>, shard: u16, ns: NsId, stored: &[u8], known: &
         let range = key::element_range(ns, key, meta.version);
         if std::mem::take(&mut meta.packed) {
             // What can be read of them gets records of its own, as the elements of other collections have.
-            let read = pack::each(&meta, inline, |element, value| {
-                fixes.set([&range.lower[..], element].concat(), Some(value.to_vec()))
-            });
-            match read {
-                Err(error) if !matches!(error, StoreError::Codec(_)) => return Err(error),
-                _ => fixes.write()?,
+            for one in pack::one_by_one(inline) {
+                let read = pack::each(&meta, one, |element, value| {
+                    fixes.set([&range.lower[..], element].concat(), Some(value.to_vec()))
+                });
+                match read {
+                    Err(error) if !matches!(error, StoreError::Codec(_)) => return Err(error),
+                    _ => {}
+                }
             }
+            fixes.write()?;
         }
         let Some(rebuilt) = rebuild::elements(fixes, partition, &range, meta)? else { return fixes.set(record, None) };
         meta = rebuilt;
