@@ -66,6 +66,7 @@ scripts! {
     blocking
     commandlog
     connection
+    debug
     dump
     events
     expiry
