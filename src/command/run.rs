@@ -543,8 +543,9 @@ fn under_lease<'e>(
             ctx.rollback_to(Mark::default());
             out.truncate(begin);
             out.set_proto(ctx.session().proto);
-            again.map_or_else(
-                || {
+            match again {
+                Some(again) => Err(again),
+                None => {
                     ctx.be_late();
                     ctx.remember(command, call.args);
                     ctx.show_failed(command, call.args);
@@ -552,9 +553,8 @@ fn under_lease<'e>(
                     ctx.txn.count_look_ups();
                     out.error(&error);
                     Ok((ctx.txn.need, true))
-                },
-                Err,
-            )
+                }
+            }
         }
     };
     // One that is run again, or waits, has not ended.

@@ -319,11 +319,16 @@ impl Ctx<'_, '_> {
         self.tell_of(std::slice::from_ref(event), key, kind, before);
     }
 
-    /// Events of a key that holds this now, and held that before.
-    fn tell_of(&mut self, events: &[Event], key: &[u8], now: Kind, before: Before) {
+    /// What a sweep would have told of what was there, if its time was past.
+    fn tell_expired(&mut self, before: Before, key: &[u8]) {
         if let Before::Expired(what) = before {
             of_swept(what).iter().for_each(|event| self.tell_plainly(event, key));
         }
+    }
+
+    /// Events of a key that holds this now, and held that before.
+    fn tell_of(&mut self, events: &[Event], key: &[u8], now: Kind, before: Before) {
+        self.tell_expired(before, key);
         let gone = now == Kind::Absent;
         match before {
             Before::Live(was) if !gone && events.first().is_some_and(|event| event.replaces) => {
@@ -382,9 +387,7 @@ impl Ctx<'_, '_> {
             Before::Live(was) if events[0].replaces => self.tell_replaced(key, was, Kind::String),
             Before::Live(_) => {}
             before => {
-                if let Before::Expired(what) = before {
-                    of_swept(what).iter().for_each(|event| self.tell_plainly(event, key));
-                }
+                self.tell_expired(before, key);
                 self.tell_plainly(&NEW, key);
             }
         }

@@ -339,28 +339,14 @@ mod tests {
     use tokio::net::UnixStream;
 
     use super::super::socket::Socket;
-    use super::super::worker::Worker;
+    use super::super::worker::tests::with_worker;
     use super::*;
-    use crate::config::{Config, Source};
-    use crate::handler::Server;
-    use crate::shard::keyspace::walk::tests::engine;
 
     /// Runs a test with a connection and its peer.
     fn with_connection<F: Future<Output = ()>>(test: impl FnOnce(Rc<Connection>, UnixStream) -> F) {
-        let dir = crate::util::scratch::tempdir().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let server = Server::new(
-                engine(dir.path(), 1),
-                Config::load(Source::Defaults, &[]).unwrap(),
-                crate::command::table(),
-            );
+        with_worker(|worker| {
             let (ours, peer) = UnixStream::pair().unwrap();
-            let worker = Worker::new(
-                Arc::new(server),
-                Arc::new(crate::handler::server::ThreadStats::new(crate::command::table().slots())),
-            );
-            test(Connection::open(worker, Socket::Unix(ours), String::new(), String::new()), peer).await;
+            test(Connection::open(worker, Socket::Unix(ours), String::new(), String::new()), peer)
         });
     }
 

@@ -224,19 +224,14 @@ impl Worker {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::UnixStream;
-    use tokio::task::{LocalSet, yield_now};
+    use tokio::task::yield_now;
 
     use super::super::socket::Socket;
+    use super::super::worker::tests::with_worker;
     use super::*;
-    use crate::config::{Config, Source};
-    use crate::handler::Server;
     use crate::handler::effects::Effect;
-    use crate::handler::server::ThreadStats;
-    use crate::shard::keyspace::walk::tests::engine;
 
     fn note(connection: &Rc<Connection>, effect: Effect) {
         connection.note(&mut connection.state.borrow_mut(), vec![effect]);
@@ -245,13 +240,8 @@ mod tests {
     /// While a message is on its way to many, others have turns, and may end what it is for.
     #[test]
     fn who_ends_a_subscription_hears_nothing_of_a_message_on_its_way() {
-        let dir = crate::util::scratch::tempdir().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let table = crate::command::table();
-        LocalSet::new().block_on(&runtime, async {
-            let config = Config::load(Source::Defaults, &[]).unwrap();
-            let server = Arc::new(Server::new(engine(dir.path(), 1), config, table));
-            let worker = Worker::new(server.clone(), Arc::new(ThreadStats::new(table.slots())));
+        with_worker(|worker| async move {
+            let server = worker.server.clone();
             let name = Name::from(b"c".as_slice());
             let mut peers = Vec::new();
             let connections: Vec<_> = (0..4 * TURN.get())
@@ -285,16 +275,12 @@ mod tests {
             assert!(!rest.iter().any(got));
         });
     }
+
     /// However much it has heard, and read: not even the place where it was looked for.
     #[test]
     fn nothing_of_a_connection_stays_with_its_thread() {
-        let dir = crate::util::scratch::tempdir().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let table = crate::command::table();
-        LocalSet::new().block_on(&runtime, async {
-            let config = Config::load(Source::Defaults, &[]).unwrap();
-            let server = Arc::new(Server::new(engine(dir.path(), 1), config, table));
-            let worker = Worker::new(server.clone(), Arc::new(ThreadStats::new(table.slots())));
+        with_worker(|worker| async move {
+            let server = worker.server.clone();
             let (ours, mut peer) = UnixStream::pair().unwrap();
             let connection = Connection::open(worker.clone(), Socket::Unix(ours), String::new(), String::new());
             let serves = tokio::task::spawn_local(connection.clone().serve());

@@ -335,9 +335,22 @@ fn overdue(client: &Client, settings: &Settings, now_ms: u64) -> Option<Overdue>
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, Source};
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// Runs a test on what is a network thread but for its listeners, of a server of its own.
+    pub(in crate::net) fn with_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>) -> F) {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let config = Config::load(Source::Defaults, &[]).unwrap();
+            let table = crate::command::table();
+            let server = Arc::new(Server::new(engine(dir.path(), 1), config, table));
+            test(Worker::new(server, Arc::new(ThreadStats::new(table.slots())))).await;
+        });
+    }
 
     /// Each class has limits of its own, whatever the other's are; time that others take, and silence that is meant, are no idleness.
     #[test]

@@ -225,7 +225,7 @@ impl Search<'_> {
     /// The same of one that may have been held up: it takes its place in the line although there is something for it.
     fn step_aside(&self, from: &Place, client: usize) -> Option<Place> {
         let done = self.current(from, client)?;
-        let comes = from.taken[client] % 2 == 0 && done.stands_in_line() && self.may_be_held_up(client, done);
+        let comes = from.taken[client].is_multiple_of(2) && done.stands_in_line() && self.may_be_held_up(client, done);
         comes.then(|| self.step_if(from, client, true)).flatten()
     }
 

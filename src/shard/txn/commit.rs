@@ -11,6 +11,8 @@ use crate::shard::memory::table::Index;
 
 /// What each buffer of a write set may keep from one transaction to the next.
 const KEPT_BYTES: usize = 1 << 20;
+/// Objects whose uses a transaction can take back.
+pub(super) const MOST_USES: usize = 4096;
 
 /// What the operation of a command takes beside the command's arguments, bytes.
 const REDO_OF_A_COMMAND: usize = 16;
@@ -49,7 +51,7 @@ impl Txn<'_, '_> {
         !self.set.redo.bytes().is_empty() || !self.set.undo.is_empty()
     }
 
-    /// Nothing counts as used, as what was run so far is run again.
+    /// Nothing counts as used, as what was run so far is run again; of very many objects the first alone.
     pub fn take_back_uses(&mut self) {
         for (at, used) in self.set.uses.drain(..).rev() {
             self.lease[at.at as usize].table.at_mut(at.index).used = used;
@@ -277,6 +279,14 @@ impl WriteSet {
         ]
     }
 
+    /// Keeps what was known of an object's uses before this one. Where so many are used that it is not kept, one more that counts
+    /// says little.
+    pub(super) fn note_use(&mut self, at: Found, before: u16) {
+        if self.uses.len() < MOST_USES {
+            self.uses.push((at, before));
+        }
+    }
+
     /// Gives back what an unusual transaction took: the buffers are its thread's, which may never see another.
     #[inline]
     fn give_back(&mut self) {
@@ -300,6 +310,7 @@ impl WriteSet {
 mod tests {
     use super::*;
     use crate::shard::keyspace::walk::tests::engine;
+    use crate::shard::memory::uses::Frequency;
 
     /// Written, taken back or only read: what a huge transaction took is given back when it ends.
     #[test]
@@ -323,6 +334,35 @@ mod tests {
             }
             drop(txn);
             assert!(set.capacities().iter().all(|bytes| *bytes <= KEPT_BYTES), "{end}: {:?}", set.capacities());
+        }
+    }
+
+    /// Where uses are counted, a transaction that runs again leaves none, and keeps what it needs for that of so many keys at most.
+    #[test]
+    fn uses_are_taken_back_and_kept_of_so_many() {
+        const NOW_MS: u64 = 1_000_000_000;
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let ns = engine.first_names().id(b"0").unwrap();
+        engine.uses.keep(Some(Frequency { log_factor: 0, decay_minutes: 0 }));
+        let keys: Vec<Vec<u8>> = (0..2 * MOST_USES as u32).map(|n| n.to_be_bytes().to_vec()).collect();
+        engine
+            .transact(&[0], 1, |txn| keys.iter().try_for_each(|key| txn.put_string(ns, key, b"v", 0).map(drop)))
+            .unwrap();
+        let mut set = WriteSet::default();
+        for (count, kept) in [(10, 10), (keys.len(), MOST_USES)] {
+            let mut txn = Txn::new(engine.lease(&[0]), &engine.router, &mut set, NOW_MS, true);
+            let one = |txn: &mut Txn<'_, '_>, key: &Vec<u8>| {
+                let at = txn.find_any(ns, key).unwrap().unwrap();
+                txn.object(at).used
+            };
+            let used = |txn: &mut Txn<'_, '_>| -> Vec<u16> { keys[..count].iter().map(|key| one(txn, key)).collect() };
+            let before = used(&mut txn);
+            keys[..count].iter().for_each(|key| _ = txn.find(ns, key).unwrap());
+            assert_eq!(txn.set.uses.len(), kept);
+            assert!(before.iter().zip(used(&mut txn)).all(|(before, now)| now != *before));
+            txn.take_back_uses();
+            assert_eq!(used(&mut txn)[..kept], before[..kept]);
         }
     }
 }

@@ -79,7 +79,7 @@ pub struct WriteSet {
     /// Objects that were changed, and who of those who watch their keys is told.
     touched: Vec<(Found, Tells)>,
     counts: SmallVec<[(u16, NsId); 2]>,
-    /// While uses are counted: objects that were used, and what was known of that before.
+    /// While uses are counted: objects that were used, the first `MOST_USES` of them, and what was known of that before.
     uses: Vec<(Found, u16)>,
 }
 
@@ -257,7 +257,7 @@ impl<'a, 'e> Txn<'a, 'e> {
                     object.state |= state::REFERENCED;
                     let before = std::mem::replace(&mut object.used, used);
                     if core.uses.frequency().is_some() {
-                        self.set.uses.push((Found { at, index }, before));
+                        self.set.note_use(Found { at, index }, before);
                     }
                 }
             }
@@ -475,7 +475,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             };
             let before = std::mem::replace(&mut object.used, used);
             if core.uses.frequency().is_some() {
-                self.set.uses.push((at, before));
+                self.set.note_use(at, before);
             }
         }
         object.kind = kind;
