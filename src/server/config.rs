@@ -275,15 +275,20 @@ pub const COMMANDS: &[Command] = &[Command::new("config", unknown_subcommand, -2
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::config::{Config, Source};
+    use crate::handler::Table;
     use crate::shard::keyspace::walk::tests::engine;
+
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[COMMANDS]));
 
     #[test]
     fn how_uses_are_counted_follows_each_of_its_directives_alone() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let config = Config::load(Source::Defaults, &[]).unwrap();
-        let server = Server::new(engine(dir.path(), 1), config, crate::command::table());
+        let server = Server::new(engine(dir.path(), 1), config, &TABLE);
         for (name, value, counted) in [
             ("maxmemory-policy", "allkeys-lfu", Some((10, 1))),
             ("lfu-log-factor", "3", Some((3, 1))),
