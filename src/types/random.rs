@@ -6,16 +6,22 @@
 //! | n ≥ 0 | n different elements, or all if there are fewer |
 //! | −n | n elements, each picked anew: repetitions are likely |
 //!
-//! Picks are numbers below the size of the collection, each as likely as any other; the caller finds the elements by
-//! their rank, or goes through the collection once where many are wanted ([`Sampler`]).
+//! Picks are numbers below the size of the collection, each as likely as any other. Where they are few the elements are
+//! found by their rank; where they are many the collection is gone through once, with a [`Sampler`] if they are to be
+//! different, with [`Picks`] if each is picked anew. Either way rests where it takes long.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
+use crate::codec::element::Group;
 use crate::error::{Error, Result};
+use crate::handler::limits::may_touch;
+use crate::handler::{Ctx, Found};
 use crate::meter;
 use crate::resp::args::Args;
+use crate::shard::txn::slices::Element;
 use crate::util::num::parse_i64;
+use crate::util::scale::Scaled;
 use crate::util::splitmix;
 
 /// A source of chance.
@@ -106,12 +112,73 @@ impl Count {
     }
 }
 
+impl Count {
+    /// The same of a collection of `total` elements, which has no more than these to give.
+    #[must_use]
+    pub fn of(self, total: u64) -> Self {
+        match self {
+            Count::Distinct(count) => Count::Distinct(count.min(total)),
+            Count::Repeated(_) if total == 0 => Count::Repeated(0),
+            Count::Repeated(count) => Count::Repeated(count),
+        }
+    }
+
+    /// How many it asks for.
+    pub const fn number(self) -> u64 {
+        let (Count::Distinct(count) | Count::Repeated(count)) = self;
+        count
+    }
+
+    /// Hands so many elements of a group of `total` to `visit`: different ones in order, others as they are picked.
+    ///
+    /// # Errors
+    /// Of `visit`, of reads, and as of [`crate::shard::txn::Txn::rest`].
+    pub fn each(
+        self,
+        ctx: &mut Ctx,
+        (at, group): (Found, Group),
+        total: u64,
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result,
+    ) -> Result {
+        let (mut dice, mut left) = (Dice::new(), self.number());
+        may_touch(left)?;
+        match self {
+            Count::Distinct(0) => Ok(()),
+            Count::Distinct(count) if goes_through(ctx, at, total, count) => {
+                may_touch(total)?;
+                let mut sampler = Sampler::new(total, count);
+                let pass = |element: &[u8], value: &[u8]| if sampler.takes() { visit(element, value) } else { Ok(()) };
+                ctx.group_in_slices(at, group, pass)
+            }
+            Count::Distinct(count) => {
+                ctx.select_in_slices(at, group, distinct(total, count, &mut dice)?.into_iter(), visit)
+            }
+            Count::Repeated(_) => {
+                while left > 0 {
+                    let many = left.min(Picks::AT_ONCE.get());
+                    left -= many;
+                    if many > 1 && goes_through(ctx, at, total, many) {
+                        may_touch(total)?;
+                        let mut picks = Picks::new(total, many, &mut dice)?;
+                        ctx.group_in_slices(at, group, |element, value| picks.pass(element, value))?;
+                        picks.each(&mut dice, &mut visit)?;
+                    } else {
+                        let ranks = (0..many).map(|_| dice.below(total));
+                        ctx.select_in_slices(at, group, ranks, &mut visit)?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 /// `count` different numbers below `total`, ascending; every such set is as likely as any other. For a `count` that is
 /// small beside `total`: it costs time and memory by `count`.
 ///
 /// # Errors
 /// `TooMuch` where that is more memory than a command may hold.
-pub fn distinct(total: u64, count: u64, dice: &mut Dice) -> Result<Vec<u64>> {
+fn distinct(total: u64, count: u64, dice: &mut Dice) -> Result<Vec<u64>> {
     /// Of a number in the set and in the answer.
     const BYTES: u64 = 24;
     meter::hold(usize::try_from(count.min(total).saturating_mul(BYTES)).unwrap_or(usize::MAX))?;
@@ -126,10 +193,82 @@ pub fn distinct(total: u64, count: u64, dice: &mut Dice) -> Result<Vec<u64>> {
     Ok(picks.into_iter().collect())
 }
 
-/// Whether `count` different picks of `total` are had cheaper by going through all elements with a [`Sampler`] than by
-/// looking each up by its rank.
-pub const fn goes_through(total: u64, count: u64) -> bool {
-    count >= total / 8
+/// Whether `count` picks of a collection of `total` elements are had cheaper by going through all of them than by
+/// finding each by its rank.
+fn goes_through(ctx: &Ctx, at: Found, total: u64, count: u64) -> bool {
+    /// Elements that are gone through in the time in which one is found by its rank: in memory, and where an index on disk
+    /// tells its block, which is read.
+    const IN_MEMORY: u64 = 8;
+    const ON_DISK: u64 = 128;
+    let cost = if ctx.body(at).overlay.complete { IN_MEMORY } else { ON_DISK };
+    count >= total / cost
+}
+
+/// Picks, each of all elements, that are made before the elements come by in order: those that were picked are kept, each
+/// once, and handed out in the order of the picks.
+pub struct Picks {
+    /// Ascending.
+    ranks: std::iter::Peekable<std::vec::IntoIter<u64>>,
+    /// Of the element that comes by next.
+    rank: u64,
+    kept: Vec<Element>,
+    /// For each pick its place among them.
+    picks: Vec<u32>,
+    /// Bytes that the command is charged for.
+    held: usize,
+}
+
+impl Picks {
+    /// Picks whose elements are kept at once.
+    pub const AT_ONCE: Scaled<u64> = Scaled::new(1 << 17).in_unit_tests(32);
+
+    /// Of `total` elements so many, at most [`Picks::AT_ONCE`].
+    ///
+    /// # Errors
+    /// `TooMuch` where that is more memory than a command may hold.
+    pub fn new(total: u64, count: u64, dice: &mut Dice) -> Result<Self> {
+        let count = count.min(Picks::AT_ONCE.get()) as usize;
+        let held = count * (size_of::<u64>() + size_of::<u32>());
+        meter::step(count)?;
+        meter::hold(held)?;
+        let mut ranks: Vec<u64> = (0..count).map(|_| dice.below(total)).collect();
+        ranks.sort_unstable();
+        let (ranks, picks) = (ranks.into_iter().peekable(), Vec::with_capacity(count));
+        Ok(Picks { ranks, rank: 0, kept: Vec::new(), picks, held })
+    }
+
+    /// The next element in order.
+    ///
+    /// # Errors
+    /// `TooMuch`.
+    pub fn pass(&mut self, element: &[u8], value: &[u8]) -> Result {
+        let before = self.picks.len();
+        while self.ranks.next_if_eq(&self.rank).is_some() {
+            self.picks.push(self.kept.len() as u32);
+        }
+        if self.picks.len() > before {
+            let bytes = element.len() + value.len() + size_of::<Element>() + 2 * meter::ALLOCATION;
+            meter::hold(bytes)?;
+            self.held += bytes;
+            self.kept.push((element.to_vec(), value.to_vec()));
+        }
+        self.rank += 1;
+        Ok(())
+    }
+
+    /// Hands them to `visit`. Picks are as likely in one order as in any other, so they are shuffled (Fisher and Yates).
+    ///
+    /// # Errors
+    /// Of `visit`.
+    pub fn each(mut self, dice: &mut Dice, mut visit: impl FnMut(&[u8], &[u8]) -> Result) -> Result {
+        for left in (1..=self.picks.len()).rev() {
+            let place = dice.below(left as u64) as usize;
+            let (element, value) = &self.kept[self.picks.swap_remove(place) as usize];
+            visit(element, value)?;
+        }
+        meter::release(self.held);
+        Ok(())
+    }
 }
 
 /// Takes `count` of `total` elements that come by in order, every choice as likely as any other, without memory
@@ -223,7 +362,6 @@ mod tests {
         let mut sampler = Sampler::new(2, 5);
         assert!(sampler.takes() && sampler.takes() && !sampler.takes());
         assert_eq!(sampler.wanted(), 0);
-        assert!(goes_through(10, 5) && !goes_through(1000, 5));
     }
 
     #[test]

@@ -420,7 +420,7 @@ impl World {
         for shard in self.engine().shards.iter() {
             let mut core = shard.core();
             let limit = std::mem::replace(&mut core.table_limit, 0);
-            (0..300).for_each(|_| core.make_room());
+            (0..3000).for_each(|_| core.make_room());
             core.table_limit = limit;
             core.cold.clear();
             core.store_is_cold = true;

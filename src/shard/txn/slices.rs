@@ -30,6 +30,9 @@ const LEAST: (usize, usize) = (8, 1 << 10);
 /// Elements that are looked up at once: each takes as long as several that are read in order.
 const LOOK_UPS: Scaled<usize> = Scaled::new(128).in_unit_tests(8);
 
+/// Elements that are found by their rank at once: each takes an index's look-up and the read of a block.
+const RANKS: Scaled<usize> = Scaled::new(64).in_unit_tests(8);
+
 /// An element and its value.
 pub type Element = (Vec<u8>, Vec<u8>);
 
@@ -185,6 +188,30 @@ impl Txn<'_, '_> {
                     })
                 })?;
             }
+        }
+        Ok(())
+    }
+
+    /// Finds elements of a group by their rank and hands them to `visit`, one after the other. Rests in between.
+    ///
+    /// # Errors
+    /// Of `visit`, of reads, and as of [`Txn::rest`].
+    pub fn select_in_slices(
+        &mut self,
+        at: Found,
+        group: Group,
+        ranks: impl Iterator<Item = u64>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result,
+    ) -> Result {
+        let ns = self.object(at).ns;
+        for (n, rank) in ranks.enumerate() {
+            if n > 0 && n.is_multiple_of(RANKS.get()) {
+                self.rest(ns, || Ok(()))?;
+            }
+            let Some((element, value)) = self.select(at, group, rank)? else {
+                return Err(storage(self.object(at).key(), "there are fewer elements than the metadata says"));
+            };
+            visit(&element, &value)?;
         }
         Ok(())
     }

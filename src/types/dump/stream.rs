@@ -14,8 +14,8 @@ use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
 use crate::types::stream::group::{Ledger, Stored, stored};
-use crate::types::stream::handle::Stream;
-use crate::types::stream::id::MIN;
+use crate::types::stream::handle::{Stream, Window};
+use crate::types::stream::id::{MAX, MIN};
 use crate::types::stream::record::{
     ConsumerRecord, ElementKey, GroupRecord, Nack, each_field, encode_entry, encode_names, entry_key, names_match,
 };
@@ -25,7 +25,7 @@ pub(super) fn gather(ctx: &mut Ctx, key: &[u8], room: &mut Room) -> Result<rdb::
     let Some(stream) = Stream::find(ctx, key)? else { return Ok(rdb::Stream::default()) };
     let names = stream.names(ctx)?;
     let mut entries: Vec<Entry> = Vec::new();
-    stream.each_in_slices(ctx, |id, value| {
+    stream.each(ctx, &Window::ALL, |id, value| {
         let (mut fields, mut bytes) = (Vec::new(), 0);
         let before = entries.last().map_or(&[][..], |entry| &entry.fields[..]);
         let read = each_field(value, &names, |name, value| {
@@ -60,12 +60,12 @@ fn gather_group(ctx: &mut Ctx, group: &Ledger, room: &mut Room) -> Result<rdb::G
         consumers.push(rdb::Consumer { name, seen_ms, active_ms });
     }
     let mut pending = Vec::new();
-    group.each_pending_in_slices(ctx, |id, Nack { delivered_ms, deliveries, consumer }| {
+    group.pass_pending(ctx, [MIN, MAX], |id, Nack { delivered_ms, deliveries, consumer }| {
         room.take(size_of::<Pending>(), 0)?;
         if let Some(&consumer) = places.get(&consumer) {
             pending.push(Pending { id, delivery_ms: delivered_ms, delivery_count: deliveries, consumer });
         }
-        Ok(())
+        Ok(true)
     })?;
     let GroupRecord { last, entries_read, .. } = group.record;
     Ok(rdb::Group { name: group.name().to_vec(), last_id: last, entries_read, pending, consumers })

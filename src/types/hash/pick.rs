@@ -5,12 +5,10 @@ use crate::codec::element::Group as Elements;
 use crate::codec::field::{Field, split_timed};
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, key};
-use crate::meter;
 use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
-use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
+use crate::types::random::{Count, Dice, Picks, Sampler};
 use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_group};
-use crate::util::scale::Scaled;
 
 fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if args.len() == 2 {
@@ -22,14 +20,11 @@ fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     };
     let len = hash.len(ctx)?;
-    let picks = match count {
-        Count::Distinct(count) => count.min(len),
-        Count::Repeated(_) if len == 0 => 0,
-        Count::Repeated(count) => count,
-    };
+    let count = count.of(len);
+    let picks = count.number() as usize;
     let flat = pairs && out.proto() == 2;
-    out.array(if flat { picks as usize * 2 } else { picks as usize });
-    let reply = |field: Field<'_>, out: &mut Reply| -> Result {
+    out.array(if flat { picks * 2 } else { picks });
+    pick(ctx, &hash, count, len, |field| {
         if pairs && !flat {
             out.array(2);
         }
@@ -38,89 +33,50 @@ fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             out.bulk(field.value);
         }
         Ok(())
-    };
-    match count {
-        Count::Distinct(_) => pick_distinct(ctx, &hash, (len, picks), |_, field| reply(field, out)),
-        Count::Repeated(_) => pick_repeated(ctx, &hash, (len, picks), |_, field| reply(field, out)),
-    }
+    })
 }
 
 fn one_field(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result {
-    let picks = match Hash::find(ctx, key)? {
-        Some(hash) => {
-            let len = hash.len(ctx)?;
-            pick_repeated(ctx, &hash, (len, len.min(1)), |_, field| {
-                out.bulk(field.name);
-                Ok(())
-            })?;
-            len
-        }
-        None => 0,
-    };
-    if picks == 0 {
+    let mut any = false;
+    if let Some(hash) = Hash::find(ctx, key)? {
+        let len = hash.len(ctx)?;
+        pick(ctx, &hash, Count::Repeated(1).of(len), len, |field| {
+            any = true;
+            out.bulk(field.name);
+            Ok(())
+        })?;
+    }
+    if !any {
         out.nil();
     }
     Ok(())
 }
 
-/// Picks so many different fields.
-fn pick_distinct(
-    ctx: &mut Ctx,
-    hash: &Hash,
-    (len, picks): (u64, u64),
-    mut visit: impl FnMut(&Ctx, Field<'_>) -> Result,
-) -> Result {
-    if hash.known_len(ctx).is_none() || goes_through(len, picks) {
-        may_touch(hash.breadth(ctx))?;
-        let mut sampler = Sampler::new(len, picks);
-        let ctx = &*ctx;
-        return hash.each(ctx, |field| if sampler.takes() { visit(ctx, field) } else { Ok(()) });
-    }
-    may_touch(picks)?;
-    distinct(len, picks, &mut Dice::new())?.into_iter().try_for_each(|n| visit_nth(ctx, hash, n, &mut visit))
-}
-
-/// Picks so many fields, each anew.
-fn pick_repeated(
-    ctx: &mut Ctx,
-    hash: &Hash,
-    (len, picks): (u64, u64),
-    mut visit: impl FnMut(&Ctx, Field<'_>) -> Result,
-) -> Result {
-    let mut dice = Dice::new();
+/// Hands so many fields of a hash of `len` to `visit`.
+fn pick(ctx: &mut Ctx, hash: &Hash, count: Count, len: u64, mut visit: impl FnMut(Field<'_>) -> Result) -> Result {
     if hash.known_len(ctx).is_some() {
-        may_touch(picks)?;
-        return (0..picks).try_for_each(|_| visit_nth(ctx, hash, dice.below(len), &mut visit));
+        return count.each(ctx, (hash.found(), Elements::HashField), len, |stored, value| {
+            visit(Field::split(&stored[1..], value, hash.is_timed()).map_err(unreadable)?)
+        });
     }
-    // A field's place among those that live is known only by going through them, so they come in order: in one go for
-    // as many picks as may be held.
-    const AT_ONCE: Scaled<u64> = Scaled::new(1 << 20);
+    // A field's place among those that live is known only by going through them.
     may_touch(hash.breadth(ctx))?;
-    let ctx = &*ctx;
-    let mut left = picks;
+    let mut left = match count {
+        Count::Distinct(count) => {
+            let mut sampler = Sampler::new(len, count);
+            return hash.each_in_slices(ctx, |field| if sampler.takes() { visit(field) } else { Ok(()) });
+        }
+        Count::Repeated(count) => count,
+    };
+    let mut dice = Dice::new();
     while left > 0 {
-        meter::step(left.min(AT_ONCE.get()) as usize)?;
-        let mut places: Vec<u64> = (0..left.min(AT_ONCE.get())).map(|_| dice.below(len)).collect();
-        left -= places.len() as u64;
-        places.sort_unstable();
-        let (mut next, mut place) = (places.into_iter().peekable(), 0);
-        hash.each(ctx, |field| {
-            while next.next_if_eq(&place).is_some() {
-                visit(ctx, field)?;
-            }
-            place += 1;
-            Ok(())
-        })?;
+        let many = left.min(Picks::AT_ONCE.get());
+        left -= many;
+        let mut picks = Picks::new(len, many, &mut dice)?;
+        hash.each_in_slices(ctx, |Field { name, value, .. }| picks.pass(name, value))?;
+        picks.each(&mut dice, |name, value| visit(Field { name, value, expire_ms: 0 }))?;
     }
     Ok(())
-}
-
-/// Visits the n-th field of a hash of which none has expired.
-fn visit_nth(ctx: &Ctx, hash: &Hash, n: u64, visit: &mut impl FnMut(&Ctx, Field<'_>) -> Result) -> Result {
-    let Some((stored, value)) = ctx.txn.select(hash.found(), Elements::HashField, n)? else {
-        return Err(unreadable("a hash has fewer fields than its metadata says"));
-    };
-    visit(ctx, Field::split(&stored[1..], &value, hash.is_timed()).map_err(unreadable)?)
 }
 
 fn hscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

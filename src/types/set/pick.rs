@@ -1,12 +1,12 @@
 //! Members by chance: SPOP, SRANDMEMBER.
 //!
 //! A member is drawn as a number below the cardinality, and found by its rank: every member is as likely as any other,
-//! and the set is not walked. Where a good part of a set is wanted it is walked once.
+//! and the set is not walked. Where a good part of a set is wanted it is walked once ([`crate::types::random`]).
 //!
 //! | SPOP of n members | does |
 //! |---|---|
 //! | all | removes the key |
-//! | few | draws and removes one after the other |
+//! | few | picks them, which may rest, and removes them |
 //! | most, or very many | writes the members that stay anew, so that neither log nor memory holds what goes |
 
 use super::member::{reply_all, shrink};
@@ -15,12 +15,13 @@ use crate::codec::element;
 use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::meter;
 use crate::shard::memory::ahead::Look;
 use crate::shard::memory::core::storage;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::elements::Piece;
-use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
+use crate::types::random::{Count, Dice, Sampler};
 use crate::util::num::parse_natural;
 use crate::util::scale::Scaled;
 
@@ -31,15 +32,6 @@ const ONE_BY_ONE: Scaled<u64> = Scaled::new(100_000);
 fn nth<'c>(ctx: &'c Ctx, at: Found, n: u64) -> Result<(Piece<'c>, Piece<'c>)> {
     let member = ctx.select(at, element::Group::SetMember, n)?;
     member.ok_or_else(|| storage(ctx.object(at).key(), "a set has fewer members than its metadata says"))
-}
-
-/// Replies with a member of a set of this many and removes it; the caller accounts for that.
-fn pop(ctx: &mut Ctx, at: Found, size: u64, dice: &mut Dice, out: &mut Reply) -> Result {
-    let (element, value) = nth(ctx, at, dice.below(size))?;
-    out.bulk(text(&element, &value)?);
-    let key = Key::from_slice(&element);
-    ctx.txn.remove_element(at, &key)?;
-    Ok(())
 }
 
 fn spop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -53,7 +45,10 @@ fn spop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     };
     let size = cardinality(ctx, at)?;
-    pop(ctx, at, size, &mut Dice::new(), out)?;
+    let (element, value) = nth(ctx, at, Dice::new().below(size))?;
+    out.bulk(text(&element, &value)?);
+    let key = Key::from_slice(&element);
+    ctx.txn.remove_element(at, &key)?;
     shrink(ctx, at, 1)
 }
 
@@ -81,9 +76,16 @@ fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         may_touch(size)?;
         return keep_some(ctx, at, &args[1], Sampler::new(size, count), most, out);
     }
-    let mut dice = Dice::new();
-    for left in (size - count + 1..=size).rev() {
-        pop(ctx, at, left, &mut dice, out)?;
+    let mut taken = Vec::new();
+    Count::Distinct(count).each(ctx, (at, element::Group::SetMember), size, |element, value| {
+        out.bulk(text(element, value)?);
+        let key = Key::from_slice(element);
+        meter::hold(size_of::<Key>() + if key.spilled() { key.len() + meter::ALLOCATION } else { 0 })?;
+        taken.push(key);
+        Ok(())
+    })?;
+    for element in taken {
+        ctx.txn.remove_element(at, &element)?;
     }
     shrink(ctx, at, count as i64)
 }
@@ -126,11 +128,7 @@ fn srandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     };
     let size = cardinality(ctx, at)?;
-    reply_nth(ctx, at, Dice::new().below(size), out)
-}
-
-fn reply_nth(ctx: &Ctx, at: Found, n: u64, out: &mut Reply) -> Result {
-    let (element, value) = nth(ctx, at, n)?;
+    let (element, value) = nth(ctx, at, Dice::new().below(size))?;
     out.bulk(text(&element, &value)?);
     Ok(())
 }
@@ -142,39 +140,13 @@ fn srandmember_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     };
     let size = cardinality(ctx, at)?;
-    match count {
-        Count::Repeated(count) => {
-            may_touch(count)?;
-            out.array(count as usize);
-            let mut dice = Dice::new();
-            for _ in 0..count {
-                reply_nth(ctx, at, dice.below(size), out)?;
-            }
-            Ok(())
-        }
-        Count::Distinct(count) => reply_distinct(ctx, at, size, count.min(size), out),
-    }
-}
-
-fn reply_distinct(ctx: &Ctx, at: Found, size: u64, count: u64, out: &mut Reply) -> Result {
-    out.array(count as usize);
-    if !goes_through(size, count) {
-        may_touch(count)?;
-        let picks = distinct(size, count, &mut Dice::new())?;
-        return picks.into_iter().try_for_each(|n| reply_nth(ctx, at, n, out));
-    }
-    if count == 0 {
-        return Ok(());
-    }
-    may_touch(size)?;
-    let mut taken = Sampler::new(size, count);
-    for member in ctx.group(at, element::Group::SetMember)? {
-        let (element, value) = member?;
-        if taken.takes() {
-            out.bulk(text(&element, &value)?);
-        }
-    }
-    Ok(())
+    let members = (at, element::Group::SetMember);
+    let count = count.of(size);
+    out.array(count.number() as usize);
+    count.each(ctx, members, size, |element, value| {
+        out.bulk(text(element, value)?);
+        Ok(())
+    })
 }
 
 /// The rows of this file.

@@ -180,7 +180,7 @@ type Candidate = (StreamId, Nack, bool);
 fn look(ctx: &mut Ctx, stream: &Stream, group: &Ledger, auto: &Auto) -> Result<(Vec<Candidate>, StreamId)> {
     const ATTEMPTS: usize = 10;
     /// Pending entries gathered at a time.
-    const SLICE: Scaled<usize> = Scaled::new(1000);
+    const SLICE: Scaled<usize> = Scaled::new(1000).in_unit_tests(16);
     let now_ms = ctx.txn.now_ms;
     let (mut taken, mut next) = (Vec::new(), Some(auto.start));
     let mut attempts = auto.most.saturating_mul(ATTEMPTS);
@@ -194,6 +194,9 @@ fn look(ctx: &mut Ctx, stream: &Stream, group: &Ledger, auto: &Auto) -> Result<(
         may_touch(walked)?;
         let Some(&(last, _)) = slice.last() else { return Ok((taken, MIN)) };
         next = id::next(last);
+        if walked > SLICE.get() as u64 {
+            ctx.txn.rest(ctx.ns(), || Ok(()))?;
+        }
         for (id, nack) in slice {
             if attempts == 0 || taken.len() == auto.most {
                 return Ok((taken, id));

@@ -18,6 +18,7 @@ use crate::handler::{Ctx, Error, Found, Result};
 use crate::meter;
 use crate::shard::memory::core::{storage, unreadable};
 use crate::shard::txn::elements::Elements;
+use crate::shard::txn::slices::Slices;
 use crate::util::scale::Scaled;
 
 use super::handle::{Stream, owned};
@@ -275,14 +276,37 @@ impl Ledger {
         Ok(Pending { inner: Some(inner), owner })
     }
 
-    /// Visits all pending entries, and rests between slices of many.
-    pub fn each_pending_in_slices(&self, ctx: &mut Ctx, mut visit: impl FnMut(StreamId, Nack) -> Result) -> Result {
-        if self.record.pending == 0 {
+    /// Visits the pending entries between two ids, of all consumers, until `visit` says that they are enough. Rests between
+    /// slices of many.
+    pub fn pass_pending(
+        &self,
+        ctx: &mut Ctx,
+        [start, end]: [StreamId; 2],
+        mut visit: impl FnMut(StreamId, Nack) -> Result<bool>,
+    ) -> Result {
+        let mut count = 0;
+        let mut visit = |id, nack| {
+            count += 1;
+            may_touch(count)?;
+            visit(id, nack)
+        };
+        if !ctx.reads_in_slices() {
+            for entry in self.pending(ctx, start, end, false)? {
+                let (id, nack) = entry?;
+                if !visit(id, nack)? {
+                    break;
+                }
+            }
             return Ok(());
         }
-        let (lower, upper) = (self.pel_key(self.record.oldest), self.pel_key(id::MAX));
-        ctx.txn.each_in_slices(self.at, Bound::Included(&lower), Bound::Included(&upper), |key, value| {
-            let (id, nack) = id_of(key).and_then(|id| Ok((id, Nack::decode(value)?))).map_err(unreadable)?;
+        let start = start.max(self.record.oldest);
+        if self.record.pending == 0 || start > end {
+            return Ok(());
+        }
+        let (lower, upper) = (self.pel_key(start), self.pel_key(end));
+        let slices = Slices::new(self.at, Bound::Included(&lower), Bound::Included(&upper), false);
+        ctx.txn.pass_in_slices(ctx.ns(), slices, |(key, value)| {
+            let (id, nack) = id_of(&key).and_then(|id| Ok((id, Nack::decode(&value)?))).map_err(unreadable)?;
             visit(id, nack)
         })
     }
@@ -290,29 +314,24 @@ impl Ledger {
     /// Up to `most` pending entries of one consumer from an id on.
     pub fn pending_of(
         &self,
-        ctx: &Ctx,
+        ctx: &mut Ctx,
         consumer: &Consumer,
-        range: [StreamId; 2],
+        [start, end]: [StreamId; 2],
         most: usize,
     ) -> Result<Vec<(StreamId, Nack)>> {
-        let [start, end] = range;
         // No more than it has: the rest of the group's need not be looked at.
         let most = most.min(consumer.record.pending as usize);
         let mut found = Vec::new();
         if most == 0 {
             return Ok(found);
         }
-        for (walked, entry) in self.pending(ctx, start.max(consumer.record.oldest), end, false)?.enumerate() {
-            may_touch(walked as u64)?;
-            let (id, nack) = entry?;
+        self.pass_pending(ctx, [start.max(consumer.record.oldest), end], |id, nack| {
             if nack.consumer == consumer.name {
                 meter::hold(size_of::<(StreamId, Nack)>())?;
                 found.push((id, nack));
-                if found.len() == most {
-                    break;
-                }
             }
-        }
+            Ok(found.len() < most)
+        })?;
         Ok(found)
     }
 

@@ -170,46 +170,35 @@ impl Stream {
         Ok(Entries { inner: Some(inner), owner: ctx.object(self.at).key() })
     }
 
-    /// Visits all entries, with their values, and rests between slices of many.
-    pub fn each_in_slices(&self, ctx: &mut Ctx, mut visit: impl FnMut(StreamId, &[u8]) -> Result) -> Result {
-        if self.len == 0 {
+    /// Visits the entries that a window shows, with their values, and rests between slices of many.
+    pub fn each(&self, ctx: &mut Ctx, window: &Window, mut visit: impl FnMut(StreamId, &[u8]) -> Result) -> Result {
+        let (start, end) = (window.start.max(self.first), window.end.min(self.last));
+        if self.len == 0 || start > end {
             return Ok(());
         }
-        let (lower, upper) = (entry_key(self.first), entry_key(self.last));
-        ctx.txn.each_in_slices(self.at, Bound::Included(&lower), Bound::Included(&upper), |key, value| {
-            visit(id_of(key).map_err(unreadable)?, value)
-        })
+        let (lower, upper) = (entry_key(start), entry_key(end));
+        let (lower, upper) = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
+        let mut count = 0;
+        let mut visit = |key: &[u8], value: &[u8]| {
+            visit(id_of(key).map_err(unreadable)?, value)?;
+            count += 1;
+            may_touch(count)
+        };
+        let most = window.most as u64;
+        if !ctx.reads_in_slices() {
+            return ctx.txn.elements(self.at, lower, upper, window.reverse)?.each(most, visit).map(drop);
+        }
+        let slices = Slices::new(self.at, lower, upper, window.reverse).at_most(most);
+        ctx.txn.pass_in_slices(ctx.ns(), slices, |(key, value)| visit(&key, &value).map(|()| true))
     }
 
-    /// Visits the ids of the first `most` entries between two ids, both included; how many there were, and the last. Rests between
-    /// slices of many.
-    pub fn each_id(
-        &self,
-        ctx: &mut Ctx,
-        (start, end): (StreamId, StreamId),
-        reverse: bool,
-        most: u64,
-    ) -> Result<(u64, Option<StreamId>)> {
+    /// The same of the ids alone: how many there were, and the last.
+    pub fn each_id(&self, ctx: &mut Ctx, window: &Window) -> Result<(u64, Option<StreamId>)> {
         let (mut count, mut last) = (0, None);
-        if !ctx.reads_in_slices() {
-            for entry in self.entries(ctx, start, end, reverse)?.take(usize::try_from(most).unwrap_or(usize::MAX)) {
-                last = Some(entry?.0);
-                count += 1;
-                may_touch(count)?;
-            }
-            return Ok((count, last));
-        }
-        let (start, end) = (start.max(self.first), end.min(self.last));
-        if self.len == 0 || start > end {
-            return Ok((0, None));
-        }
-        let (ns, lower, upper) = (ctx.ns(), entry_key(start), entry_key(end));
-        let slices = Slices::new(self.at, Bound::Included(&lower), Bound::Included(&upper), reverse).at_most(most);
-        let owner = ctx.object(self.at).key().to_vec();
-        ctx.txn.pass_in_slices(ns, slices, |(key, _)| {
-            last = Some(id_of(&key).map_err(|e| storage(&owner, e))?);
+        self.each(ctx, window, |id, _| {
+            last = Some(id);
             count += 1;
-            Ok(true)
+            Ok(())
         })?;
         Ok((count, last))
     }
@@ -228,15 +217,15 @@ impl Stream {
         mut visit: impl FnMut(StreamId),
     ) -> Result<usize> {
         let names = self.names(ctx)?;
+        let owner = ctx.object(self.at).key().to_vec();
         let mark = out.defer_array();
         let mut count = 0;
-        for entry in self.entries(ctx, range.start, range.end, range.reverse)?.take(range.most) {
-            let (id, value) = entry?;
-            reply_entry(id, &value, &names, out).map_err(|e| self.corrupt(ctx, e))?;
+        self.each(ctx, range, |id, value| {
+            reply_entry(id, value, &names, out).map_err(|e| storage(&owner, e))?;
             visit(id);
             count += 1;
-            may_touch(count as u64)?;
-        }
+            Ok(())
+        })?;
         out.set_len(mark, count);
         Ok(count)
     }
@@ -300,6 +289,9 @@ pub struct Window {
 }
 
 impl Window {
+    /// All entries.
+    pub const ALL: Window = Window::from(MIN, usize::MAX);
+
     /// Entries from an id on.
     pub const fn from(start: StreamId, most: usize) -> Self {
         Window { start, end: id::MAX, most, reverse: false }

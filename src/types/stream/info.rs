@@ -122,10 +122,11 @@ fn full_group(ctx: &mut Ctx, stream: &Stream, group: &mut Ledger, most: usize, o
     number("pel-count", group.record.pending, out);
     field("pending", out);
     let mut pending = Vec::new();
-    for entry in group.pending(ctx, MIN, MAX, false)?.take(most) {
+    group.pass_pending(ctx, [MIN, MAX], |id, nack| {
         meter::hold(size_of::<(StreamId, Nack)>())?;
-        pending.push(entry?);
-    }
+        pending.push((id, nack));
+        Ok(pending.len() < most)
+    })?;
     out.array(pending.len());
     for (id, nack) in &pending {
         out.array(4);
@@ -143,7 +144,7 @@ fn full_group(ctx: &mut Ctx, stream: &Stream, group: &mut Ledger, most: usize, o
     Ok(())
 }
 
-fn full_consumer(ctx: &Ctx, group: &Ledger, consumer: &Consumer, most: usize, out: &mut Reply) -> Result {
+fn full_consumer(ctx: &mut Ctx, group: &Ledger, consumer: &Consumer, most: usize, out: &mut Reply) -> Result {
     out.map(5);
     field("name", out);
     out.bulk(consumer.name());

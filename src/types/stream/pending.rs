@@ -1,7 +1,6 @@
 //! XACK and XPENDING.
 
 use crate::codec::order::StreamId;
-use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
 
@@ -118,20 +117,17 @@ fn list(ctx: &mut Ctx, group: &mut Ledger, query: &Query<'_>, out: &mut Reply) -
         Some(consumer) => (query.start.max(consumer.record.oldest), consumer.record.pending),
         None => (query.start, u64::MAX),
     };
-    for (walked, entry) in group.pending(ctx, start, query.end, false)?.enumerate() {
-        if found.len() >= query.most || left == 0 {
-            break;
-        }
-        may_touch(walked as u64)?;
-        let (id, nack) = entry?;
-        if only.as_ref().is_some_and(|only| only.name != nack.consumer) {
-            continue;
-        }
-        left -= 1;
-        if idle_ms(&nack, now_ms) >= query.min_idle_ms {
-            meter::hold(size_of::<(StreamId, Nack)>())?;
-            found.push((id, nack));
-        }
+    if query.most > 0 && left > 0 {
+        group.pass_pending(ctx, [start, query.end], |id, nack| {
+            if only.as_ref().is_none_or(|only| only.name == nack.consumer) {
+                left -= 1;
+                if idle_ms(&nack, now_ms) >= query.min_idle_ms {
+                    meter::hold(size_of::<(StreamId, Nack)>())?;
+                    found.push((id, nack));
+                }
+            }
+            Ok(found.len() < query.most && left > 0)
+        })?;
     }
     out.array(found.len());
     for (id, nack) in found {

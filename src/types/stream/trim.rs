@@ -16,7 +16,7 @@ use crate::util::num::parse_i64;
 use crate::util::scale::Scaled;
 
 use super::group::Ledger;
-use super::handle::Stream;
+use super::handle::{Stream, Window};
 use super::id;
 
 /// Entries of one of Redis's nodes.
@@ -174,10 +174,10 @@ fn remove_all(ctx: &mut Ctx, stream: &mut Stream, ids: &[StreamId]) -> Result {
 fn trim_all(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold) -> Result<u64> {
     let before = stream.len;
     if before > FEW.get() && !is_within(stream, threshold) {
-        let gone = count_surplus(ctx, stream, threshold, u64::MAX)?;
+        let gone = count_surplus(ctx, stream, threshold, usize::MAX)?;
         if is_bulk(gone, before - gone) {
             let first = match threshold {
-                Threshold::MinId(least) => stream.each_id(ctx, (least, id::MAX), false, 1)?.1,
+                Threshold::MinId(least) => stream.each_id(ctx, &Window::from(least, 1))?.1,
                 Threshold::MaxLen(_) => first_kept(ctx, stream, gone)?,
             };
             stream.keep_from(ctx, first, before - gone)?;
@@ -198,11 +198,11 @@ fn is_bulk(gone: u64, kept: u64) -> bool {
 }
 
 /// How many entries a threshold lets go, `most` of them.
-fn count_surplus(ctx: &mut Ctx, stream: &Stream, threshold: Threshold, most: u64) -> Result<u64> {
+fn count_surplus(ctx: &mut Ctx, stream: &Stream, threshold: Threshold, most: usize) -> Result<u64> {
     match threshold {
-        Threshold::MaxLen(len) => Ok(stream.len.saturating_sub(len).min(most)),
+        Threshold::MaxLen(len) => Ok(stream.len.saturating_sub(len).min(most as u64)),
         Threshold::MinId(least) => match id::previous(least) {
-            Some(end) => Ok(stream.each_id(ctx, (stream.first, end), false, most)?.0),
+            Some(end) => Ok(stream.each_id(ctx, &Window { end, ..Window::from(stream.first, most) })?.0),
             None => Ok(0),
         },
     }
@@ -211,12 +211,12 @@ fn count_surplus(ctx: &mut Ctx, stream: &Stream, threshold: Threshold, most: u64
 /// The first entry that stays when so many are gone; none if all go.
 fn first_kept(ctx: &mut Ctx, stream: &Stream, gone: u64) -> Result<Option<StreamId>> {
     may_touch(stream.len)?;
-    let (kept, all) = (stream.len - gone, (stream.first, id::MAX));
+    let kept = stream.len - gone;
     // The walk ends at the entry that is wanted.
     let (_, first) = match kept {
         0 => return Ok(None),
-        _ if kept < gone => stream.each_id(ctx, all, true, kept)?,
-        _ => stream.each_id(ctx, all, false, gone + 1)?,
+        _ if kept < gone => stream.each_id(ctx, &Window { most: kept as usize, reverse: true, ..Window::ALL })?,
+        _ => stream.each_id(ctx, &Window { most: gone as usize + 1, ..Window::ALL })?,
     };
     Ok(first)
 }
@@ -265,7 +265,7 @@ fn first_node(stream: &Stream, gone: u64, before: u64) -> u64 {
 /// How many entries go with the nodes that a threshold lets go.
 fn count_nodes(ctx: &mut Ctx, stream: &Stream, threshold: Threshold, limit: u64) -> Result<u64> {
     let most = if limit > 0 { limit } else { u64::MAX };
-    let surplus = count_surplus(ctx, stream, threshold, most)?;
+    let surplus = count_surplus(ctx, stream, threshold, usize::try_from(most).unwrap_or(usize::MAX))?;
     let mut gone = 0;
     while gone < stream.len {
         let node = first_node(stream, gone, stream.len);

@@ -1,14 +1,12 @@
 //! Members by chance and page by page: ZRANDMEMBER, ZSCAN.
 
 use super::bounds::Keys;
-use super::span::Span;
 use super::value::{INDEX, form, read_score, read_sort, reply_header, reply_member, wrong_size};
 use crate::codec::Score;
 use crate::codec::element::Group as Elements;
-use crate::handler::limits::may_touch;
-use crate::handler::{Args, Command, Ctx, Found, Group, KeySpec, Reply, Result, flags, key};
+use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::Kind;
-use crate::types::random::{Count, Dice, Sampler, distinct, goes_through};
+use crate::types::random::{Count, Dice};
 use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_between, scan_group};
 use crate::util::num::{format_17_digits, format_double};
 
@@ -22,54 +20,29 @@ fn zrandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     };
     let size = ctx.size(at);
-    let picks = match count {
-        Count::Distinct(count) => count.min(size),
-        Count::Repeated(count) => count,
-    };
-    may_touch(picks)?;
-    reply_header(out, picks as usize, with_scores);
-    match count {
-        Count::Distinct(_) if goes_through(size, picks) => {
-            let mut sampler = Sampler::new(size, picks);
-            may_touch(size)?;
-            for entry in Span::whole().entries(&ctx.txn, at, false)? {
-                let entry = entry?;
-                if sampler.takes() {
-                    let (score, member) = entry.get()?;
-                    reply_member(out, member, score, with_scores);
-                }
-            }
-        }
-        Count::Distinct(_) => {
-            for rank in distinct(size, picks, &mut Dice::new())? {
-                reply_rank(ctx, at, rank, with_scores, out)?;
-            }
-        }
-        Count::Repeated(_) => {
-            let mut dice = Dice::new();
-            for _ in 0..picks {
-                reply_rank(ctx, at, dice.below(size), with_scores, out)?;
-            }
-        }
-    }
-    Ok(())
+    let count = count.of(size);
+    reply_header(out, count.number() as usize, with_scores);
+    count.each(ctx, (at, Elements::ZsetSort), size, |key, value| {
+        let (score, member) = read_sort(key, value)?;
+        reply_member(out, member, score, with_scores);
+        Ok(())
+    })
 }
 
 fn one_member(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result {
     match ctx.lookup_kind(key, Kind::Zset)? {
-        Some(at) => reply_rank(ctx, at, Dice::new().below(ctx.size(at)), false, out),
+        Some(at) => {
+            let rank = Dice::new().below(ctx.size(at));
+            let (key, value) = ctx.txn.select(at, Elements::ZsetSort, rank)?.ok_or_else(|| wrong_size(ctx, at))?;
+            let (score, member) = read_sort(&key, &value)?;
+            reply_member(out, member, score, false);
+            Ok(())
+        }
         None => {
             out.nil();
             Ok(())
         }
     }
-}
-
-fn reply_rank(ctx: &Ctx, at: Found, rank: u64, with_score: bool, out: &mut Reply) -> Result {
-    let (key, value) = ctx.txn.select(at, Elements::ZsetSort, rank)?.ok_or_else(|| wrong_size(ctx, at))?;
-    let (score, member) = read_sort(&key, &value)?;
-    reply_member(out, member, score, with_score);
-    Ok(())
 }
 
 fn zscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {

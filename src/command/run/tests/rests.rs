@@ -34,6 +34,7 @@ impl World {
     fn run_args(&mut self, args: &OwnedArgs, between: Option<Between>) -> String {
         let server = self.runner.server.clone();
         let command = table().find(&args.as_args()[0]).unwrap();
+        let row = command.1.resolve(args.as_args().get(1));
         let in_slices = between.is_some();
         if let Some(between) = between {
             at_rests(&server, &between);
@@ -44,7 +45,7 @@ impl World {
             let session = session.as_deref_mut().unwrap();
             let call = Call { command, args: args.as_args(), hash: 0, now_ms, request_bytes: 0 };
             let rests = match in_slices {
-                true => Place::Long.rests(session, command.1, call.args),
+                true => Place::Long.rests(session, row, call.args),
                 false => Rests::Never,
             };
             let lease = server.engine.lease(&server.engine.all_shards());
@@ -53,7 +54,7 @@ impl World {
             runner.set.hints.clear();
             let buffers = (&mut runner.set, &mut runner.effects);
             let place = (bounds.reply, true, rests, Served::No);
-            let (lease, result) = under_lease(&server, session, command.1, call, lease, buffers, &mut out, place);
+            let (lease, result) = under_lease(&server, session, row, call, lease, buffers, &mut out, place);
             drop((running, lease));
             match result {
                 Ok(_) => {
@@ -429,6 +430,103 @@ fn a_payload_is_gathered_in_slices_as_at_once() {
             let rests = world.check(&format!("DUMP {key}"));
             assert!(rests > 2, "{key}: {rests} rests");
         }
+    }
+}
+
+/// What is read of a stream and of what is pending, with all that this changes.
+#[test]
+fn a_stream_in_slices_is_read_as_at_once() {
+    let mut world = World::new();
+    world.add_stream("stream", 200);
+    let lines = [
+        "XRANGE KEY - + COUNT 150",
+        "XREVRANGE KEY (180-1 20-1",
+        "XREAD COUNT 150 STREAMS KEY 30-1",
+        "XREADGROUP GROUP group you COUNT 90 STREAMS KEY >",
+        "XREADGROUP GROUP group you NOACK STREAMS KEY >",
+        "XREADGROUP GROUP group me COUNT 70 STREAMS KEY 20-1",
+        "XPENDING KEY group 10-1 90-1 60 me",
+        "XPENDING KEY group IDLE 0 - + 1000",
+        "XAUTOCLAIM KEY group you 0 10-1 COUNT 60",
+        "XAUTOCLAIM KEY group you 0 - COUNT 1000 JUSTID",
+        "XGROUP DELCONSUMER KEY group me",
+    ];
+    for on_disk in [false, true] {
+        if on_disk {
+            world.rest();
+        }
+        for line in lines {
+            let [at_once, in_slices] = [false, true].map(|in_slices| {
+                world.call("COPY stream key REPLACE");
+                // Claimed as such, or dropped.
+                world.call("XDEL key 50-1 51-1");
+                let line = line.replace("KEY", "key");
+                let (reply, rests) = if in_slices { world.rest_in(&line) } else { (world.run(&line, None), 0) };
+                assert_eq!(rests > 2, in_slices, "{line}: {rests} rests");
+                let pending = world.call("XPENDING key group - + 1000");
+                [reply, pending, world.call("XPENDING key group"), world.call("XLEN key")]
+                    .map(|reply| without_idle_times(&reply))
+            });
+            assert_eq!(at_once, in_slices, "{line}");
+        }
+        let rests = world.check("XINFO STREAM stream FULL COUNT 0");
+        assert!(rests > 5, "{rests} rests");
+    }
+}
+
+/// Elements by chance, few of many and many of few: each answer is one that is allowed.
+#[test]
+fn picks_in_slices_are_of_what_there_is() {
+    let mut world = World::new();
+    let names: BTreeSet<String> = (0..300).map(|n| format!("${} m{n} ", format!("m{n}").len())).collect();
+    for n in 0..300 {
+        world.call(&format!("SADD set m{n}"));
+        world.call(&format!("ZADD zset {n} m{n}"));
+        world.call(&format!("HSET hash m{n} v"));
+        world.call(&format!("HSET timed m{n} v"));
+    }
+    // Some have gone, and are not swept.
+    world.call("HPEXPIRE timed 100000000 FIELDS 1 m7");
+    world.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    world.call("HSET timed gone v");
+    world.call("HPEXPIRE timed 1 FIELDS 1 gone");
+    std::thread::sleep(Duration::from_millis(5));
+    let picked = |reply: &str| -> Vec<String> {
+        let words: Vec<&str> = reply.split(' ').collect();
+        words[1..words.len() - 1].chunks(2).map(|bulk| format!("{} {} ", bulk[0], bulk[1])).collect()
+    };
+    for on_disk in [false, true] {
+        if on_disk {
+            // What is to be swept stays in memory.
+            world.call("DEL timed");
+            world.rest();
+        }
+        let picks = [("SRANDMEMBER", "set"), ("ZRANDMEMBER", "zset"), ("HRANDFIELD", "hash"), ("HRANDFIELD", "timed")];
+        for (command, key) in picks.into_iter().take(if on_disk { 3 } else { 4 }) {
+            for count in [20_i64, 290, 1000, -20, -290, -1000] {
+                let line = format!("{command} {key} {count}");
+                let (reply, rests) = world.rest_in(&line);
+                let all = picked(&reply);
+                let some: BTreeSet<String> = all.iter().cloned().collect();
+                assert!(some.is_subset(&names), "{line}: {reply}");
+                assert!(rests > 1, "{line}: {rests} rests");
+                if count > 0 {
+                    assert_eq!((all.len(), some.len()), (count.min(300) as usize, all.len()), "{line}");
+                    continue;
+                }
+                assert_eq!(all.len() as i64, -count, "{line}");
+                assert!(!all.is_sorted(), "{line}: picks come as they are made");
+                // Chance does not do otherwise in 10^20 cases.
+                assert!(count > -1000 || (200..300).contains(&some.len()), "{line}: {} different", some.len());
+            }
+        }
+        world.call("COPY set popped REPLACE");
+        let (reply, rests) = world.rest_in("SPOP popped 30");
+        let popped: BTreeSet<String> = picked(&reply).into_iter().collect();
+        let left: BTreeSet<String> = picked(&world.call("SMEMBERS popped")).into_iter().collect();
+        assert!(rests > 1, "{rests} rests");
+        assert_eq!((popped.len(), left.len()), (30, 270));
+        assert_eq!(popped.union(&left).cloned().collect::<BTreeSet<_>>(), names);
     }
 }
 
