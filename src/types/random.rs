@@ -159,9 +159,10 @@ impl Count {
                     left -= many;
                     if many > 1 && goes_through(ctx, at, total, many) {
                         may_touch(total)?;
-                        let mut picks = Picks::new(total, many, &mut dice)?;
+                        let (ns, elements) = (ctx.ns(), many as usize);
+                        let mut picks = ctx.rest_for(ns, elements, || Picks::new(total, many, &mut dice))?;
                         ctx.group_in_slices(at, group, |element, value| picks.pass(element, value))?;
-                        picks.each(&mut dice, &mut visit)?;
+                        ctx.rest_for(ns, elements, || picks.each(&mut dice, &mut visit))?;
                     } else {
                         let ranks = (0..many).map(|_| dice.below(total));
                         ctx.select_in_slices(at, group, ranks, &mut visit)?;

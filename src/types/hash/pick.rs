@@ -72,9 +72,10 @@ fn pick(ctx: &mut Ctx, hash: &Hash, count: Count, len: u64, mut visit: impl FnMu
     while left > 0 {
         let many = left.min(Picks::AT_ONCE.get());
         left -= many;
-        let mut picks = Picks::new(len, many, &mut dice)?;
+        let (ns, elements) = (ctx.ns(), many as usize);
+        let mut picks = ctx.rest_for(ns, elements, || Picks::new(len, many, &mut dice))?;
         hash.each_in_slices(ctx, |Field { name, value, .. }| picks.pass(name, value))?;
-        picks.each(&mut dice, |name, value| visit(Field { name, value, expire_ms: 0 }))?;
+        ctx.rest_for(ns, elements, || picks.each(&mut dice, |name, value| visit(Field { name, value, expire_ms: 0 })))?;
     }
     Ok(())
 }
