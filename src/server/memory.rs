@@ -10,6 +10,7 @@ use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Re
 use crate::latency::{self, Event};
 use crate::shard::Engine;
 use crate::shard::memory::object::Kind;
+use crate::shard::txn::slices::Slices;
 use crate::util::num::parse_i64;
 use crate::util::{alloc, sys};
 
@@ -52,11 +53,12 @@ fn stored_bytes(ctx: &mut Ctx, found: Found, samples: u64) -> Result<u64> {
     if body.overlay.complete || all <= here {
         return Ok(0);
     }
-    let mut bytes = 0;
-    let mut elements = ctx.elements(found, Bound::Unbounded, Bound::Unbounded, false)?;
-    let looked = elements.each(samples, |key, value| {
+    let (mut bytes, mut looked) = (0, 0);
+    let slices = Slices::new(found, Bound::Unbounded, Bound::Unbounded, false).at_most(samples);
+    ctx.txn.pass_in_slices(ctx.ns(), slices, |(key, value)| {
         bytes += (key.len() + value.len()) as u64;
-        Ok(())
+        looked += 1;
+        Ok(true)
     })?;
     Ok(bytes.checked_div(looked).unwrap_or(0).saturating_mul(all - here))
 }

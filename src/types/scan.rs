@@ -18,6 +18,7 @@ use crate::handler::{Ctx, Error, Found, Reply, Result};
 use crate::resp::args::Cursor;
 use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
+use crate::shard::txn::slices::Slices;
 use crate::util::glob;
 use crate::util::num::parse_u64;
 
@@ -158,19 +159,33 @@ pub fn scan_between(
         Some(after) if after[..] >= *first => Bound::Excluded(&after[..]),
         _ => Bound::Included(first),
     };
-    let (mut last, mut entries) = (None, 0);
+    let (mut last, mut entries) = (Vec::new(), 0);
     // The cursor stands in front of what it comes after.
     let mut met = Reply::new(out.proto());
-    let mut elements = ctx.txn.elements(found, lower, Bound::Excluded(end), false)?;
-    for _ in 0..most {
-        let Some((stored, value)) = elements.next().transpose()? else { break };
-        entries += emit(&stored, &value, &mut met)?;
-        last = Some(stored);
+    let (mut left, mut more) = (most as u64, false);
+    let mut pass = |stored: &[u8], value: &[u8]| {
+        more = left == 0;
+        if !more {
+            left -= 1;
+            entries += emit(stored, value, &mut met)?;
+            last.clear();
+            last.extend_from_slice(stored);
+        }
+        Ok(!more)
+    };
+    if ctx.reads_in_slices() {
+        let one_more = (most as u64).saturating_add(1);
+        let slices = Slices::new(found, lower, Bound::Excluded(end), false).at_most(one_more);
+        ctx.txn.pass_in_slices(ctx.ns(), slices, |(stored, value)| pass(&stored, &value))?;
+    } else {
+        for element in ctx.txn.elements(found, lower, Bound::Excluded(end), false)? {
+            let (stored, value) = element?;
+            if !pass(&stored, &value)? {
+                break;
+            }
+        }
     }
-    // A step that is refused here is not one more element.
-    let more = elements.next().transpose()?.is_some();
-    let last = last.filter(|_| more);
-    let next = last.map_or(0, |last| ctx.server.element_cursors.issue(0, Some(Box::from(&last[..]))));
+    let next = if more { ctx.server.element_cursors.issue(0, Some(last.into_boxed_slice())) } else { 0 };
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
     out.array(entries);

@@ -192,6 +192,20 @@ impl Txn<'_, '_> {
         Ok(())
     }
 
+    /// For who looks at elements one by one: rests after each slice of them, when it has looked at so many.
+    ///
+    /// # Errors
+    /// As of [`Txn::rest`].
+    #[inline]
+    pub fn rest_between(&mut self, ns: NsId, looked_at: usize) -> Result {
+        self.rest_after(ns, looked_at, SLICE_ELEMENTS.get())
+    }
+
+    #[inline]
+    fn rest_after(&mut self, ns: NsId, done: usize, slice: usize) -> Result {
+        if done > 0 && done.is_multiple_of(slice) { self.rest(ns, || Ok(())) } else { Ok(()) }
+    }
+
     /// Finds elements of a group by their rank and hands them to `visit`, one after the other. Rests in between.
     ///
     /// # Errors
@@ -205,9 +219,7 @@ impl Txn<'_, '_> {
     ) -> Result {
         let ns = self.object(at).ns;
         for (n, rank) in ranks.enumerate() {
-            if n > 0 && n.is_multiple_of(RANKS.get()) {
-                self.rest(ns, || Ok(()))?;
-            }
+            self.rest_after(ns, n, RANKS.get())?;
             let Some((element, value)) = self.select(at, group, rank)? else {
                 return Err(storage(self.object(at).key(), "there are fewer elements than the metadata says"));
             };

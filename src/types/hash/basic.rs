@@ -53,7 +53,11 @@ fn hget(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn hmget(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let hash = Hash::find(ctx, &args[1])?;
     out.array(args.len() - 2);
-    args.slice(2).iter().try_for_each(|field| reply_field(ctx, hash.as_ref(), field, out))
+    for (n, field) in args.slice(2).iter().enumerate() {
+        ctx.txn.rest_between(ctx.ns(), n)?;
+        reply_field(ctx, hash.as_ref(), field, out)?;
+    }
+    Ok(())
 }
 
 /// Replies with a field's value, or nil.

@@ -48,7 +48,7 @@ fn linsert(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     may_touch(list.len())?;
     list.warm(ctx)?;
     let mut pivot = None;
-    list.each(ctx, list.head..list.tail, false, |index, value| {
+    list.pass_in_slices(ctx, list.head..list.tail, false, |index, value| {
         if value != &args[3] {
             return Ok(ControlFlow::Continue(()));
         }
@@ -75,9 +75,9 @@ struct Matches {
 
 impl Matches {
     /// Finds the first so many elements that are `wanted`, or the last.
-    fn find(ctx: &Ctx, list: &List, wanted: &[u8], most: u64, reverse: bool) -> Result<Matches> {
+    fn find(ctx: &mut Ctx, list: &List, wanted: &[u8], most: u64, reverse: bool) -> Result<Matches> {
         let mut matches = Matches { count: 0, last: list.head, places: Vec::new() };
-        list.each(ctx, list.head..list.tail, reverse, |index, value| {
+        list.pass_in_slices(ctx, list.head..list.tail, reverse, |index, value| {
             if value == wanted {
                 matches.count += 1;
                 matches.last = index;
@@ -120,7 +120,7 @@ fn lrem(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Ok(());
     }
     let mut copy = Builder::new(ctx, &args[1])?;
-    list.each(ctx, list.head..list.tail, false, |index, value| {
+    list.pass_in_slices(ctx, list.head..list.tail, false, |index, value| {
         let within = if reverse { index >= matches.last } else { index <= matches.last };
         if !within || value != wanted {
             copy.push(value)?;

@@ -243,6 +243,31 @@ impl List {
         if left == 0 { Ok(()) } else { Err(hole()) }
     }
 
+    /// The same, of a big list in slices, between which the command rests.
+    pub fn pass_in_slices(
+        &self,
+        ctx: &mut Ctx,
+        part: Range<i64>,
+        reverse: bool,
+        mut visit: impl FnMut(i64, &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result {
+        if !ctx.reads_in_slices() {
+            return self.each(ctx, part, reverse, visit);
+        }
+        let (ns, lower, upper) = (ctx.ns(), key_of(part.start), key_of(part.end));
+        let slices = Slices::new(self.at, Bound::Included(&lower), Bound::Excluded(&upper), reverse);
+        let mut left = part.end.abs_diff(part.start);
+        let mut index = if reverse { part.end - 1 } else { part.start };
+        let mut ended = false;
+        ctx.txn.pass_in_slices(ns, slices, |(_, value)| {
+            ended = visit(index, &value)?.is_break();
+            index += if reverse { -1 } else { 1 };
+            left = left.wrapping_sub(1);
+            Ok(!ended)
+        })?;
+        if left == 0 || ended { Ok(()) } else { Err(hole()) }
+    }
+
     /// Hands a part of a list to `visit`, in order; of a big one in slices, between which it rests.
     pub fn each_in_slices(&self, ctx: &mut Ctx, part: Range<i64>, mut visit: impl FnMut(&[u8]) -> Result) -> Result {
         let (lower, upper) = (key_of(part.start), key_of(part.end));
@@ -261,17 +286,7 @@ impl List {
         part: Range<i64>,
         mut visit: impl FnMut(&[u8]) -> Result,
     ) -> Result {
-        if !ctx.reads_in_slices() {
-            return self.each(ctx, part, true, |_, value| visit(value).map(ControlFlow::Continue));
-        }
-        let (ns, lower, upper) = (ctx.ns(), key_of(part.start), key_of(part.end));
-        let slices = Slices::new(self.at, Bound::Included(&lower), Bound::Excluded(&upper), true);
-        let mut left = part.end.abs_diff(part.start);
-        ctx.txn.pass_in_slices(ns, slices, |(_, value)| {
-            left = left.wrapping_sub(1);
-            visit(&value).map(|()| true)
-        })?;
-        if left == 0 { Ok(()) } else { Err(hole()) }
+        self.pass_in_slices(ctx, part, true, |_, value| visit(value).map(ControlFlow::Continue))
     }
 
     /// Adds elements at an end, one after the other, so that the last one stands outermost.

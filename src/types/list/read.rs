@@ -119,7 +119,7 @@ fn lpos(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     list.warm(ctx)?;
     let mark = search.count.map(|_| out.defer_array());
     let (mut matches, mut named) = (0, 0);
-    list.each(ctx, part, search.reverse, |index, value| {
+    list.pass_in_slices(ctx, part, search.reverse, |index, value| {
         if value == &args[2] {
             matches += 1;
             if matches > search.skip {

@@ -150,9 +150,9 @@ impl List {
         may_touch(left.min(right))?;
         if !self.is_light(left.min(right)) {
             let mut copy = Builder::new(ctx, key)?;
-            self.each(ctx, self.head..index, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
+            self.each_in_slices(ctx, self.head..index, |value| copy.push(value))?;
             copy.push(value)?;
-            self.each(ctx, index..self.tail, false, |_, value| copy.push(value).map(ControlFlow::Continue))?;
+            self.each_in_slices(ctx, index..self.tail, |value| copy.push(value))?;
             return copy.finish(ctx, &self, false);
         }
         if left < right {

@@ -56,7 +56,8 @@ fn smismember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let at = ctx.lookup_kind(&args[1], Kind::Set)?;
     let members = args.slice(2);
     out.array(members.len());
-    for member in members.iter() {
+    for (n, member) in members.iter().enumerate() {
+        ctx.txn.rest_between(ctx.ns(), n)?;
         let found = match at {
             Some(at) => contains(ctx, at, member)?,
             None => false,

@@ -27,7 +27,8 @@ fn zmscore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
     let members = args.slice(2);
     out.array(members.len());
-    for member in members.iter() {
+    for (n, member) in members.iter().enumerate() {
+        ctx.txn.rest_between(ctx.ns(), n)?;
         match found.map(|at| score(&mut ctx.txn, at, member)).transpose()?.flatten() {
             Some(score) => out.double(score.get()),
             None => out.nil(),

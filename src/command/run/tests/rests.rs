@@ -474,6 +474,51 @@ fn a_stream_in_slices_is_read_as_at_once() {
     }
 }
 
+/// What looks at many elements one by one, or goes through them until it has found something.
+#[test]
+fn elements_in_slices_are_looked_at_as_at_once() {
+    let mut world = World::new();
+    for n in 0..200 {
+        world.call(&format!("RPUSH d0 e{}", n % 150));
+        world.call(&format!("SADD set m{n}"));
+        world.call(&format!("ZADD zset {n} m{n}"));
+        world.call(&format!("HSET hash m{n} v{n}"));
+    }
+    let names = (0..120).map(|n| format!(" m{}", n * 3)).collect::<String>();
+    for on_disk in [false, true] {
+        if on_disk {
+            world.rest();
+        }
+        for line in [
+            "LPOS d0 e140",
+            "LPOS d0 none",
+            "LPOS d0 e120 RANK -1 COUNT 2",
+            "LPOS d0 e20 RANK 2 MAXLEN 180",
+            "LINSERT d0 BEFORE e100 new",
+            "LINSERT d0 AFTER none new",
+            "LREM d0 0 e40",
+            "LREM d0 -1 e90",
+            "LREM d0 1 none",
+            &format!("HMGET hash{names}"),
+            &format!("SMISMEMBER set{names}"),
+            &format!("ZMSCORE zset{names}"),
+            "HSCAN hash 0 COUNT 1000",
+            "SSCAN set 0 COUNT 1000 MATCH m1*",
+            "ZSCAN zset 0 COUNT 200",
+            "MEMORY USAGE hash SAMPLES 0",
+        ] {
+            let rests = world.check(line);
+            // In memory nothing is to be looked at for it.
+            assert!(rests > 2 || line.starts_with("MEMORY") && !on_disk, "{line}: {rests} rests");
+        }
+        // Pages end where they end at once.
+        for (line, more) in [("SSCAN set 0 COUNT 199", true), ("SSCAN set 0 COUNT 200", false)] {
+            let (reply, _) = world.rest_in(line);
+            assert_eq!(reply.starts_with("*2 $1 0 "), !more, "{line}");
+        }
+    }
+}
+
 /// Elements by chance, few of many and many of few: each answer is one that is allowed.
 #[test]
 fn picks_in_slices_are_of_what_there_is() {
