@@ -69,7 +69,7 @@ fn read_entry(
 ) -> Result<Entry, RdbError> {
     let ms = key.ms.wrapping_add(listpack.int()?.cast_unsigned());
     let seq = key.seq.wrapping_add(listpack.int()?.cast_unsigned());
-    let mut fields = Vec::new();
+    let mut fields = Vec::with_capacity(if flags & SAME_FIELDS == 0 { 1 } else { shared.len() });
     let elements = if flags & SAME_FIELDS == 0 {
         for _ in 0..read_count(listpack)? {
             let name = Bytes::from(listpack.element()?.into_string(room)?);

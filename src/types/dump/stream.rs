@@ -8,6 +8,7 @@ use super::gather::Room;
 use crate::codec::element::{stream_consumer, stream_group, stream_pel, with_text};
 use crate::codec::{Extra, StreamId};
 use crate::handler::{Ctx, Error, Found, OwnedArgs, Result};
+use crate::meter;
 use crate::rdb::file::Part;
 use crate::rdb::{self, Counters, Entry, Pending};
 use crate::shard::memory::core::unreadable;
@@ -20,14 +21,18 @@ use crate::types::stream::record::{
     ConsumerRecord, ElementKey, GroupRecord, Nack, each_field, encode_entry, encode_names, entry_key, names_match,
 };
 
+/// What an element takes in a list that grows, beside the one in which it was before.
+const GROWS: usize = 2;
+
 /// The stream at a key, whole in memory.
 pub(super) fn gather(ctx: &mut Ctx, key: &[u8], room: &mut Room) -> Result<rdb::Stream> {
     let Some(stream) = Stream::find(ctx, key)? else { return Ok(rdb::Stream::default()) };
     let names = stream.names(ctx)?;
     let mut entries: Vec<Entry> = Vec::new();
     stream.each(ctx, &Window::ALL, |id, value| {
-        let (mut fields, mut bytes) = (Vec::new(), 0);
         let before = entries.last().map_or(&[][..], |entry| &entry.fields[..]);
+        // Room for one field takes as much as that for four, unless it is said.
+        let (mut fields, mut bytes) = (Vec::with_capacity(before.len().max(1)), 0);
         let read = each_field(value, &names, |name, value| {
             // Most entries have the names of the one before.
             let name = match before.get(fields.len()) {
@@ -38,7 +43,8 @@ pub(super) fn gather(ctx: &mut Ctx, key: &[u8], room: &mut Room) -> Result<rdb::
             fields.push((name, value.to_vec()));
         });
         read.map_err(unreadable)?;
-        room.take(bytes, fields.len())?;
+        bytes += fields.capacity() * size_of::<(Bytes, Vec<u8>)>() + (1 + fields.len()) * meter::ALLOCATION;
+        room.take(bytes + GROWS * size_of::<Entry>(), 0)?;
         entries.push(Entry { id, fields });
         Ok(())
     })?;
@@ -61,7 +67,7 @@ fn gather_group(ctx: &mut Ctx, group: &Ledger, room: &mut Room) -> Result<rdb::G
     }
     let mut pending = Vec::new();
     group.pass_pending(ctx, [MIN, MAX], |id, Nack { delivered_ms, deliveries, consumer }| {
-        room.take(size_of::<Pending>(), 0)?;
+        room.take(GROWS * size_of::<Pending>(), 0)?;
         if let Some(&consumer) = places.get(&consumer) {
             pending.push(Pending { id, delivery_ms: delivered_ms, delivery_count: deliveries, consumer });
         }
