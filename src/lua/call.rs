@@ -258,7 +258,13 @@ pub(super) fn step(vm: &mut Vm, protos: &[Loaded]) -> Next {
         vm.th.levels -= 1;
     }
     let args = Args { base: frame.base as usize, n: (frame.top - frame.base) as usize };
-    match cont::step(vm, cont, args, input) {
+    let loads = matches!(cont, Cont::Load(_));
+    let flow = cont::step(vm, cont, args, input).or_else(|fault| match native_fault(vm, protos, fault) {
+        // `load` answers with what it fails with.
+        Fault::Value(value) if loads => cont::load_failed(vm, value),
+        fault => Err(fault),
+    });
+    match flow {
         Ok(flow) => settle(vm, protos, flow, args, (frame.ret, frame.want)),
         Err(fault) => native_failed(vm, protos, fault, args),
     }

@@ -404,11 +404,7 @@ impl Load {
                 number::print(n, &mut text);
                 text
             }
-            _ => {
-                let text = vm.heap.string(b"reader function must return a string")?;
-                vm.push_all(&[Value::Nil, text])?;
-                return Ok(Flow::Many(2));
-            }
+            _ => return Err(Fault::lib("reader function must return a string")),
         };
         vm.th.top = results.base;
         if piece.is_empty() || self.source.len() > vm.max_source {
