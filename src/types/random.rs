@@ -62,6 +62,13 @@ impl Dice {
         }
         (product >> 64) as u64
     }
+
+    /// Puts these in an order that is as likely as any other (Fisher and Yates).
+    fn shuffle<T>(&mut self, these: &mut [T]) {
+        for left in (2..=these.len()).rev() {
+            these.swap(left - 1, self.below(left as u64) as usize);
+        }
+    }
 }
 
 impl Default for Dice {
@@ -129,7 +136,8 @@ impl Count {
         count
     }
 
-    /// Hands so many elements of a group of `total` to `visit`: different ones in order, others as they are picked.
+    /// Hands so many elements of a group of `total` to `visit`, as they are picked: different ones in their order where they
+    /// are a good part of all.
     ///
     /// # Errors
     /// Of `visit`, of reads, and as of [`crate::shard::txn::Txn::rest`].
@@ -151,7 +159,9 @@ impl Count {
                 ctx.group_in_slices(at, group, pass)
             }
             Count::Distinct(count) => {
-                ctx.select_in_slices(at, group, distinct(total, count, &mut dice)?.into_iter(), visit)
+                let mut ranks = distinct(total, count, &mut dice)?;
+                dice.shuffle(&mut ranks);
+                ctx.select_in_slices(at, group, ranks.into_iter(), visit)
             }
             Count::Repeated(_) => {
                 while left > 0 {
@@ -257,14 +267,14 @@ impl Picks {
         Ok(())
     }
 
-    /// Hands them to `visit`. Picks are as likely in one order as in any other, so they are shuffled (Fisher and Yates).
+    /// Hands them to `visit`. Picks are as likely in one order as in any other, so they are shuffled.
     ///
     /// # Errors
     /// Of `visit`.
     pub fn each(mut self, dice: &mut Dice, mut visit: impl FnMut(&[u8], &[u8]) -> Result) -> Result {
-        for left in (1..=self.picks.len()).rev() {
-            let place = dice.below(left as u64) as usize;
-            let (element, value) = &self.kept[self.picks.swap_remove(place) as usize];
+        dice.shuffle(&mut self.picks);
+        for place in self.picks {
+            let (element, value) = &self.kept[place as usize];
             visit(element, value)?;
         }
         meter::release(self.held);
@@ -350,6 +360,18 @@ mod tests {
             let mut sampler = Sampler::new(6, 3);
             let picks: Vec<u64> = (0..6).filter(|_| sampler.takes()).collect();
             counts[place(&picks)] += 1;
+        }
+        assert!(is_even(&counts), "{counts:?}");
+    }
+
+    #[test]
+    fn orders_are_even() {
+        let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        let (mut dice, mut counts) = (Dice::seeded(1), [0; 6]);
+        for _ in 0..6000 {
+            let mut these = [0, 1, 2];
+            dice.shuffle(&mut these);
+            counts[orders.iter().position(|order| *order == these).unwrap()] += 1;
         }
         assert!(is_even(&counts), "{counts:?}");
     }
