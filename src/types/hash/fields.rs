@@ -342,13 +342,13 @@ impl Hash {
     }
 
     /// Number of live fields.
-    pub fn len(&self, ctx: &Ctx) -> Result<u64> {
+    pub fn len(&self, ctx: &mut Ctx) -> Result<u64> {
         if let Some(len) = self.known_len(ctx) {
             return Ok(len);
         }
         may_touch(self.breadth(ctx))?;
         let mut len = 0;
-        self.each(ctx, |_| {
+        self.each_in_slices(ctx, |_| {
             len += 1;
             Ok(())
         })?;
