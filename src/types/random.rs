@@ -148,6 +148,7 @@ impl Count {
         total: u64,
         mut visit: impl FnMut(&[u8], &[u8]) -> Result,
     ) -> Result {
+        const FEW: Scaled<u64> = Scaled::new(64).in_unit_tests(8);
         let (mut dice, mut left) = (Dice::new(), self.number());
         may_touch(left)?;
         match self {
@@ -167,7 +168,9 @@ impl Count {
                 while left > 0 {
                     let many = left.min(Picks::AT_ONCE.get());
                     left -= many;
-                    if many > 1 && goes_through(ctx, at, total, many) {
+                    // Few are found in memory in less time than it takes to keep them.
+                    let few = if ctx.body(at).overlay.complete { FEW.get() } else { 1 };
+                    if many > few && goes_through(ctx, at, total, many) {
                         may_touch(total)?;
                         let (ns, elements) = (ctx.ns(), many as usize);
                         let mut picks = ctx.rest_for(ns, elements, || Picks::new(total, many, &mut dice))?;
@@ -258,7 +261,8 @@ impl Picks {
             self.picks.push(self.kept.len() as u32);
         }
         if self.picks.len() > before {
-            let bytes = element.len() + value.len() + size_of::<Element>() + 2 * meter::ALLOCATION;
+            // The list of them grows: it takes twice what is in it.
+            let bytes = element.len() + value.len() + 2 * (size_of::<Element>() + meter::ALLOCATION);
             meter::hold(bytes)?;
             self.held += bytes;
             self.kept.push((element.to_vec(), value.to_vec()));
