@@ -24,6 +24,9 @@ use crate::util::num::parse_i64;
 use crate::util::scale::Scaled;
 use crate::util::splitmix;
 
+/// Picks whose elements are kept at once.
+const AT_ONCE: Scaled<u64> = Scaled::new(1 << 17).in_unit_tests(32);
+
 /// A source of chance.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
@@ -149,8 +152,8 @@ impl Count {
         mut visit: impl FnMut(&[u8], &[u8]) -> Result,
     ) -> Result {
         const FEW: Scaled<u64> = Scaled::new(64).in_unit_tests(8);
-        let (mut dice, mut left) = (Dice::new(), self.number());
-        may_touch(left)?;
+        let mut dice = Dice::new();
+        may_touch(self.number())?;
         match self {
             Count::Distinct(0) => Ok(()),
             Count::Distinct(count) if goes_through(ctx, at, total, count) => {
@@ -164,27 +167,43 @@ impl Count {
                 dice.shuffle(&mut ranks);
                 ctx.select_in_slices(at, group, ranks.into_iter(), visit)
             }
-            Count::Repeated(_) => {
-                while left > 0 {
-                    let many = left.min(Picks::AT_ONCE.get());
-                    left -= many;
-                    // Few are found in memory in less time than it takes to keep them.
-                    let few = if ctx.body(at).overlay.complete { FEW.get() } else { 1 };
-                    if many > few && goes_through(ctx, at, total, many) {
-                        may_touch(total)?;
-                        let (ns, elements) = (ctx.ns(), many as usize);
-                        let mut picks = ctx.rest_for(ns, elements, || Picks::new(total, many, &mut dice))?;
-                        ctx.group_in_slices(at, group, |element, value| picks.pass(element, value))?;
-                        ctx.rest_for(ns, elements, || picks.each(&mut dice, &mut visit))?;
-                    } else {
-                        let ranks = (0..many).map(|_| dice.below(total));
-                        ctx.select_in_slices(at, group, ranks, &mut visit)?;
-                    }
+            Count::Repeated(count) => {
+                // Few are found in memory in less time than it takes to keep them.
+                let few = if ctx.body(at).overlay.complete { FEW.get() } else { 1 };
+                if count <= few || !goes_through(ctx, at, total, count.min(AT_ONCE.get())) {
+                    let ranks = (0..count).map(|_| dice.below(total));
+                    return ctx.select_in_slices(at, group, ranks, visit);
                 }
-                Ok(())
+                may_touch(total)?;
+                let pass = |ctx: &mut Ctx, picks: &mut Picks| {
+                    ctx.group_in_slices(at, group, |element, value| picks.pass(element, value))
+                };
+                each_anew(ctx, (total, count), pass, visit)
             }
         }
     }
+}
+
+/// Hands `count` of `total` elements to `visit`, each picked anew. `pass` has all of them pass by in order, as often as it is
+/// called. Rests where it takes long.
+///
+/// # Errors
+/// Of `pass` and `visit`, and as of [`crate::shard::txn::Txn::rest`].
+pub fn each_anew(
+    ctx: &mut Ctx,
+    (total, count): (u64, u64),
+    mut pass: impl FnMut(&mut Ctx, &mut Picks) -> Result,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result,
+) -> Result {
+    let (ns, mut dice, mut left) = (ctx.ns(), Dice::new(), count);
+    while left > 0 {
+        let many = left.min(AT_ONCE.get()) as usize;
+        let mut picks = ctx.rest_for(ns, many, || Picks::new(total, many, &mut dice))?;
+        pass(ctx, &mut picks)?;
+        ctx.rest_for(ns, many, || picks.each(&mut dice, &mut visit))?;
+        left -= many as u64;
+    }
+    Ok(())
 }
 
 /// `count` different numbers below `total`, ascending; every such set is as likely as any other. For a `count` that is
@@ -233,15 +252,8 @@ pub struct Picks {
 }
 
 impl Picks {
-    /// Picks whose elements are kept at once.
-    pub const AT_ONCE: Scaled<u64> = Scaled::new(1 << 17).in_unit_tests(32);
-
-    /// Of `total` elements so many, at most [`Picks::AT_ONCE`].
-    ///
-    /// # Errors
-    /// `TooMuch` where that is more memory than a command may hold.
-    pub fn new(total: u64, count: u64, dice: &mut Dice) -> Result<Self> {
-        let count = count.min(Picks::AT_ONCE.get()) as usize;
+    /// Of `total` elements so many.
+    fn new(total: u64, count: usize, dice: &mut Dice) -> Result<Self> {
         let held = count * (size_of::<u64>() + size_of::<u32>());
         meter::step(count)?;
         meter::hold(held)?;
@@ -251,7 +263,7 @@ impl Picks {
         Ok(Picks { ranks, rank: 0, kept: Vec::new(), picks, held })
     }
 
-    /// The next element in order.
+    /// The next element in order; kept if it was picked.
     ///
     /// # Errors
     /// `TooMuch`.
@@ -272,10 +284,7 @@ impl Picks {
     }
 
     /// Hands them to `visit`. Picks are as likely in one order as in any other, so they are shuffled.
-    ///
-    /// # Errors
-    /// Of `visit`.
-    pub fn each(mut self, dice: &mut Dice, mut visit: impl FnMut(&[u8], &[u8]) -> Result) -> Result {
+    fn each(mut self, dice: &mut Dice, mut visit: impl FnMut(&[u8], &[u8]) -> Result) -> Result {
         dice.shuffle(&mut self.picks);
         for place in self.picks {
             let (element, value) = &self.kept[place as usize];

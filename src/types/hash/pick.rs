@@ -7,7 +7,7 @@ use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
-use crate::types::random::{Count, Dice, Picks, Sampler};
+use crate::types::random::{Count, Picks, Sampler, each_anew};
 use crate::types::scan::{Options, Page, parse_cursor, reply_end, scan_group};
 
 fn hrandfield(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -61,23 +61,18 @@ fn pick(ctx: &mut Ctx, hash: &Hash, count: Count, len: u64, mut visit: impl FnMu
     }
     // A field's place among those that live is known only by going through them.
     may_touch(hash.breadth(ctx))?;
-    let mut left = match count {
+    match count {
         Count::Distinct(count) => {
             let mut sampler = Sampler::new(len, count);
-            return hash.each_in_slices(ctx, |field| if sampler.takes() { visit(field) } else { Ok(()) });
+            hash.each_in_slices(ctx, |field| if sampler.takes() { visit(field) } else { Ok(()) })
         }
-        Count::Repeated(count) => count,
-    };
-    let mut dice = Dice::new();
-    while left > 0 {
-        let many = left.min(Picks::AT_ONCE.get());
-        left -= many;
-        let (ns, elements) = (ctx.ns(), many as usize);
-        let mut picks = ctx.rest_for(ns, elements, || Picks::new(len, many, &mut dice))?;
-        hash.each_in_slices(ctx, |Field { name, value, .. }| picks.pass(name, value))?;
-        ctx.rest_for(ns, elements, || picks.each(&mut dice, |name, value| visit(Field { name, value, expire_ms: 0 })))?;
+        Count::Repeated(count) => {
+            let pass = |ctx: &mut Ctx, picks: &mut Picks| {
+                hash.each_in_slices(ctx, |Field { name, value, .. }| picks.pass(name, value))
+            };
+            each_anew(ctx, (len, count), pass, |name, value| visit(Field { name, value, expire_ms: 0 }))
+        }
     }
-    Ok(())
 }
 
 fn hscan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
