@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::world::{DB, World, noise, world};
+use crate::codec::MAX_INLINE;
 use crate::log::Fsync;
 use crate::shard::background::timer::Timer;
 use crate::shard::engine::eviction::{By, Policy};
@@ -458,4 +459,23 @@ fn what_waits_in_the_queue_of_garbage_counts_as_given_back() {
     let (engine, partition) = (world.engine(), world.engine().store.partition(0));
     let log = engine.log.size_bytes();
     assert_eq!(engine.live_bytes(), partition.disk_bytes() - partition.covered_bytes() + log);
+}
+
+/// The store has such keys by their digests: which they are, only their metadata tells.
+#[test]
+fn long_keys_go_as_others_do() {
+    let long = |n: u32| format!("{}{}", name(n), "x".repeat(2 * MAX_INLINE)).into_bytes();
+    for policy in [policy(false, By::Use), policy(true, By::Chance), policy(true, By::Time)] {
+        let mut world = world(Fsync::No);
+        for n in 0..200 {
+            world.put(DB, &long(n), &noise(n as u8, BYTES), world.now_ms + 1_000_000 + u64::from(n));
+        }
+        world.flush();
+        world.evict();
+        world.evict_to(policy, 20);
+        let left: Vec<_> = (0..200).filter(|n| world.get(DB, &long(*n)).is_some()).collect();
+        assert!((100..190).contains(&left.len()), "{policy:?}: {}", left.len());
+        assert_eq!(world.evicted() as usize, 200 - left.len(), "{policy:?}");
+        assert!(policy.by != By::Time || left[0] == 200 - left.len() as u32, "{left:?}");
+    }
 }
