@@ -41,6 +41,10 @@ fn fill(server: &Server) {
         run(make);
         run(outgrow);
     }
+    // Only its order has the names.
+    run("CONFIG SET zset-encode-version 1");
+    run("ZADD digests 1 alpha-alpha-alpha 2 beta-beta-beta-beta 3 ~");
+    run("CONFIG SET zset-encode-version 0");
     run("SAVE");
     WRITTEN_OUT.iter().for_each(|(.., back)| run(back));
     for (make, ..) in WRITTEN_OUT {
@@ -289,6 +293,10 @@ const RECORDS: &[(&str, &str, &str, Plant)] = &[
     ("a score is missing", "zset", "its size is 3, but it has 2 elements", |of| gone(&of.group(4)[0].0)),
     ("a place in the order is missing", "zset", "but 2 members are sorted by score", |of| gone(&of.group(5)[0].0)),
     ("two scores of a member", "zset", "some members have two scores", |of| put(&of.group(4)[0].0, &of.group(4)[1].1)),
+    ("digests of members are missing", "digests", "its size is 3, but it has 0 elements", |of| {
+        of.group(4).iter().flat_map(|(key, _)| gone(key)).collect()
+    }),
+    ("what a digest is of is missing", "digests", "but 2 members are sorted by score", |of| gone(&of.group(5)[1].0)),
     ("a score that is none", "zset", "cannot be read", |of| put(&of.group(4)[0].0, b"x")),
     ("a rank counter", "ranked", "its counted index: ", |of| put(&of.group(11)[1].0, &[3])),
     ("a rank counter is missing", "ranked", "its counted index: ", |of| gone(&of.group(11)[1].0)),
