@@ -12,7 +12,7 @@ use common::resp::Value;
 use common::server::Server;
 use common::tool::tarn;
 use tarn::codec::key::{DiskKey, decode_key};
-use tarn::codec::{CodecError, Extra, Meta, pack};
+use tarn::codec::{CodecError, Extra, Meta, Score, pack};
 use tarn::store::{Store, StoreOptions};
 
 type Item = (Vec<u8>, Option<Vec<u8>>);
@@ -461,6 +461,12 @@ const LEFT: &[(&str, Plant, &str, &[&str])] = &[
     ),
     ("packed-zset", |of| of.repacked(|all| all[1].0.truncate(5)), "ZRANGE packed-zset 0 -1", &["a", "c"]),
     ("zset", |of| gone(&of.group(5)[0].0), "ZRANGE zset 0 -1 WITHSCORES", &["a", "1", "b", "2", "c", "3"]),
+    (
+        "digests",
+        |of| of.group(4).iter().flat_map(|(key, _)| put(key, &Score::new(9.0).unwrap().to_bytes())).collect(),
+        "ZRANGE digests 0 1 WITHSCORES",
+        &["alpha-alpha-alpha", "1", "beta-beta-beta-beta", "2"],
+    ),
     ("big", |of| put(&of.elements[0].0, &[b'x'; 20_000]), "GETRANGE big -4 -1", &["xxxx"]),
     ("stream", |of| gone(&of.group(9)[0].0), "XPENDING stream group", &["1", "1-2", "1-2", "consumer", "1"]),
     (

@@ -163,11 +163,13 @@ fn zset(fixes: &mut Fixes<'_>, all: &Elements<'_>, meta: &mut Meta) -> Result<u6
         let mut own = Vec::new();
         zset_score_of(encoding, member, &mut own);
         if own == element {
+            size += 1;
+            if is_sorted_by(all, score, member)? {
+                return Ok(());
+            }
             let mut sort = Vec::new();
             element::zset_sort(score, member, &mut sort);
-            size += 1;
-            let missing = all.get(&sort)?.is_none();
-            return if missing { fixes.set(all.key(&sort), Some(with_text(member, b"").into_owned())) } else { Ok(()) };
+            return fixes.set(all.key(&sort), Some(with_text(member, b"").into_owned()));
         }
         // The name stands in the order alone, or it is not this member's record.
         match digested(all, encoding, score, element)? {
@@ -183,13 +185,13 @@ fn zset(fixes: &mut Fixes<'_>, all: &Elements<'_>, meta: &mut Meta) -> Result<u6
         }
         let mut own = Vec::new();
         zset_score_of(encoding, member, &mut own);
+        let digested = zset_is_digested(encoding, member);
         match all.get(&own)?.map(|value| read_score(&own, &value)) {
             Some(Ok(same)) if same == score => Ok(()),
-            Some(Ok(_)) => fixes.set(all.key(element), None),
-            Some(Err(_)) | None => {
+            Some(Ok(other)) if !digested || is_sorted_by(all, other, member)? => fixes.set(all.key(element), None),
+            _ => {
                 size += 1;
                 let bytes = score.to_bytes();
-                let digested = zset_is_digested(encoding, member);
                 let value = if digested { bytes.to_vec() } else { with_text(member, &bytes).into_owned() };
                 fixes.set(all.key(&own), Some(value))
             }
@@ -197,6 +199,12 @@ fn zset(fixes: &mut Fixes<'_>, all: &Elements<'_>, meta: &mut Meta) -> Result<u6
     })?;
     meta.size = size;
     Ok(size)
+}
+
+fn is_sorted_by(all: &Elements<'_>, score: Score, member: &[u8]) -> Result<bool, StoreError> {
+    let mut sort = Vec::new();
+    element::zset_sort(score, member, &mut sort);
+    Ok(all.get(&sort)?.is_some())
 }
 
 /// Whether a member of this score has its own record here, whose key tells its digest only.
