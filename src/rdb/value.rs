@@ -231,21 +231,22 @@ fn read_quicklist_2(source: &mut Source<'_>) -> Result<Vec<Vec<u8>>, RdbError> {
     let count = read_len(source)?;
     let mut all = Vec::new();
     for _ in 0..count {
-        let container = read_len(source)?;
-        match container {
-            QUICKLIST_PLAIN => {
-                let element = read_string(source)?;
-                // Only long elements are on their own.
-                if element.is_empty() {
-                    return Err(RdbError::Corrupt("quicklist"));
-                }
-                all.push(element);
-            }
-            QUICKLIST_PACKED => all.append(&mut unpack(source, listpack::strings)?),
-            _ => return Err(RdbError::Corrupt("quicklist")),
-        }
+        all.append(&mut read_quicklist_2_node(source)?);
     }
     Ok(all)
+}
+
+/// The elements of a node: many in a listpack, or one that is long.
+pub(super) fn read_quicklist_2_node(source: &mut Source<'_>) -> Result<Vec<Vec<u8>>, RdbError> {
+    match read_len(source)? {
+        QUICKLIST_PLAIN => match read_string(source)? {
+            // Only long elements are on their own.
+            empty if empty.is_empty() => Err(RdbError::Corrupt("quicklist")),
+            element => Ok(vec![element]),
+        },
+        QUICKLIST_PACKED => unpack(source, listpack::strings),
+        _ => Err(RdbError::Corrupt("quicklist")),
+    }
 }
 
 /// Appends a value in a form, which must be one of [`Form::of`] for this value; its type byte is the caller's to write.

@@ -11,10 +11,10 @@ use std::io::Read;
 use super::extent::{skip, skip_group, skip_score_text, skip_string, skip_timed};
 use super::{FileError, Input, decode};
 use crate::codec::{Kind, StreamId};
-use crate::rdb::length::{LZF, Source, read_len, read_string, unpack};
+use crate::rdb::length::{LZF, Source, read_string, unpack};
 use crate::rdb::stream::{Span, StreamForm, read_block, read_counters, read_group};
-use crate::rdb::value::{VERSION_VALKEY, read_score_binary, read_score_text};
-use crate::rdb::{Counters, Entry, Field, Group, RdbError, Value, hash, listpack, lzf, ziplist};
+use crate::rdb::value::{VERSION_VALKEY, read_quicklist_2_node, read_score_binary, read_score_text};
+use crate::rdb::{Counters, Entry, Field, Group, RdbError, Value, hash, lzf, ziplist};
 
 /// Bytes of a long string that come at once.
 const TEXT: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
@@ -105,12 +105,7 @@ pub(super) fn read<R: Read>(
                 input.len()?;
                 skip_string(input)
             };
-            let node = |from: &mut Source<'_>| match read_len(from)? {
-                1 => Ok(vec![Part::Element(read_string(from)?)]),
-                2 => Ok(elements(unpack(from, listpack::strings)?)),
-                _ => Err(RdbError::Corrupt("quicklist")),
-            };
-            pieces.each(extent, node, each)
+            pieces.each(extent, |from| Ok(elements(read_quicklist_2_node(from)?)), each)
         }
         15 => pieces.stream(StreamForm::Listpacks, each),
         19 => pieces.stream(StreamForm::Listpacks2, each),

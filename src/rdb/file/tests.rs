@@ -202,6 +202,31 @@ fn what_modules_keep_is_named_and_skipped() {
     assert_eq!(modules, expected);
 }
 
+/// Redis keeps an element that is too long for a node with others as a node of its own.
+#[test]
+fn nodes_of_a_list_are_packed_or_plain() {
+    let list = |nodes: &[(u8, &[u8])]| {
+        let mut bytes = b"REDIS0012".to_vec();
+        bytes.extend_from_slice(&[18, 1, b'l', nodes.len() as u8]);
+        for (container, node) in nodes {
+            bytes.push(*container);
+            push_raw(node, &mut bytes);
+        }
+        bytes.push(opcode::END);
+        let sum = crc64::checksum(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        [0, 1 << 20].map(|whole| read_all(&bytes, whole).map(|read| read[0].1.clone()))
+    };
+    let (packed, plain) = ([13, 0, 0, 0, 2, 0, 0x81, b'a', 2, 0x81, b'b', 2, 0xff], vec![7; 20_000]);
+    let expected = Value::List(vec![b"a".to_vec(), b"b".to_vec(), plain.clone(), b"a".to_vec(), b"b".to_vec()]);
+    for read in list(&[(2, &packed), (1, &plain), (2, &packed)]) {
+        assert_eq!(read.unwrap(), expected);
+    }
+    for read in [(1, &b""[..]), (3, &packed), (0, &packed)].into_iter().flat_map(|node| list(&[(2, &packed), node])) {
+        assert!(matches!(read, Err(FileError::Value(RdbError::Corrupt("quicklist")))), "{read:?}");
+    }
+}
+
 /// A string that is compressed and long goes through a window of bounded size.
 #[test]
 fn compressed_text_comes_in_pieces() {
