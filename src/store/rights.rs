@@ -100,3 +100,32 @@ fn give(path: &Path, found: &Metadata, owner: &Metadata, mode: u32) -> io::Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A table may be a backup's, too, and what a symbolic link leads to anybody's.
+    #[test]
+    fn what_stands_elsewhere_too_keeps_its_rights() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let [old, new, of_others] = ["old", "new", "of-others"].map(|name| dir.path().join(name));
+        for folder in [&old, &new, &of_others] {
+            fs::create_dir(folder).unwrap();
+        }
+        let set_mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & BITS;
+        set_mode(&old, 0o700);
+        let [own, linked, led_to] = [new.join("own"), of_others.join("linked"), of_others.join("led-to")];
+        for file in [&own, &linked, &led_to] {
+            fs::write(file, "x").unwrap();
+            set_mode(file, 0o644);
+        }
+        fs::hard_link(&linked, new.join("table")).unwrap();
+        symlink(&led_to, new.join("link")).unwrap();
+        take_after(&new, &old).unwrap();
+        assert_eq!([&new, &own, &linked, &led_to].map(|path| mode(path)), [0o700, 0o600, 0o644, 0o644]);
+    }
+}
