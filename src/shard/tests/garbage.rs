@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::world::{DB, NAMES, Value, World, big, noise, wait_for};
 use crate::Error;
+use crate::codec::MAX_INLINE;
 use crate::codec::key::tag;
 use crate::log::Fsync;
 use crate::shard::memory::core::Core;
@@ -450,6 +451,22 @@ fn times_of_a_dead_database_leave_with_it() {
     world.turns(8 * TURNS);
     assert_eq!((world.stored_with(tag::META), world.stored_with(tag::EXPIRY)), (50, 50));
     assert_eq!((world.queued(), world.known()), (0, 0));
+    world.audit();
+}
+
+/// The store has such keys by their digests; here no table goes as a whole.
+#[test]
+fn times_of_long_keys_leave_with_their_database() {
+    let mut world = World::new(1, Fsync::No);
+    for name in [DB, NAMES[1]] {
+        (b'a'..b'd').for_each(|n| world.put(name, &[n; 2 * MAX_INLINE], b"1", world.now_ms + 1_000_000));
+    }
+    world.flush();
+    world.flush_names(&[DB]);
+    world.flush();
+    world.turns(TURNS);
+    assert_eq!((world.queued(), world.dropped_tables()), (0, 0));
+    assert_eq!((world.stored_with(tag::META), world.stored_with(tag::EXPIRY)), (3, 3));
     world.audit();
 }
 
