@@ -180,6 +180,29 @@ fn forms_of_the_past_and_of_the_future_are_read() {
     assert!(matches!(one(&[26, 1, b's', 0]), Err(FileError::Value(RdbError::Unsupported(_)))));
 }
 
+/// Before version 8 scores were texts; what no text says was a byte of its own.
+#[test]
+fn scores_that_were_texts_are_read() {
+    let scores = |scores: &[&[u8]]| {
+        let mut bytes = b"REDIS0004".to_vec();
+        bytes.extend_from_slice(&[3, 1, b'z', scores.len() as u8]);
+        for (name, score) in (b'a'..).zip(scores) {
+            bytes.extend_from_slice(&[1, name]);
+            bytes.extend_from_slice(score);
+        }
+        bytes.extend_from_slice(&[0, 1, b'k', 1, b'v', opcode::END]);
+        [0, 1 << 20].map(|whole| read_all(&bytes, whole).map(|read| (read[0].1.clone(), read.len())))
+    };
+    for read in scores(&[b"\xff", b"\x04-1.5", b"\xfe"]) {
+        let members = [(b"a", f64::NEG_INFINITY), (b"b", -1.5), (b"c", f64::INFINITY)];
+        let members = members.map(|(member, score)| (member.to_vec(), score));
+        assert_eq!(read.unwrap(), (Value::Zset(members.into()), 2));
+    }
+    for read in scores(&[b"\xfd"]) {
+        assert!(matches!(read, Err(FileError::Value(RdbError::Corrupt("score")))), "{read:?}");
+    }
+}
+
 #[test]
 fn what_modules_keep_is_named_and_skipped() {
     let bytes = file(b"REDIS0012", Dialect::Redis);
