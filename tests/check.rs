@@ -470,6 +470,32 @@ const LEFT: &[(&str, Plant, &str, &[&str])] = &[
     ("big", |of| put(&of.elements[0].0, &[b'x'; 20_000]), "GETRANGE big -4 -1", &["xxxx"]),
     ("stream", |of| gone(&of.group(9)[0].0), "XPENDING stream group", &["1", "1-2", "1-2", "consumer", "1"]),
     (
+        "stream",
+        // Where the pending entries of a consumer begin, stands first in its record.
+        |of| of.group(8).iter().flat_map(|(key, value)| put(key, &[&[0xff; 16], &value[16..]].concat())).collect(),
+        "XREADGROUP GROUP group consumer STREAMS stream 0",
+        &["stream", "1-2", "f", "v"],
+    ),
+    (
+        "stream",
+        |of| of.with_meta(|meta| meta.extra = Extra::None),
+        "XINFO GROUPS stream",
+        &[
+            "name",
+            "group",
+            "consumers",
+            "1",
+            "pending",
+            "1",
+            "last-delivered-id",
+            "1-2",
+            "entries-read",
+            "2",
+            "lag",
+            "1",
+        ],
+    ),
+    (
         "fields",
         |of| {
             of.with_meta(|meta| {
