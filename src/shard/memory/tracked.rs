@@ -308,6 +308,7 @@ mod tests {
         trackers.set_most_keys(2);
         (0..5u8).for_each(|n| tracked.add(&[b'0' + n], &b, 10));
         assert_eq!((trackers.counts()[1], told.lock().len()), (2, 5));
+        assert!(tracked.keys.contains_key(&b"4"[..]), "the one that was just read stays");
         tracked.clear();
         trackers.tell_all(11);
         assert_eq!((trackers.counts()[1..3].to_vec(), told.lock()[5].clone()), (vec![0, 0], "2 11 all".into()));
