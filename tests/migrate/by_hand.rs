@@ -129,6 +129,20 @@ fn what_had_not_ended_for_the_commands_of_an_aof_is_there_for_them() {
     assert_eq!(client.call("STRLEN big:text").int(), Some(300_000));
 }
 
+/// Whatever the file itself says.
+#[test]
+fn a_base_is_what_a_manifest_calls_so() {
+    let (mut tarn, dir) = tarn();
+    let folder = tarn.dir().join("appendonlydir");
+    std::fs::create_dir(&folder).unwrap();
+    let manifest = b"file base.rdb seq 1 type b\nfile incr.aof seq 1 type i\n".to_vec();
+    let files = [("base.rdb", ended_file(b"")), ("incr.aof", as_aof(&["PERSIST past"])), ("aof.manifest", manifest)];
+    files.iter().for_each(|(name, bytes)| std::fs::write(folder.join(name), bytes).unwrap());
+    assert_imported(&import(&[&folder], &dir, &[]));
+    start(&mut tarn);
+    assert_eq!(texts(&tarn.client().call("MGET past past:s")), ["v", ""]);
+}
+
 /// A time that has passed passes when a server runs; one that is told from now on counts from the base, as does what is noted of
 /// when consumers were seen.
 #[test]
@@ -166,6 +180,9 @@ fn nothing_of_an_aof_ends_before_all_of_it_is_read() {
         "XCLAIM stream group busy 0 1-1 TIME 1750000000000 RETRYCOUNT 7 FORCE JUSTID LASTID 1-1",
         "EXEC",
         "PEXPIREAT stream 4000000000000",
+        "XGROUP CREATE stream ahead 0",
+        "XCLAIM stream ahead early 0 1-1 TIME 9000000000000 FORCE",
+        "SETEX last 1000000000 v",
     ];
     std::fs::write(&path, [head, as_aof(&commands)].concat()).unwrap();
     let report = assert_imported(&import(&[&path], &dir, &[]));
@@ -175,6 +192,7 @@ fn nothing_of_an_aof_ends_before_all_of_it_is_read() {
     assert_eq!(texts(&client.call("MGET kept moved renamed gone later")), ["vw", "", "v", "", "v"]);
     assert_eq!(texts(&client.call("HMGET hash a b c")), ["2", "2", "3"]);
     assert_eq!(client.call("EXPIRETIME later").int(), Some(BASE_S + 1_000_000_000));
+    assert!(client.call("TTL last").int().unwrap() <= 1_000_000_000, "the time of a claim may not be ahead");
     let idle = |reply: Reply| -> Vec<i64> {
         reply.items().iter().map(|one| one.items().iter().filter_map(Reply::int).nth(1).unwrap()).collect()
     };

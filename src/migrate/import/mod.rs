@@ -253,6 +253,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_notes_so_many_are_told_apart() {
+        let mut tally = Tally::default();
+        (0..Tally::MOST_NOTES + 2).for_each(|n| tally.note(n.to_string()));
+        tally.note("0".to_owned());
+        assert_eq!((tally.notes.len(), tally.notes["0"], tally.notes["more"]), (Tally::MOST_NOTES + 1, 2, 2));
+    }
+
+    #[test]
     fn what_the_last_step_leaves_is_told_as_it_is() {
         let failed = || Err(StoreError::NeedsReopen("the disk"));
         assert_eq!(with_end("all\n".to_owned(), Ok(()), true).unwrap(), "all\n");
