@@ -356,6 +356,18 @@ mod tests {
         );
     }
 
+    /// A replay that stores a part of the log may be cut short, too: the next one is to find the loss given up.
+    #[test]
+    fn an_open_end_takes_nothing_back_that_was_accepted() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = crate::shard::keyspace::walk::tests::engine(dir.path(), 1);
+        for (before, after) in [(Trust::Whole, Trust::OpenEnd), (Trust::Accepted, Trust::Accepted)] {
+            engine.checkpoint.lock().last.trust = before;
+            engine.open_end().unwrap();
+            assert_eq!(engine.checkpoint.lock().last.trust, after);
+        }
+    }
+
     #[test]
     fn an_open_end_excuses_what_the_store_got_since_and_nothing_else() {
         let whole = Checkpoint { trust: Trust::Whole, end: 3, ..sample() };
