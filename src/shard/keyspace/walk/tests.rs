@@ -270,6 +270,26 @@ fn no_step_of_a_walk_sorts_what_is_dirty() {
     assert!(core.old_orders.is_empty() && core.table_bytes == bytes);
 }
 
+/// It knows nothing of the keys that were gone when it was made, and are there again.
+#[test]
+fn an_index_made_amid_what_is_taken_back_is_dropped() {
+    let dir = crate::util::scratch::tempdir().unwrap();
+    let engine = engine(dir.path(), 1);
+    let ns = engine.first_names().id(b"0").unwrap();
+    engine.transact(&[0], 1, |txn| txn.put_string(ns, b"key", b"v", 0)).unwrap();
+    let taken_back: crate::error::Result = engine.transact(&[0], 1, |txn| {
+        let (names, dead) = txn.lease[0].names.renewed(&[b"0"]).unwrap();
+        txn.replace_names(names, &dead);
+        txn.lease[0].need_order(1, false);
+        Err(crate::error::Error::Cold)
+    });
+    assert!(taken_back.is_err());
+    let mut core = engine.shards.at(0).core();
+    core.check();
+    core.need_order(1, false);
+    assert_eq!(met(&mut core, &engine.router, ns, b"", Stop::default(), 1).len(), 1);
+}
+
 /// It stands in the table, and fjall shows it, too.
 #[test]
 fn a_blind_key_is_met_once() {
