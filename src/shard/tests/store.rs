@@ -247,6 +247,26 @@ fn keys_are_counted_once_at_whatever_step_of_a_flush_the_count_begins() {
     }
 }
 
+/// Nothing would ever remove a count that came behind the end of what it is of.
+#[test]
+fn no_count_is_left_of_a_database_that_was_emptied_while_keys_were_counted() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"key", b"v", 0);
+    world.flush();
+    let (engine, ns) = (world.engine().clone(), world.ns(DB));
+    engine.shards.at(0).core().set_count(ns, 0);
+    let mut recount = Recount::begin(&engine.shards.at(0).core()).unwrap();
+    while recount.step().unwrap() {}
+    world.flush_names(&[DB]);
+    world.settle();
+    let end = |txn: &mut Txn<'_, '_>| {
+        recount.end(txn, 0);
+        Ok(())
+    };
+    world.transact(&[], end).0.unwrap();
+    world.audit();
+}
+
 #[test]
 fn a_count_below_zero_is_counted_anew_while_commands_go_on() {
     let dir = crate::util::scratch::tempdir().unwrap();
