@@ -19,7 +19,10 @@
 //! Invariants: the builder's command holds the lease of the key, or the key itself, from the first element to the commit; an
 //! element is put once; nothing spills where reads must not wait.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::codec::{self, Extra, NsId, redo};
 use crate::error::{Error, Result};
@@ -54,6 +57,9 @@ impl Staged {
 
 /// So many elements have room from the first on: most collections are small.
 const FEW: usize = 24;
+
+/// As many elements as a collection has that is too small for a counted index: two of each member of a sorted set.
+const MOST_FEW: usize = 2 * rank::SMALL as usize;
 
 pub(super) const TWICE: &str = "an element comes twice";
 
@@ -99,6 +105,8 @@ pub struct Build {
     staged: Arc<AllStaged>,
     /// The version under which elements are in fjall, once some are.
     version: u64,
+    /// Digests of the first of these: what is too small for a counted index is not counted there.
+    few: HashSet<u128>,
     /// Dropped with the builder: then it is a leftover.
     alive: Arc<()>,
     /// The command is to be run again where it may rest, before it has done much.
@@ -119,6 +127,7 @@ impl Build {
             log: core.log.clone(),
             staged: core.staged.clone(),
             version: 0,
+            few: HashSet::new(),
             alive: Arc::new(()),
             asks: matches!(txn.rests, Rests::Elsewhere) && txn.reads_in_slices(),
         })
@@ -149,6 +158,11 @@ impl Build {
             self.begin();
         }
         self.check_distinct()?;
+        if self.few.len() + self.elements.len() <= MOST_FEW
+            && !self.elements.iter().all(|(element, _)| self.few.insert(xxh3_128(element)))
+        {
+            return Err(storage(&self.key.1, TWICE));
+        }
         let elements = std::mem::take(&mut self.elements);
         meter::release(std::mem::take(&mut self.bytes));
         let mut prefix = Vec::new();
@@ -262,6 +276,25 @@ impl Txn<'_, '_> {
 mod tests {
     use super::*;
     use crate::shard::keyspace::walk::tests::engine;
+
+    /// In fjall the second would take the place of the first, and the size would be wrong.
+    #[test]
+    fn an_element_that_comes_twice_is_refused_in_whichever_slice() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        for (fields, value) in [(10, 500), (30, 500), (200, 5)] {
+            for (last, is_new) in [(0, false), (fields - 1, false), (fields, true)] {
+                let made = engine.transact(&[0], 1, |txn| {
+                    let mut build = Build::new(txn, 0, b"key")?;
+                    for n in (0..fields).chain([last]) {
+                        build.put(format!("\u{1}field {n}").as_bytes(), &vec![b'v'; value])?;
+                    }
+                    build.finish(txn, Shape::new(Kind::Hash, fields + 1)).map(drop)
+                });
+                assert_eq!(made.is_ok(), is_new, "of {fields} and {last}");
+            }
+        }
+    }
 
     #[test]
     fn names_and_values_alike_count_for_what_is_in_memory() {
