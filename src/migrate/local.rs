@@ -159,3 +159,24 @@ impl Local {
         self.session.end_multi();
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::Source;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// It is no command of a client, which would be refused before it runs.
+    #[test]
+    fn nothing_is_put_while_writes_are_refused() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server =
+            Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), table()));
+        let mut local = Local::new(&server);
+        let mut put = || local.transact(&[0], 1, |ctx| ctx.txn.put_string(0, b"key", b"v", 0));
+        assert!(put().is_ok());
+        server.engine.stats.level0_runs_max.store(1 << 10, Ordering::Relaxed);
+        assert!(matches!(put(), Err(Error::Misconf(_))));
+    }
+}

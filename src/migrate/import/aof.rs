@@ -14,7 +14,7 @@ use crate::util::num::parse_i64;
 use crate::util::time::now_ms;
 
 /// Bytes of a transaction.
-const MOST_QUEUED: usize = 1 << 30;
+const MOST_QUEUED: usize = if cfg!(test) { 64 << 10 } else { 1 << 30 };
 /// The longest argument.
 const MOST_ARG: usize = 512 << 20;
 /// Arguments of a command.
@@ -176,5 +176,43 @@ fn read_line<R: Read>(input: &mut Input<R>) -> Result<Vec<u8>, Wrong> {
         if seen > MOST_LINE {
             return Err(Wrong::Format("a line has no end"));
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Local, Progress, Tally};
+    use super::*;
+    use crate::command::table;
+    use crate::config::{Config, Source};
+    use crate::handler::Server;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// Until EXEC comes all of it is in memory.
+    #[test]
+    fn a_transaction_is_as_long_as_memory_may_hold() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server =
+            Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), table()));
+        let mut session = Session {
+            local: Local::new(&server),
+            server,
+            skip_modules: false,
+            tally: Tally::default(),
+            progress: Progress::new(0),
+            done_bytes: 0,
+            clock_ms: 1,
+            is_empty: true,
+        };
+        let part =
+            files::Part { path: "file.aof".into(), kind: files::Kind::Aof, bytes: 0, may_be_cut: false, goes_on: true };
+        let mut read = |text: String| session.read_commands(&part, Input::new(text.as_bytes()));
+        let sets = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\n{}\r\n", "v".repeat(1000)).repeat(100);
+        assert!(read(sets.clone()).is_ok());
+        let why = read(format!("*1\r\n$5\r\nMULTI\r\n{sets}")).unwrap_err().to_string();
+        assert!(why.contains("a transaction of more than 65536 bytes"), "{why}");
     }
 }
