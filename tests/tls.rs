@@ -175,7 +175,15 @@ fn certificates_decide_who_is_let_in() {
 #[test]
 fn what_cannot_be_honoured_is_not_ignored() {
     let (known, locked, readme) = (files("server"), file("locked.key"), file("make.sh"));
-    let other = file("client.key");
+    let (other, p521, ed25519) = (file("client.key"), file("p521.key"), files("ed25519"));
+    let ed25519: Vec<&str> = ed25519.iter().map(String::as_str).collect();
+    let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    // The end is missing; and what is no certificate in the form of one.
+    let [torn, fake] = [("torn.crt", ""), ("fake.crt", "aGVsbG8=\n-----END CERTIFICATE-----\n")].map(|(name, rest)| {
+        let path = dir.path().join(name).display().to_string();
+        std::fs::write(&path, format!("-----BEGIN CERTIFICATE-----\n{rest}")).unwrap_or_else(|e| panic!("{e}"));
+        path
+    });
     let all: Vec<&str> = known.iter().map(String::as_str).collect();
     let none = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls/none");
     for (args, why) in [
@@ -184,10 +192,23 @@ fn what_cannot_be_honoured_is_not_ignored() {
         (&all[..4], "Either tls-ca-cert-file or tls-ca-cert-dir must be specified when"),
         (
             &[&all[..], &["--tls-key-file", &locked]].concat(),
-            "there is no private key in it that could be read without a password",
+            &format!("(tls-key-file): {locked}: there is no private key in it that could be read without a password"),
         ),
-        (&[&all[..], &["--tls-key-file", &other]].concat(), "is not the key of tls-cert-file"),
-        (&[&all[..], &["--tls-cert-file", &readme]].concat(), "there is no certificate in it"),
+        (
+            &[&all[..], &["--tls-key-file", &other]].concat(),
+            &format!("(tls-key-file): {other}: is not the key of tls-cert-file"),
+        ),
+        (
+            &[&all[..], &["--tls-key-file", &p521]].concat(),
+            &format!("(tls-key-file): {p521}: this kind of private key is not supported: it must be RSA"),
+        ),
+        (&[&ed25519[..], &["--tls-protocols", "TLSv1.2"]].concat(), "(tls-protocols): an Ed25519 key needs TLSv1.3"),
+        (
+            &[&all[..], &["--tls-cert-file", &readme]].concat(),
+            &format!("(tls-cert-file): {readme}: there is no certificate in it"),
+        ),
+        (&[&all[..], &["--tls-cert-file", &torn]].concat(), &format!("(tls-cert-file): {torn}: is no PEM file: ")),
+        (&[&all[..], &["--tls-ca-cert-file", &fake]].concat(), &format!("(tls-ca-cert-file): {fake}: ")),
         (&[&all[..], &["--tls-ca-cert-file", none]].concat(), "none: No such file or directory"),
         // Also where nobody is asked for a certificate.
         (

@@ -11,6 +11,7 @@
 # | client.crt, client.key | a client |
 # | expired.crt | the same, no longer valid |
 # | other.crt, other.key, other-ca.crt | a client of another authority, and that |
+# | p521.key | a key of a kind that is not supported |
 # | locked.key | the server's key under the password "secret" |
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -65,4 +66,5 @@ issue v1 ca "" "${p256[@]}"
 issue client ca "$client" "${p256[@]}"
 issue other other-ca "$client" "${p256[@]}"
 sign expired 20200102000000Z "$client" client.key -cert ca.crt -keyfile "$work/ca.key"
+openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-521 -out p521.key
 openssl pkcs8 -topk8 -in server.key -out locked.key -passout pass:secret
