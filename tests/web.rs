@@ -166,6 +166,8 @@ fn bad_requests_slow_peers_and_many_of_them() {
     ] {
         let reply = ask_raw(port, request);
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
+        // Which methods there are is told with the refusal of another one.
+        assert_eq!(reply.contains("\r\nAllow: GET, HEAD\r\n"), status == "405", "{reply}");
     }
     let head = ask_raw(port, b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
