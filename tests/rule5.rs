@@ -521,6 +521,23 @@ fn rule_6_a_full_disk_refuses_writes_answers_reads_and_loses_nothing_acknowledge
     assert_eq!(client.call("GET again"), bulk("1"));
 }
 
+/// Whoever says FORCE or NOSAVE knows what may be lost.
+#[test]
+fn rule_6_a_server_whose_log_refuses_writes_goes_down_if_it_is_forced() {
+    for how in ["FORCE", "NOSAVE"] {
+        let mut stand = Stand::start(&["--appendfsync", "everysec"]);
+        let mut client = stand.client();
+        stand.sim.set_capacity(Some(20_000));
+        let value = "x".repeat(30_000);
+        assert!(client.call(&format!("SET k {value}")).text().starts_with("MISCONF "));
+        for unforced in ["SHUTDOWN", "SHUTDOWN SAVE", "SHUTDOWN NOW"] {
+            assert_eq!(client.call(unforced).text(), "ERR Errors trying to SHUTDOWN. Check logs.", "{unforced}");
+        }
+        assert!(matches!(client.try_call(&["SHUTDOWN", how]), Err(Gone::Closed)), "{how}");
+        assert!(stand.thread.take().is_some_and(|thread| thread.join().is_ok()), "{how}: it panics");
+    }
+}
+
 /// INFO tells of a sync that has failed until one succeeds.
 #[test]
 fn rule_6_a_sync_that_fails_is_told_of() {
