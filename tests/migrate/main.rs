@@ -626,6 +626,19 @@ fn few_files_are_sent_at_once() {
     until("another may begin", || begun(&mut server.client()));
 }
 
+/// Not even as long as their connections live.
+#[test]
+fn who_is_refused_a_file_takes_no_place() {
+    let server = Server::tarn(&[]);
+    fill_beyond_sockets(&server);
+    let mut refused: Vec<Client> = (0..2 * MOST_FILES).map(|_| server.client()).collect();
+    for client in &mut refused {
+        assert_eq!(client.call("PSYNC ? x").text(), "ERR value is not an integer or out of range");
+    }
+    let mut under_way: Vec<Client> = (0..MOST_FILES).map(|_| server.client()).collect();
+    assert!(under_way.iter_mut().all(begun));
+}
+
 /// Whoever takes nothing of it for long has no place any more, nor a connection.
 #[test]
 fn who_does_not_read_a_file_is_closed() {
