@@ -16,6 +16,7 @@ use crate::config::classes::Classes;
 use crate::config::settings::Settings;
 use crate::meter;
 use crate::shard::engine::watch::{Seen, Watch};
+use crate::shard::memory::blocked::Waiter;
 use crate::shard::memory::object::{Kind, Object};
 use crate::shard::txn::{PassingString, Txn};
 
@@ -211,6 +212,11 @@ impl Ctx<'_, '_> {
     /// Whether a connection is about to be killed by this command.
     pub fn kills(&self, client: u64) -> bool {
         self.effects.kills(client)
+    }
+
+    /// Whether this command is about to end a wait.
+    pub fn unblocks(&self, waiter: &Arc<Waiter>) -> bool {
+        self.effects.unblocks(waiter)
     }
 
     /// The namespace of the session.

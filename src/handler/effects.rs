@@ -157,6 +157,11 @@ impl Effects {
         self.noted.iter().any(|effect| matches!(effect, Effect::Kill(other) if other.id == client))
     }
 
+    /// Whether a wait is about to be ended.
+    pub fn unblocks(&self, waiter: &Arc<Waiter>) -> bool {
+        self.noted.iter().any(|effect| matches!(effect, Effect::Unblock(_, other, _) if Arc::ptr_eq(other, waiter)))
+    }
+
     /// The command has committed: who is killed or is to wait no more gets nothing from now on, not even of what the command
     /// itself has written.
     #[inline]

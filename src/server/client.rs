@@ -297,7 +297,10 @@ fn unblock(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     };
     let id = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
     let client = u64::try_from(id).ok().and_then(|id| ctx.server.clients.lock().get(&id).cloned());
-    let waiter = client.as_ref().and_then(|client| client.waits_for()).filter(|waiter| waiter.can_end());
+    // What of it EXEC has done already is seen, as if it had happened.
+    let client = client.filter(|client| !ctx.kills(client.id));
+    let waiter = client.as_ref().and_then(|client| client.waits_for());
+    let waiter = waiter.filter(|waiter| waiter.can_end() && !ctx.unblocks(waiter));
     out.int(waiter.is_some().into());
     if let (Some(client), Some(waiter)) = (client, waiter) {
         ctx.note(Effect::Unblock(client, waiter, end));
