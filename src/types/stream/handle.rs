@@ -251,27 +251,14 @@ impl Stream {
         self.len > 0 && self.max_deleted != MIN && self.first <= self.max_deleted && after <= self.max_deleted
     }
 
-    /// The number, among all entries ever added, of the one with this id; `None` where deletions leave it open.
+    /// The number, among all entries ever added to a stream that has some left, of the one with this id, which is not before the
+    /// first; `None` where deletions leave it open.
     pub fn number_of(&self, id: StreamId) -> Option<u64> {
-        if self.added == 0 {
-            return Some(0);
-        }
-        if self.len == 0 && id <= self.last {
-            return Some(self.added);
-        }
-        if id > self.last {
-            return None;
-        }
         if id == self.last {
             return Some(self.added);
         }
-        let before_first = self.added.saturating_sub(self.len);
-        let gapless = self.max_deleted == MIN || self.max_deleted < self.first;
-        match id.cmp(&self.first) {
-            std::cmp::Ordering::Less if gapless => Some(before_first),
-            std::cmp::Ordering::Equal if gapless => Some(before_first + 1),
-            _ => None,
-        }
+        let is_gapless = self.max_deleted < self.first;
+        (id == self.first && is_gapless).then(|| self.added.saturating_sub(self.len) + 1)
     }
 }
 
