@@ -134,7 +134,10 @@ fn strangers_and_other_sites_are_refused() {
     ] {
         assert!(ask(bad).starts_with("HTTP/1.1 403 "), "{bad}");
     }
-    assert_eq!(server.client().call("CONFIG SET requirepass secret").text(), "OK");
+    let mut admin = server.client();
+    for line in ["CONFIG SET requirepass secret", "ACL SETUSER other on >secret +@all"] {
+        assert_eq!(admin.call(line).text(), "OK");
+    }
     for path in ["/", "/metrics", "/status.json"] {
         assert_eq!(get(port, path, "").0, "401");
         // `default:wrong`, `other:secret`, `default:secret`.
