@@ -191,3 +191,23 @@ fn a_command_that_is_refused_for_now_ends_what_was_said_of_it() {
     assert_eq!(world.call("GET k"), "$-1 ");
     assert_eq!(server.engine.trackers.counts()[1], 1);
 }
+
+/// A reply that comes from elsewhere waits for its connection, which may have other things to do first.
+#[test]
+fn a_reply_from_elsewhere_that_is_too_much_with_the_others_closes_the_largest() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    world.call(&format!("SET {key} {}", "v".repeat(200_000)));
+    let client = world.connect();
+    // No descriptor of a test is a client's.
+    client.leave();
+    server.clients.lock().insert(client.id, client.clone());
+    server.buffers.set_limit(100_000);
+    let held = server.engine.shards.at(0).core();
+    let begun = world.begin(&words(&format!("GET {key}")));
+    assert!(begun.is_err(), "the shard is taken");
+    let is_killed = || client.bits.load(Ordering::Relaxed) & bits::CLOSING != 0;
+    assert!(!is_killed());
+    drop(held);
+    assert!(is_killed());
+}
