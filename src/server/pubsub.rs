@@ -220,3 +220,54 @@ pub const COMMANDS: &[Command] = &[
         .syntax("", "Depends on the subcommand")
         .subcommands(SUBCOMMANDS),
 ];
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::{Arc, LazyLock};
+
+    use super::*;
+    use crate::config::{Config, Source};
+    use crate::handler::acl::Identity;
+    use crate::handler::acl::rules::Rules;
+    use crate::handler::acl::user::User;
+    use crate::handler::session::Client;
+    use crate::handler::{Effects, OwnedArgs, Server, Session, Table};
+    use crate::shard::keyspace::walk::tests::engine;
+    use crate::shard::txn::{Txn, WriteSet};
+
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[COMMANDS]));
+
+    /// Who took the right away has looked at those who hear the channel before this one did.
+    #[test]
+    fn who_may_hear_a_channel_no_more_when_he_has_just_begun_is_refused() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let rules = Rules { table: &TABLE, all_channels: false };
+        let mut user = User::new(&TABLE, b"u", false);
+        for rule in [&b"+subscribe"[..], b"&a", b"&b"] {
+            assert!(rules.apply(&mut user, rule).unwrap().is_ok());
+        }
+        assert!(server.acl.put(None, user));
+        let client = Arc::new(Client { messages: server.hub.messages(), ..Client::default() });
+        let mut session = Session::new(client, server.engine.first_names(), &server.acl);
+        session.become_user(Identity::of(server.acl.user(b"u").unwrap()));
+        let mut hear = |channel: &[u8]| {
+            // What it may do is looked up as the call comes; the change comes behind that.
+            assert!(session.look_up(&server));
+            if channel == b"b" {
+                let old = server.acl.user(b"u").unwrap();
+                let mut new = User::clone(&old);
+                assert!(rules.apply(&mut new, b"resetchannels").unwrap().is_ok());
+                assert!(server.acl.put(Some(&old), new));
+            }
+            let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+            let txn = Txn::new(server.engine.lease(&[]), &server.engine.router, &mut set, 1, true);
+            let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
+            let args: OwnedArgs = [&b"SUBSCRIBE"[..], channel].into_iter().collect();
+            subscribe(&mut ctx, args.as_args(), &mut Reply::new(2)).map_err(|error| error.text().into_owned())
+        };
+        assert_eq!(hear(b"a"), Ok(()));
+        assert_eq!(hear(b"b"), Err("NOPERM No permissions to access a channel".to_owned()));
+    }
+}
