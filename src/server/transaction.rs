@@ -225,6 +225,7 @@ mod tests {
             get::COMMANDS,
             number::COMMANDS,
             set::COMMANDS,
+            super::COMMANDS,
         ])
     });
 
@@ -483,6 +484,25 @@ mod tests {
         assert!(session.watch.is_some() && session.multi.is_some(), "it is run again");
         assert_eq!(under(&mut session, &[0, 1, 2, 3], "exec"), Ok(()));
         assert!(session.watch.is_none() && session.multi.is_none());
+    }
+
+    /// Between two runs of it others have their turns, and what is watched may change.
+    #[test]
+    fn an_unwatch_within_an_exec_that_is_run_again_has_forgotten_nothing() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let (server, mut session) = begin(dir.path(), &[], Arc::default());
+        {
+            let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+            let lease = server.engine.lease(&server.engine.all_shards());
+            let txn = Txn::new(lease, &server.engine.router, &mut set, 1, true);
+            let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
+            let args: OwnedArgs = [&b"watch"[..], b"k"].into_iter().collect();
+            watch(&mut ctx, args.as_args(), &mut Reply::new(2)).unwrap();
+        }
+        ["UNWATCH", "GET cold"].iter().for_each(|line| queue(&mut session, line));
+        assert_eq!(run(&server, &mut session, false).0, Err(Error::Cold));
+        server.engine.transact(&[0, 1], 1, |txn| txn.put_string(session.ns, b"k", b"changed", 0)).unwrap();
+        assert_eq!(run(&server, &mut session, true), (Ok(()), "*-1 ".to_owned()));
     }
 
     /// Nor does it run as the default user, which the connection would be if it had just begun.
