@@ -241,4 +241,13 @@ mod tests {
         assert!(after.0[0] > before.0[0] && after.0[1] - before.0[1] >= 1_900_000);
         assert!(after.1 - before.1 >= 1_900_000);
     }
+
+    /// Else a command would seem to have waited longer than it took.
+    #[test]
+    fn what_is_waited_for_within_a_wait_counts_once() {
+        let (began, before) = (ticks::now(), waited_here());
+        let sleep = || std::thread::sleep(std::time::Duration::from_millis(2));
+        wait_for(Event::QueueWait, || wait_for(Event::MemoryWait, sleep));
+        assert!(waited_here() - before <= ticks::ns_since(began));
+    }
 }

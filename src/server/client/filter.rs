@@ -258,6 +258,9 @@ mod tests {
         assert!(admits(vec![]));
         assert!(admits(vec![(false, Test::Ids(vec![6, 7])), (true, Test::Ids(vec![8]))]));
         assert!(!admits(vec![(true, Test::Ids(vec![7]))]));
+        let killed = client(7);
+        killed.bits.store(CLOSING, Ordering::Relaxed);
+        assert!(!Filter { tests: vec![], skip_me: false }.admits(&killed, 8, 11_500), "its thread has not noticed yet");
         assert!(admits(vec![(false, Test::Ip(b"::1".to_vec())), (false, Test::Addr(b"[::1]:5".to_vec()))]));
         assert!(!admits(vec![(false, Test::Laddr(b"[::1]:5".to_vec()))]));
         assert!(admits(vec![(false, Test::AgeS(10))]) && !admits(vec![(false, Test::AgeS(11))]));
