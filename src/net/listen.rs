@@ -225,6 +225,20 @@ mod tests {
     }
 
     #[test]
+    fn the_unix_socket_lets_in_as_many_as_there_may_be() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = server(dir.path());
+        server.config.set(&[("maxclients", "1")]).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _inside = runtime.enter();
+        let is_let_in = || admit_unix(&server, tokio::net::UnixStream::pair().unwrap().0).unwrap().is_some();
+        assert!(is_let_in());
+        server.clients.lock().insert(1, Arc::new(Client { id: 1, ..Client::default() }));
+        assert!(!is_let_in());
+        assert_eq!([&server.accepted, &server.rejected].map(|count| count.load(Ordering::Relaxed)), [1, 1]);
+    }
+
+    #[test]
     fn sockets_behave_as_the_directives_ask() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let server = server(dir.path());
