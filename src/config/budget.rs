@@ -21,7 +21,8 @@
 //! as what it was asked in. So `maxmemory` is passed by an eighth and the process's own 64 MB at most.
 //!
 //! Invariants: the parts never exceed the whole; caches given too big are cut in proportion, so that the tables keep a
-//! fifth of the whole; dirty objects never fill more than half of the tables, as pinned objects cannot leave them.
+//! fifth of the whole; dirty objects never fill more than half of the tables, as pinned objects cannot leave them, but in a
+//! replay, where nothing else wants them.
 
 use std::fs;
 use std::path::Path;

@@ -198,10 +198,10 @@ impl Batch {
 
 /// Whether what was applied has to go to fjall before more is. Nothing else wants the tables' memory yet, and a flush costs
 /// every partition some syncs, however little it gets, but cuts no log: the dirty budget, which keeps flushes in step with
-/// writers, would have a start do many small ones in vain.
+/// writers, would have a start do many small ones in vain, and clients wait for them. Behind the replay it counts again.
 fn over_budget(engine: &Engine) -> bool {
     let dirty: usize = engine.shards.iter().map(|s| s.core().dirty_bytes).sum();
-    let most = engine.dirty_budget.load(Ordering::Relaxed).max(engine.options.table_budget as u64 / 2);
+    let most = engine.dirty_budget.load(Ordering::Relaxed).max(engine.options.table_budget as u64 / 8 * 7);
     dirty as u64 > most
 }
 

@@ -586,12 +586,15 @@ fn rule_13_a_replay_flushes_for_memory_and_not_for_the_dirty_budget() {
     }
     world.crash(None);
     let engine = world.engine().clone();
-    assert!(engine.dirty_bytes() > 40_000 && engine.dirty_bytes() < world.options.table_budget / 2);
+    let dirty = engine.dirty_bytes();
+    assert!(dirty > 40_000 && dirty < world.options.table_budget / 2);
     assert!(engine.shards.iter().all(|shard| shard.core().gathers == 0));
     drop(engine);
-    // What is dirty is more than half of the tables' budget now, though not all of it.
-    world.options.table_budget = 64 << 10;
-    world.crash(None);
-    assert!(world.engine().shards.iter().any(|shard| shard.core().gathers > 0));
+    // What is dirty is three quarters of the tables' budget, and then almost all of it.
+    for (budget, flushes) in [(dirty / 3 * 4, false), (dirty / 15 * 16, true)] {
+        world.options.table_budget = budget;
+        world.crash(None);
+        assert_eq!(world.engine().shards.iter().any(|shard| shard.core().gathers > 0), flushes);
+    }
     world.audit();
 }
