@@ -216,8 +216,8 @@ fn strange_arguments_crash_nothing() {
         &long,
     ];
     let mut rng = Rng(7);
-    // These end, watch or stop the connection or the server, which is what they are for.
-    let unfit = ["shutdown", "monitor", "quit", "debug", "wait", "waitaof"];
+    // These end, watch, take or stop the connection or the server, which is what they are for.
+    let unfit = ["shutdown", "monitor", "quit", "debug", "wait", "waitaof", "sync", "psync"];
     for name in names.iter().filter(|name| !unfit.contains(&name.as_str())) {
         for _ in 0..25 {
             let mut args = vec![name.as_str()];
