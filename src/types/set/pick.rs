@@ -20,7 +20,6 @@ use crate::shard::memory::ahead::Look;
 use crate::shard::memory::core::storage;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
-use crate::shard::txn::elements::Piece;
 use crate::types::random::{Count, Dice, Sampler};
 use crate::util::num::parse_natural;
 use crate::util::scale::Scaled;
@@ -28,10 +27,18 @@ use crate::util::scale::Scaled;
 /// Members that SPOP removes one by one at most.
 const ONE_BY_ONE: Scaled<u64> = Scaled::new(100_000);
 
-/// The element and value of the n-th member.
-fn nth<'c>(ctx: &'c Ctx, at: Found, n: u64) -> Result<(Piece<'c>, Piece<'c>)> {
-    let member = ctx.select(at, element::Group::SetMember, n)?;
-    member.ok_or_else(|| storage(ctx.object(at).key(), "a set has fewer members than its metadata says"))
+/// Replies with one member of the set at a key, or nil where there is none; where it stands.
+fn reply_one(ctx: &mut Ctx, key: &[u8], out: &mut Reply) -> Result<Option<(Found, Key)>> {
+    let Some(at) = ctx.lookup_kind(key, Kind::Set)? else {
+        out.nil();
+        return Ok(None);
+    };
+    let rank = Dice::new().below(cardinality(ctx, at)?);
+    let Some((element, value)) = ctx.select(at, element::Group::SetMember, rank)? else {
+        return Err(storage(ctx.object(at).key(), "a set has fewer members than its metadata says"));
+    };
+    out.bulk(text(&element, &value)?);
+    Ok(Some((at, Key::from_slice(&element))))
 }
 
 fn spop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -40,15 +47,8 @@ fn spop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         3 => return spop_count(ctx, args, out),
         _ => return Err(Error::Syntax),
     }
-    let Some(at) = ctx.lookup_kind(&args[1], Kind::Set)? else {
-        out.nil();
-        return Ok(());
-    };
-    let size = cardinality(ctx, at)?;
-    let (element, value) = nth(ctx, at, Dice::new().below(size))?;
-    out.bulk(text(&element, &value)?);
-    let key = Key::from_slice(&element);
-    ctx.txn.remove_element(at, &key)?;
+    let Some((at, element)) = reply_one(ctx, &args[1], out)? else { return Ok(()) };
+    ctx.txn.remove_element(at, &element)?;
     shrink(ctx, at, 1)
 }
 
@@ -123,14 +123,7 @@ fn srandmember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         3 => return srandmember_count(ctx, args, out),
         _ => return Err(Error::Syntax),
     }
-    let Some(at) = ctx.lookup_kind(&args[1], Kind::Set)? else {
-        out.nil();
-        return Ok(());
-    };
-    let size = cardinality(ctx, at)?;
-    let (element, value) = nth(ctx, at, Dice::new().below(size))?;
-    out.bulk(text(&element, &value)?);
-    Ok(())
+    reply_one(ctx, &args[1], out).map(drop)
 }
 
 fn srandmember_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
