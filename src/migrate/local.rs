@@ -162,17 +162,23 @@ impl Local {
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
+pub(in crate::migrate) mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config::Source;
     use crate::shard::keyspace::walk::tests::engine;
+
+    /// A server of one shard that keeps its data there.
+    pub(in crate::migrate) fn server(dir: &Path) -> Arc<Server> {
+        Arc::new(Server::new(engine(dir, 1), Config::load(Source::Defaults, &[]).unwrap(), table()))
+    }
 
     /// It is no command of a client, which would be refused before it runs.
     #[test]
     fn nothing_is_put_while_writes_are_refused() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server =
-            Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), table()));
+        let server = server(dir.path());
         let mut local = Local::new(&server);
         let mut put = || local.transact(&[0], 1, |ctx| ctx.txn.put_string(0, b"key", b"v", 0));
         assert!(put().is_ok());

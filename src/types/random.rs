@@ -389,6 +389,27 @@ mod tests {
         assert!(is_even(&counts), "{counts:?}");
     }
 
+    /// What was not picked is not kept, and nothing is held once they are handed out.
+    #[test]
+    fn picks_are_charged_for_what_they_keep() {
+        let _running = meter::begin(meter::Allowance::elsewhere(1 << 20, Box::new(|| false)));
+        let (mut dice, element, before) = (Dice::seeded(1), [b'e'; 100], meter::held());
+        let mut picks = Picks::new(1000, 32, &mut dice).unwrap();
+        (0..1000).for_each(|_| picks.pass(&element, b"").unwrap());
+        assert!((1..=32).contains(&picks.kept.len()));
+        let kept = picks.kept.capacity() * size_of::<Element>() + picks.kept.len() * element.len();
+        assert!(meter::held() - before >= kept, "{} for {kept}", meter::held() - before);
+        let mut count = 0;
+        let counted = picks.each(&mut dice, |_, _| {
+            count += 1;
+            Ok(())
+        });
+        assert_eq!((counted, count, meter::held()), (Ok(()), 32, before));
+        let mut picks = Picks::new(1, 32, &mut dice).unwrap();
+        assert_eq!(picks.pass(&[b'e'; 1 << 20], b""), Err(Error::TooMuch));
+        assert!(picks.kept.is_empty());
+    }
+
     #[test]
     fn no_more_than_there_are() {
         let mut dice = Dice::seeded(1);

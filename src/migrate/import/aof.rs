@@ -182,21 +182,15 @@ fn read_line<R: Read>(input: &mut Input<R>) -> Result<Vec<u8>, Wrong> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::sync::Arc;
-
     use super::super::{Local, Progress, Tally};
     use super::*;
-    use crate::command::table;
-    use crate::config::{Config, Source};
-    use crate::handler::Server;
-    use crate::shard::keyspace::walk::tests::engine;
+    use crate::migrate::local::tests::server;
 
     /// Until EXEC comes all of it is in memory.
     #[test]
     fn a_transaction_is_as_long_as_memory_may_hold() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server =
-            Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), table()));
+        let server = server(dir.path());
         let mut session = Session {
             local: Local::new(&server),
             server,

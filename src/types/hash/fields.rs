@@ -341,7 +341,7 @@ impl Hash {
         ctx.txn.group_in_slices(self.at, Group::HashField, pass)
     }
 
-    /// Number of live fields.
+    /// Number of live fields. Rests where many are to be counted.
     pub fn len(&self, ctx: &mut Ctx) -> Result<u64> {
         if let Some(len) = self.known_len(ctx) {
             return Ok(len);

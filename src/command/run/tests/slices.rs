@@ -312,3 +312,16 @@ fn the_copy_of_a_hash_is_swept_as_soon_as_its_fields_say() {
         assert_eq!(indexed(&world, key, None), Ok(60_000_000_000_000), "{key}");
     }
 }
+
+/// Its entries take several times what is in them.
+#[test]
+fn a_stream_that_takes_more_than_a_command_may_hold_makes_no_payload() {
+    let mut world = World::new();
+    for _ in 0..24_000 {
+        world.call("XADD stream * f v");
+    }
+    assert!(world.call("DUMP stream").starts_with('$'));
+    world.runner.server.config.set(&[("maxmemory", "32mb")]).unwrap();
+    assert!(world.call("DUMP stream").starts_with("-OOM command needs more memory"));
+    assert_eq!(world.call("XLEN stream"), ":24000 ");
+}
