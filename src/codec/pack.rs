@@ -8,6 +8,8 @@
 //! and so on to the end of the record. Of a sorted set the elements that sort members by their scores stand there; those under
 //! the members' names follow from them.
 
+use smallvec::SmallVec;
+
 use super::cursor::{Cursor, push_slice};
 use super::element::{self, Element, Group, split_text, with_text, zset_is_digested, zset_score_of};
 use super::{CodecError, Meta};
@@ -62,6 +64,21 @@ pub fn each<E: From<CodecError>>(
         }
     }
     Ok(())
+}
+
+/// The value of one element, as [`each`] reads it, if it is there.
+///
+/// # Errors
+/// What cannot be read.
+pub fn find(meta: &Meta, bytes: &[u8], wanted: &[u8]) -> Result<Option<SmallVec<[u8; 64]>>, CodecError> {
+    let mut found = None;
+    each(meta, bytes, |element, value| {
+        if element == wanted {
+            found = Some(SmallVec::from_slice(value));
+        }
+        Ok::<_, CodecError>(())
+    })?;
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -126,7 +143,14 @@ mod tests {
             elements.iter().for_each(|(element, value)| push(element, value, &mut out));
             prop_assert_eq!(one_by_one(&out).collect::<Vec<_>>().concat(), out.clone());
             prop_assert_eq!(one_by_one(&out).count(), elements.len());
-            prop_assert_eq!(all(&Meta::new(Kind::Set), &out), (elements, Ok(())));
+            let (meta, first) = (Meta::new(Kind::Set), |element: &Vec<u8>| elements.iter().find(|(e, _)| e == element));
+            for (element, _) in &elements {
+                let found = find(&meta, &out, element).unwrap();
+                prop_assert!(elements.iter().any(|(e, value)| e == element && found.as_deref() == Some(&value[..])));
+                prop_assert!(first(element).is_some());
+            }
+            prop_assert_eq!(find(&meta, &out, b"\x02"), Ok(None));
+            prop_assert_eq!(all(&meta, &out), (elements, Ok(())));
         }
 
         #[test]

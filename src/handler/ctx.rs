@@ -18,7 +18,7 @@ use crate::meter;
 use crate::shard::engine::watch::{Seen, Watch};
 use crate::shard::memory::blocked::Waiter;
 use crate::shard::memory::object::{Kind, Object};
-use crate::shard::txn::{PassingString, Txn};
+use crate::shard::txn::{Passing, Txn};
 
 /// Everything a command's function sees beside its arguments. Derefs to the transaction.
 pub struct Ctx<'a, 'e> {
@@ -248,10 +248,10 @@ impl Ctx<'_, '_> {
         }
     }
 
-    /// The value of a live string that is read in passing (see [`Txn::string_in_passing`]).
+    /// A live key of this type that is read in passing (see [`Txn::in_passing`]).
     #[inline]
-    pub fn string_in_passing(&mut self, key: &[u8]) -> Result<Option<PassingString>> {
-        self.txn.string_in_passing(self.session.ns, key)
+    pub fn in_passing(&mut self, key: &[u8], kind: Kind) -> Result<Option<Passing>> {
+        self.txn.in_passing(self.session.ns, key, kind)
     }
 
     /// A live string.

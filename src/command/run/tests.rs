@@ -1,5 +1,6 @@
 //! Commands that go elsewhere, wait, or end on their way.
 
+mod passing;
 mod rests;
 mod slices;
 mod waits;

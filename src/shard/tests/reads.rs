@@ -34,7 +34,7 @@ impl World {
         self.ahead = full;
         let found = self.transact(&[key], |txn| {
             txn.count_hits = true;
-            txn.string_in_passing(ns, key)
+            txn.in_passing(ns, key, Kind::String)
         });
         self.ahead = false;
         found.0.unwrap().map(|passing| passing.value().to_vec())

@@ -21,7 +21,7 @@ use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::Reads;
 use crate::shard::router::ShardId;
 use crate::shard::txn::elements::whole_group;
-use crate::shard::txn::{BIG_STRING, CHUNK, Mark, Txn, WriteSet};
+use crate::shard::txn::{BIG_STRING, CHUNK, Mark, Passing, Txn, WriteSet};
 use crate::util::splitmix;
 
 /// A small generator; the same numbers for the same seed on every machine.
@@ -489,15 +489,19 @@ impl World {
 
 /// A key's value and time.
 pub(super) fn read(txn: &mut Txn<'_, '_>, ns: NsId, key: &[u8]) -> Result<Option<Value>, Error> {
-    let passing = txn.string_in_passing(ns, key)?;
+    let mut passing = None;
+    for kind in [Kind::String, Kind::Hash, Kind::Set, Kind::Zset] {
+        passing = passing.or(txn.in_passing(ns, key, kind)?.map(|passing| (kind, passing)));
+    }
     let Some(found) = txn.find(ns, key)? else {
         assert!(passing.is_none(), "what is not there does not pass by");
         return Ok(None);
     };
     let kind = txn.object(found).kind;
-    assert!(passing.is_none() || kind == Kind::String);
+    assert!(passing.as_ref().is_none_or(|(passing, _)| *passing == kind));
+    let passing = passing.map(|(_, passing)| passing);
     if kind != Kind::String {
-        return read_collection(txn, found).map(Some);
+        return read_collection(txn, found, key, passing).map(Some);
     }
     let mut bytes = Vec::new();
     txn.string_range(found, 0, usize::MAX, &mut bytes)?;
@@ -508,7 +512,12 @@ pub(super) fn read(txn: &mut Txn<'_, '_>, ns: NsId, key: &[u8]) -> Result<Option
 }
 
 /// Reads a collection in both directions, by rank and by element; all must agree.
-fn read_collection(txn: &mut Txn<'_, '_>, at: crate::shard::Found) -> Result<Value, Error> {
+fn read_collection(
+    txn: &mut Txn<'_, '_>,
+    at: crate::shard::Found,
+    name: &[u8],
+    passing: Option<Passing>,
+) -> Result<Value, Error> {
     let (kind, expire_ms) = (txn.object(at).kind, txn.object(at).expire_ms);
     let group = kind.counted_group().unwrap();
     let mut elements = Elements::new();
@@ -529,6 +538,13 @@ fn read_collection(txn: &mut Txn<'_, '_>, at: crate::shard::Found) -> Result<Val
         assert_eq!(txn.element(at, key)?, Some(&value[..]), "element");
     }
     assert!(txn.select(at, group, elements.len() as u64)?.is_none());
+    for passing in passing {
+        for (key, value) in &elements {
+            assert_eq!(passing.element(name, key)?.as_deref(), Some(&value[..]), "in passing the same is read");
+        }
+        assert_eq!(passing.element(name, &[group.tag()])?, None);
+        assert_eq!(passing.meta().size, elements.len() as u64);
+    }
     Ok(Value::collection(kind, elements, expire_ms))
 }
 

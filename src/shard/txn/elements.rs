@@ -194,6 +194,9 @@ impl Txn<'_, '_> {
         if self.may_block() || !self.lease.iter().any(|core| core.store_is_cold) {
             return Ok(());
         }
+        if self.is_brought_whole(ns, key) {
+            return Ok(());
+        }
         let (at, _, Some(index)) = self.raw_find(ns, key)? else { return Ok(()) };
         let found = Found { at, index };
         let object = self.object(found);

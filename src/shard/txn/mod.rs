@@ -21,6 +21,7 @@ pub mod elements;
 mod libraries;
 mod names;
 mod order;
+mod passing;
 mod prefetch;
 pub mod rest;
 pub mod slices;
@@ -50,8 +51,9 @@ use crate::shard::memory::uses::Frequency;
 use crate::shard::memory::watched::Watcher;
 use crate::shard::router::{Router, ShardId};
 
+pub use passing::Passing;
 pub use prefetch::AHEAD;
-pub use strings::{BIG_STRING, CHUNK, PassingString};
+pub use strings::{BIG_STRING, CHUNK};
 
 /// Values up to this length are copied aside for undo; longer ones are moved.
 const COPY_LIMIT: usize = 1 << 10;

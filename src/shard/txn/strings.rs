@@ -7,20 +7,6 @@ use crate::error::Result;
 use crate::meter;
 use crate::shard::memory::object::{Body, Kind, state};
 use crate::shard::memory::overlay::{self, Entry, Key};
-use crate::store::UserValue;
-
-/// A string in its record.
-pub struct PassingString {
-    record: UserValue,
-    from: usize,
-}
-
-impl PassingString {
-    /// The string.
-    pub fn value(&self) -> &[u8] {
-        &self.record[self.from..]
-    }
-}
 
 /// A string longer than this is stored in chunks.
 pub const BIG_STRING: usize = 64 << 10;
@@ -77,34 +63,6 @@ impl Txn<'_, '_> {
         core.table_bytes += object.mem_bytes();
         core.dirty_bytes += dirty;
         self.set.undo.push(Undo::Body { at, body: None, dirty_bytes: 0 });
-    }
-
-    /// The value of a live string that is read in passing: it was brought for this command, and need not enter the table.
-    /// `None` where it is to be looked up.
-    #[inline]
-    pub fn string_in_passing(&mut self, ns: NsId, key: &[u8]) -> Result<Option<PassingString>> {
-        if self.set.reads.memory_bytes() == 0 { Ok(None) } else { self.brought_string(ns, key) }
-    }
-
-    #[cold]
-    fn brought_string(&mut self, ns: NsId, key: &[u8]) -> Result<Option<PassingString>> {
-        let hash = self.router.hash(key);
-        let shard = self.router.shard(hash, key);
-        let Ok(at) = self.lease.binary_search_by_key(&shard, |core| core.shard) else { return Ok(None) };
-        let core = &mut *self.lease[at];
-        let Some(record) = core.in_passing(hash, ns, key, &self.set.reads) else { return Ok(None) };
-        // What cannot be read, and what is expired, is for who looks it up.
-        let Ok((meta, _, inline)) = Meta::decode(&record) else { return Ok(None) };
-        let is_small = meta.kind == codec::Kind::String && meta.version == 0;
-        if !is_small || meta.expire_ms != 0 && meta.expire_ms <= self.due_ms {
-            return Ok(None);
-        }
-        meter::step(1)?;
-        let from = record.len() - inline.len();
-        core.stats.stored_reads += 1;
-        core.stats.passing_reads += 1;
-        self.hits += u64::from(self.count_hits);
-        Ok(Some(PassingString { record, from }))
     }
 
     /// Marks a string just put with bits of [`state::ENCODING`], which only `OBJECT ENCODING` looks at.

@@ -1,6 +1,6 @@
 //! HSET, HGET and their kin; whole hashes.
 
-use super::fields::Hash;
+use super::fields::{self, Hash};
 use crate::codec::field::Field;
 use crate::handler::events;
 use crate::handler::limits::may_touch;
@@ -46,8 +46,10 @@ fn hsetnx(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn hget(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let hash = Hash::find(ctx, &args[1])?;
-    reply_field(ctx, hash.as_ref(), &args[2], out)
+    fields::look_at(ctx, &args[1], &args[2], |value| match value {
+        Some(value) => out.bulk(value),
+        None => out.nil(),
+    })
 }
 
 fn hmget(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -144,12 +146,7 @@ fn hdel(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn hexists(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let exists = match Hash::find(ctx, &args[1])? {
-        Some(hash) => hash.get(ctx, &args[2])?.is_some(),
-        None => false,
-    };
-    out.int(exists.into());
-    Ok(())
+    fields::look_at(ctx, &args[1], &args[2], |value| out.int(value.is_some().into()))
 }
 
 fn hlen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -162,12 +159,7 @@ fn hlen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn hstrlen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let len = match Hash::find(ctx, &args[1])? {
-        Some(hash) => hash.get(ctx, &args[2])?.map_or(0, |(_, value)| value.len()),
-        None => 0,
-    };
-    out.int(len as i64);
-    Ok(())
+    fields::look_at(ctx, &args[1], &args[2], |value| out.int(value.map_or(0, <[u8]>::len) as i64))
 }
 
 const WRITE: u32 = flags::WRITE | flags::DENYOOM | flags::FAST;

@@ -70,6 +70,19 @@ fn proper<'v>(name: &[u8], value: &'v [u8]) -> Result<&'v [u8]> {
     if is_long(name) { Ok(split_long_value(value).map_err(unreadable)?.1) } else { Ok(value) }
 }
 
+/// Shows the value of one field of a key. Where it comes from disk, it is not kept for who may never ask for it again.
+pub fn look_at<T>(ctx: &mut Ctx, key: &[u8], name: &[u8], visit: impl FnOnce(Option<&[u8]>) -> T) -> Result<T> {
+    if let Some(hash) = ctx.in_passing(key, Kind::Hash)? {
+        let value = hash.element(key, &element_key(name))?;
+        return Ok(visit(value.as_deref().map(|value| proper(name, value)).transpose()?));
+    }
+    let value = match Hash::find(ctx, key)? {
+        Some(hash) => hash.get(ctx, name)?,
+        None => None,
+    };
+    Ok(visit(value.map(|(_, value)| value)))
+}
+
 /// A field's time, 0 for none, and its value.
 pub type Timed<'v> = (u64, &'v [u8]);
 

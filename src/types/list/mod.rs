@@ -62,6 +62,23 @@ fn key_of(index: i64) -> Key {
     key
 }
 
+/// The indexes of a key's list, and its bytes, by its metadata.
+fn extent(key: &[u8], extra: &Extra, size: u64) -> Result<(Range<i64>, u64)> {
+    match *extra {
+        Extra::List { head, tail, bytes } if head.checked_add_unsigned(size) == Some(tail) && head < tail => {
+            Ok((head..tail, bytes))
+        }
+        _ => Err(storage(key, "the ends of a list are not where its size puts them")),
+    }
+}
+
+/// The one of a list's indexes at an offset as clients give it, negative ones counted from the end.
+#[inline]
+fn index_of(indexes: &Range<i64>, offset: i64) -> Option<i64> {
+    let index = if offset < 0 { indexes.end.checked_add(offset) } else { indexes.start.checked_add(offset) };
+    index.filter(|index| indexes.contains(index))
+}
+
 /// What is to be pushed.
 struct Load {
     len: u64,
@@ -98,12 +115,8 @@ impl List {
     pub fn find(ctx: &mut Ctx, key: &[u8]) -> Result<Option<List>> {
         let Some(at) = ctx.lookup_kind(key, Kind::List)? else { return Ok(None) };
         let body = ctx.body(at);
-        match body.extra {
-            Extra::List { head, tail, bytes } if head.checked_add_unsigned(body.size) == Some(tail) && head < tail => {
-                Ok(Some(List { at, head, tail, bytes, form: body.form }))
-            }
-            _ => Err(storage(key, "the ends of a list are not where its size puts them")),
-        }
+        let (Range { start: head, end: tail }, bytes) = extent(key, &body.extra, body.size)?;
+        Ok(Some(List { at, head, tail, bytes, form: body.form }))
     }
 
     /// Makes a key that holds no list hold one of these elements, of which there must be one at least.
@@ -138,8 +151,7 @@ impl List {
     /// The index of the element at an offset as clients give it, negative ones counted from the end.
     #[inline]
     fn index(&self, offset: i64) -> Option<i64> {
-        let index = if offset < 0 { self.tail.checked_add(offset) } else { self.head.checked_add(offset) };
-        index.filter(|index| (self.head..self.tail).contains(index))
+        index_of(&(self.head..self.tail), offset)
     }
 
     /// The indexes of the first or last so many elements.

@@ -2,10 +2,11 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::List;
+use super::{List, extent, hole, index_of, key_of};
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::ahead::Look;
+use crate::shard::memory::object::Kind;
 use crate::util::num::{parse_i64, parse_natural};
 
 fn llen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
@@ -15,14 +16,21 @@ fn llen(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn lindex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let Some(list) = List::find(ctx, &args[1])? else {
+    let key = &args[1];
+    let offset = || parse_i64(&args[2]).ok_or(Error::NotInteger);
+    if let Some(list) = ctx.in_passing(key, Kind::List)? {
+        let (indexes, _) = extent(key, &list.meta().extra, list.meta().size)?;
+        match index_of(&indexes, offset()?) {
+            Some(index) => out.bulk(&list.element(key, &key_of(index))?.ok_or_else(hole)?),
+            None => out.nil(),
+        }
+    } else if let Some(list) = List::find(ctx, key)? {
+        match list.index(offset()?) {
+            Some(index) => out.bulk(list.get(ctx, index)?),
+            None => out.nil(),
+        }
+    } else {
         out.nil();
-        return Ok(());
-    };
-    let offset = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
-    match list.index(offset) {
-        Some(index) => out.bulk(list.get(ctx, index)?),
-        None => out.nil(),
     }
     Ok(())
 }

@@ -44,9 +44,13 @@ pub(super) fn shrink(ctx: &mut Ctx, at: Found, removed: i64) -> Result {
 }
 
 fn sismember(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let found = match ctx.lookup_kind(&args[1], Kind::Set)? {
-        Some(at) => contains(ctx, at, &args[2])?,
-        None => false,
+    let member = &args[2];
+    let found = if let Some(set) = ctx.in_passing(&args[1], Kind::Set)? {
+        set.element(&args[1], &key_of(member))?.is_some()
+    } else if let Some(at) = ctx.lookup_kind(&args[1], Kind::Set)? {
+        contains(ctx, at, member)?
+    } else {
+        false
     };
     out.int(i64::from(found));
     Ok(())

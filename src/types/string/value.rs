@@ -28,7 +28,7 @@ pub fn reply_value(ctx: &mut Ctx, found: Found, out: &mut Reply) -> Result {
 /// Replies with the value of a key, nil if there is none or it is no string, where `strict` does not make that an error.
 /// Where it comes from disk, it is not kept for who may never ask for it again.
 pub fn reply_string(ctx: &mut Ctx, key: &[u8], strict: bool, out: &mut Reply) -> Result {
-    if let Some(string) = ctx.string_in_passing(key)? {
+    if let Some(string) = ctx.in_passing(key, Kind::String)? {
         out.bulk(string.value());
         return Ok(());
     }

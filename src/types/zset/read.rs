@@ -2,7 +2,7 @@
 
 use super::bounds::{Keys, Lex};
 use super::span::Span;
-use super::value::{score, sort_key};
+use super::value::{read_score, score, score_key, sort_key};
 use crate::codec::element;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::ahead::Look;
@@ -15,8 +15,16 @@ fn zcard(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn zscore(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let found = ctx.lookup_kind(&args[1], Kind::Zset)?;
-    match found.map(|at| score(&mut ctx.txn, at, &args[2])).transpose()?.flatten() {
+    let member = &args[2];
+    let score = if let Some(zset) = ctx.in_passing(&args[1], Kind::Zset)? {
+        let key = score_key(zset.meta().encoding, member);
+        zset.element(&args[1], &key)?.map(|value| read_score(&key, &value)).transpose()?
+    } else if let Some(at) = ctx.lookup_kind(&args[1], Kind::Zset)? {
+        score(&mut ctx.txn, at, member)?
+    } else {
+        None
+    };
+    match score {
         Some(score) => out.double(score.get()),
         None => out.nil(),
     }
