@@ -79,7 +79,7 @@ pub(super) const TARN: &[Entry] = &[
         },
     ),
     counter("tarn_store_reads", "Objects read from the store.", |f| f.shards.stats.stored_reads.into()),
-    counter("tarn_passing_reads", "Strings that were read without entering memory.", |f| {
+    counter("tarn_passing_reads", "Keys that were read without entering memory.", |f| {
         f.shards.stats.passing_reads.into()
     }),
     gauge("tarn_store_reads_waiting", "Reads of the store that are under way.", |f| {
