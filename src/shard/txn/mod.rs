@@ -53,7 +53,7 @@ use crate::shard::router::{Router, ShardId};
 
 pub use passing::Passing;
 pub use prefetch::AHEAD;
-pub use strings::{BIG_STRING, CHUNK};
+pub use strings::{BIG_STRING, CHUNK, chunk_element};
 
 /// Values up to this length are copied aside for undo; longer ones are moved.
 const COPY_LIMIT: usize = 1 << 10;

@@ -30,6 +30,9 @@ const LEAST: (usize, usize) = (8, 1 << 10);
 /// Elements that are looked up at once: each takes as long as several that are read in order.
 const LOOK_UPS: Scaled<usize> = Scaled::new(128).in_unit_tests(8);
 
+/// Chunks of a string that are gone through at once.
+const CHUNKS: Scaled<usize> = Scaled::new(16).in_unit_tests(2);
+
 /// Elements that are found by their rank at once: each takes an index's look-up and the read of a block.
 const RANKS: Scaled<usize> = Scaled::new(64).in_unit_tests(8);
 
@@ -199,6 +202,15 @@ impl Txn<'_, '_> {
     #[inline]
     pub fn rest_between(&mut self, ns: NsId, looked_at: usize) -> Result {
         self.rest_after(ns, looked_at, SLICE_ELEMENTS.get())
+    }
+
+    /// The same for who goes through the chunks of strings.
+    ///
+    /// # Errors
+    /// As of [`Txn::rest`].
+    #[inline]
+    pub fn rest_between_chunks(&mut self, ns: NsId, gone_through: usize) -> Result {
+        self.rest_after(ns, gone_through, CHUNKS.get())
     }
 
     #[inline]

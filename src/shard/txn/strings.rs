@@ -76,7 +76,7 @@ impl Txn<'_, '_> {
         object.body.as_ref().map_or(object.bytes.len() - object.key_len as usize, |b| b.size as usize)
     }
 
-    /// Appends `start..end` of a live string to `out`; what lies beyond its end is left out.
+    /// Appends `start..end` of a live string to `out`; what lies beyond its end is left out. Rests between slices of what is long.
     pub fn string_range(&mut self, at: Found, start: usize, end: usize, out: &mut Vec<u8>) -> Result {
         let end = end.min(self.string_len(at));
         if start >= end {
@@ -87,7 +87,9 @@ impl Txn<'_, '_> {
             out.extend_from_slice(&self.object(at).value()[start..end]);
             return Ok(());
         }
-        for number in start / CHUNK..=(end - 1) / CHUNK {
+        let (ns, first) = (self.object(at).ns, start / CHUNK);
+        for number in first..=(end - 1) / CHUNK {
+            self.rest_between_chunks(ns, number - first)?;
             meter::step_through(CHUNK)?;
             let base = number * CHUNK;
             let (from, to) = (start.max(base) - base, end.min(base + CHUNK) - base);
@@ -225,7 +227,7 @@ impl Txn<'_, '_> {
 }
 
 /// The element of a big string's chunk.
-fn chunk_element(number: u32) -> [u8; 5] {
+pub fn chunk_element(number: u32) -> [u8; 5] {
     let [a, b, c, d] = number.to_be_bytes();
     [codec::element::Group::StringChunk.tag(), a, b, c, d]
 }

@@ -14,9 +14,9 @@
 use crate::handler::events;
 use crate::handler::limits::may_go_through;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
-use crate::meter;
-use crate::shard::memory::object::state;
-use crate::shard::txn::{BIG_STRING, CHUNK};
+use crate::shard::memory::object::{Kind, state};
+use crate::shard::txn::build::{Build, Shape};
+use crate::shard::txn::{BIG_STRING, CHUNK, chunk_element};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
@@ -116,23 +116,36 @@ fn bitop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         }
     }
     may_go_through(len)?;
+    let key = &args[2];
     if len == 0 {
-        ctx.remove(&args[2])?;
+        ctx.remove(key)?;
+    } else if len <= BIG_STRING {
+        let mut value = vec![0; len];
+        combine(ctx, op, sources, len, |start, bytes| {
+            value[start..start + bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        })?;
+        let found = ctx.set_string(key, &value, 0)?;
+        ctx.mark_encoding(found, state::RAW);
     } else {
-        let parts = combine(ctx, op, sources, len)?;
-        store(ctx, &args[2], len, &parts)?;
+        let mut build = Build::new(&ctx.txn, ctx.ns(), key)?;
+        combine(ctx, op, sources, len, |start, bytes| build.put(&chunk_element((start / CHUNK) as u32), bytes))?;
+        build.finish(&mut ctx.txn, Shape::new(Kind::String, len as u64))?;
     }
     out.int(len as i64);
     Ok(())
 }
 
-/// A part of the result and where it begins.
-type Part = (usize, Vec<u8>);
-
-/// The parts of the result that are not all zero.
-fn combine(ctx: &mut Ctx, op: Op, sources: Args<'_>, len: usize) -> Result<Vec<Part>> {
-    let (mut fold, mut parts, mut part) = (Fold::new(op), Vec::new(), Vec::new());
-    let mut end = 0;
+/// Hands the chunks of the result that are not all zero to `put`, each with where it begins, and rests between slices of them.
+fn combine(
+    ctx: &mut Ctx,
+    op: Op,
+    sources: Args<'_>,
+    len: usize,
+    mut put: impl FnMut(usize, &[u8]) -> Result,
+) -> Result {
+    let (mut fold, mut part, ns) = (Fold::new(op), Vec::new(), ctx.ns());
+    let (mut end, mut read) = (0, 0);
     while end < len {
         let start = if op == Op::Not { end } else { next_stored(ctx, sources, end)? };
         if start >= len {
@@ -140,6 +153,8 @@ fn combine(ctx: &mut Ctx, op: Op, sources: Args<'_>, len: usize) -> Result<Vec<P
         }
         end = (start + CHUNK).min(len);
         for (at, key) in sources.iter().enumerate() {
+            ctx.txn.rest_between_chunks(ns, read)?;
+            read += 1;
             part.clear();
             // Looked up for each part: reading one source may push another out of memory.
             if let Some(found) = ctx.lookup_string(key)? {
@@ -150,11 +165,10 @@ fn combine(ctx: &mut Ctx, op: Op, sources: Args<'_>, len: usize) -> Result<Vec<P
         }
         let result = fold.finish();
         if result.iter().any(|&byte| byte != 0) {
-            meter::hold(CHUNK)?;
-            parts.push((start, result.to_vec()));
+            put(start, result)?;
         }
     }
-    Ok(parts)
+    Ok(())
 }
 
 /// Where the first chunk of any source begins that may hold bytes, from the beginning of a chunk on.
@@ -175,25 +189,6 @@ fn next_stored(ctx: &mut Ctx, sources: Args<'_>, from: usize) -> Result<usize> {
         }
     }
     Ok(next)
-}
-
-fn store(ctx: &mut Ctx, key: &[u8], len: usize, parts: &[Part]) -> Result {
-    if len <= BIG_STRING {
-        let mut value = vec![0; len];
-        for (start, bytes) in parts {
-            value[*start..start + bytes.len()].copy_from_slice(bytes);
-        }
-        let found = ctx.set_string(key, &value, 0)?;
-        ctx.mark_encoding(found, state::RAW);
-        return Ok(());
-    }
-    let found = ctx.set_string(key, b"", 0)?;
-    // Gives it its length, all zeros.
-    ctx.splice(found, len, b"")?;
-    for (start, bytes) in parts {
-        ctx.splice(found, *start, bytes)?;
-    }
-    Ok(())
 }
 
 /// The rows of this file.

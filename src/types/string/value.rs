@@ -79,7 +79,7 @@ pub enum Piece<'a> {
 }
 
 /// Visits a part of the value, which must lie within it, in order: each piece with its offset. A run of absent chunks is
-/// one piece.
+/// one piece. Rests between slices of what is long.
 pub fn each_piece(
     ctx: &mut Ctx,
     found: Found,
@@ -96,8 +96,12 @@ pub fn each_piece(
         return Ok(());
     }
     may_go_through(range.len())?;
-    let mut at = range.start;
-    while at < range.end {
+    let (ns, mut at) = (ctx.ns(), range.start);
+    for pieces in 0.. {
+        if at >= range.end {
+            break;
+        }
+        ctx.txn.rest_between_chunks(ns, pieces)?;
         let number = at / CHUNK;
         let next = ctx.next_chunk(found, number as u32).map_or(usize::MAX, |next| next as usize);
         let flow = if next > number {

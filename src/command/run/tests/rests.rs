@@ -1,5 +1,7 @@
 //! Commands that rest: what others do between the slices, and that the answer is the one of a command that does not.
 
+mod strings;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
