@@ -223,10 +223,10 @@ impl Reply {
         self.buf.reserve(len + 16);
         self.header(b'$', len as u64);
         let start = self.buf.len();
-        let result = write(&mut self.buf);
+        write(&mut self.buf)?;
         assert_eq!(self.buf.len() - start, len, "parts of a byte string differ from its announced length");
         self.buf.extend_from_slice(b"\r\n");
-        result
+        Ok(())
     }
 
     /// An integer as a byte string.

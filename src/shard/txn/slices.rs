@@ -204,18 +204,19 @@ impl Txn<'_, '_> {
         self.rest_after(ns, looked_at, SLICE_ELEMENTS.get())
     }
 
-    /// The same for who goes through the chunks of strings.
+    #[inline]
+    fn rest_after(&mut self, ns: NsId, done: usize, slice: usize) -> Result {
+        if done > 0 && done.is_multiple_of(slice) { self.rest(ns, || Ok(())) } else { Ok(()) }
+    }
+
+    /// The same for who goes through the chunks of strings, with what is to be done with those of a slice.
     ///
     /// # Errors
     /// As of [`Txn::rest`].
     #[inline]
-    pub fn rest_between_chunks(&mut self, ns: NsId, gone_through: usize) -> Result {
-        self.rest_after(ns, gone_through, CHUNKS.get())
-    }
-
-    #[inline]
-    fn rest_after(&mut self, ns: NsId, done: usize, slice: usize) -> Result {
-        if done > 0 && done.is_multiple_of(slice) { self.rest(ns, || Ok(())) } else { Ok(()) }
+    pub fn rest_between_chunks(&mut self, ns: NsId, gone_through: usize, meanwhile: impl FnOnce() -> Result) -> Result {
+        let rests = gone_through > 0 && gone_through.is_multiple_of(CHUNKS.get());
+        if rests { self.rest(ns, meanwhile) } else { Ok(()) }
     }
 
     /// Finds elements of a group by their rank and hands them to `visit`, one after the other. Rests in between.

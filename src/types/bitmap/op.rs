@@ -136,7 +136,10 @@ fn bitop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// Hands the chunks of the result that are not all zero to `put`, each with where it begins, and rests between slices of them.
+/// A chunk of the result and where it begins.
+type Part = (usize, Vec<u8>);
+
+/// Hands the chunks of the result that are not all zero to `put`, and rests between slices of them.
 fn combine(
     ctx: &mut Ctx,
     op: Op,
@@ -145,7 +148,8 @@ fn combine(
     mut put: impl FnMut(usize, &[u8]) -> Result,
 ) -> Result {
     let (mut fold, mut part, ns) = (Fold::new(op), Vec::new(), ctx.ns());
-    let (mut end, mut read) = (0, 0);
+    let (mut end, mut read, mut slice) = (0, 0, Vec::<Part>::new());
+    let mut put_all = |slice: &mut Vec<Part>| slice.drain(..).try_for_each(|(start, bytes)| put(start, &bytes));
     while end < len {
         let start = if op == Op::Not { end } else { next_stored(ctx, sources, end)? };
         if start >= len {
@@ -153,7 +157,8 @@ fn combine(
         }
         end = (start + CHUNK).min(len);
         for (at, key) in sources.iter().enumerate() {
-            ctx.txn.rest_between_chunks(ns, read)?;
+            // What takes long goes on without the shards: the result may be on its way to the disk.
+            ctx.txn.rest_between_chunks(ns, read, || put_all(&mut slice))?;
             read += 1;
             part.clear();
             // Looked up for each part: reading one source may push another out of memory.
@@ -165,10 +170,10 @@ fn combine(
         }
         let result = fold.finish();
         if result.iter().any(|&byte| byte != 0) {
-            put(start, result)?;
+            slice.push((start, result.to_vec()));
         }
     }
-    Ok(())
+    put_all(&mut slice)
 }
 
 /// Where the first chunk of any source begins that may hold bytes, from the beginning of a chunk on.

@@ -48,13 +48,7 @@ pub fn reply_range(ctx: &mut Ctx, found: Found, range: Range<usize>, out: &mut R
         return Ok(());
     }
     may_go_through(range.len())?;
-    out.bulk_parts(range.len(), |buf| {
-        let end = buf.len() + range.len();
-        let read = ctx.string_range(found, range.start, range.end, buf);
-        // A failed read is undone with the whole reply; until then the announced length must hold.
-        buf.resize(end, 0);
-        read
-    })
+    out.bulk_parts(range.len(), |buf| ctx.string_range(found, range.start, range.end, buf))
 }
 
 /// The byte at an offset, zero beyond the end.
@@ -101,7 +95,7 @@ pub fn each_piece(
         if at >= range.end {
             break;
         }
-        ctx.txn.rest_between_chunks(ns, pieces)?;
+        ctx.txn.rest_between_chunks(ns, pieces, || Ok(()))?;
         let number = at / CHUNK;
         let next = ctx.next_chunk(found, number as u32).map_or(usize::MAX, |next| next as usize);
         let flow = if next > number {
