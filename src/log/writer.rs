@@ -26,6 +26,7 @@
 //! | a write failed | the log thread, notified, after the pause |
 //! | the segment is poisoned | the rotation, which drives once the new segment is there |
 //! | `ROUNDS_MAX` turns on behalf of others | the log thread, notified |
+//! | large records wait, together [`MUCH`] | the log thread, notified, unless it is waiting for a sync |
 
 use std::io;
 use std::path::PathBuf;
@@ -47,6 +48,10 @@ use crate::util::ticks;
 
 /// A committer leaves the writing to the log thread after so many rounds on behalf of others.
 const ROUNDS_MAX: usize = 4;
+
+/// Bytes of large records that a committer leaves to the log thread: its own thread has others to serve, and writing them
+/// takes some ms a MiB.
+pub(super) const MUCH: usize = 1 << 20;
 
 /// A sync that takes longer is counted as such.
 const SLOW_SYNC: Duration = Duration::from_secs(1);
@@ -311,6 +316,8 @@ pub(super) struct Core {
     retry: Duration,
     sync_interval: Duration,
     pending: Padded<Mutex<Batch>>,
+    /// Bytes of the large records in there.
+    pending_large: AtomicUsize,
     last: Padded<AtomicU64>,
     wanted: AtomicU64,
     written: AtomicU64,
@@ -348,6 +355,7 @@ impl Core {
             retry: options.retry,
             sync_interval: options.sync_interval,
             pending: Padded(Mutex::default()),
+            pending_large: AtomicUsize::new(0),
             last: Padded(AtomicU64::new(0)),
             wanted: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -379,8 +387,10 @@ impl Core {
     }
 
     pub(super) fn append_large(&self, record: Vec<u8>) -> Lsn {
+        let size_bytes = record.len();
         let mut pending = self.pending.0.lock();
         let lsn = pending.append_large(record);
+        self.pending_large.fetch_add(size_bytes, Ordering::Relaxed);
         self.last.0.store(lsn, Ordering::Release);
         lsn
     }
@@ -490,7 +500,12 @@ impl Core {
             return acked;
         }
         self.want(upto);
-        self.drive();
+        let much = self.pending_large.load(Ordering::Relaxed) >= MUCH;
+        if much && !self.sync_running.load(Ordering::Acquire) {
+            self.notify();
+        } else {
+            self.drive();
+        }
         self.acked()
     }
 
@@ -601,7 +616,9 @@ impl Core {
             return Err(poisoned());
         }
         if batch.marks.is_empty() {
-            batch.take(&mut self.pending.0.lock());
+            let mut pending = self.pending.0.lock();
+            batch.take(&mut pending);
+            self.pending_large.store(0, Ordering::Relaxed);
         }
         batch.seal(segment.salt, self.synced());
         Ok(!batch.marks.is_empty())

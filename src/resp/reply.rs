@@ -519,6 +519,13 @@ mod tests {
             assert_eq!(parts, Ok(()));
         };
         check_both(write, "$6\r\nabcdef\r\n");
+        // What fails is taken back as a whole: nothing is filled up for it.
+        let mut reply = Reply::new(2);
+        let failed = reply.bulk_parts(1 << 20, |buf| {
+            buf.extend_from_slice(b"abc");
+            Err(Error::Long)
+        });
+        assert_eq!((failed, reply.len() < 20), (Err(Error::Long), true));
     }
 
     #[test]

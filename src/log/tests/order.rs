@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::log::sim::{Moment, Op};
+use crate::log::writer::MUCH;
 
 /// A log with `n` records that a hook of the disk can use.
 fn shared(sim: &SimIo, fsync: Fsync, n: u64) -> (Arc<Log>, WaiterId) {
@@ -95,6 +96,29 @@ fn a_committer_that_has_done_its_share_leaves_the_rest_to_the_log_thread() {
     });
     assert!((2..10).contains(&turns), "{turns} turns");
     await_event(&written.unwrap());
+}
+
+/// Who has committed much is a thread that serves others.
+#[test]
+fn a_committer_leaves_to_the_log_thread_what_is_much() {
+    let sim = SimIo::new();
+    let log = live(&sim, Fsync::No, Duration::from_secs(3600));
+    let written_here = |sizes: &[usize], syncs: bool| {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        sim.at(Moment::Before(Op::Write), move || sender.send(std::thread::current().id()).unwrap_or(()));
+        let last = sizes.iter().map(|size| log.append_large(vec![7; *size])).last().unwrap();
+        log.core.sync_running.store(syncs, Ordering::Release);
+        log.commit(last);
+        let here = await_event(&receiver) == std::thread::current().id();
+        log.core.sync_running.store(false, Ordering::Release);
+        log.sync_to(last).unwrap();
+        here
+    };
+    assert!(written_here(&[MUCH - 1], false));
+    assert!(!written_here(&[MUCH], false));
+    assert!(!written_here(&[MUCH / 2, MUCH / 2], false), "together");
+    assert!(written_here(&[MUCH / 2], false), "what has been written counts no more");
+    assert!(written_here(&[MUCH], true), "the log thread would come to it after the sync");
 }
 
 #[test]
