@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use tempfile::TempDir;
 
-use super::world::{NAMES, World, options};
+use super::world::{NAMES, World, big, options};
 use crate::log::Fsync;
 use crate::log::sim::{Moment, Op, SimIo};
 use crate::shard::Engine;
@@ -140,6 +140,23 @@ fn a_log_worth_a_flush_is_flushed_within_a_minute_without_writes() {
     assert!(live.engine.needs_flush(ago(70)));
     live.engine.flush().unwrap();
     assert!(!live.engine.needs_flush(ago(1000)), "and then no more");
+}
+
+/// What was deleted gives its space back soon, whether anybody writes or not. There is one flush for it, and not one after the other.
+#[test]
+fn what_is_dead_is_flushed_for_once() {
+    let mut world = World::new(1, Fsync::No);
+    let engine = world.engine().clone();
+    let needs = || engine.needs_flush(std::time::Instant::now().checked_sub(Duration::from_secs(1)).unwrap());
+    world.put(NAMES[0], b"k", &big(1), 0);
+    world.flush();
+    world.delete(NAMES[0], b"k");
+    assert!(!needs());
+    world.turns(1);
+    assert!(needs());
+    world.flush();
+    world.turns(3);
+    assert!(!needs());
 }
 
 /// Where keys are evicted the log is short; where the room that is left is less than what it takes it goes, once a second.
