@@ -341,6 +341,7 @@ mod tests {
     use super::super::socket::Socket;
     use super::super::worker::tests::with_worker;
     use super::*;
+    use crate::handler::effects::Effect;
 
     /// Runs a test with a connection and its peer.
     fn with_connection<F: Future<Output = ()>>(test: impl FnOnce(Rc<Connection>, UnixStream) -> F) {
@@ -592,6 +593,23 @@ mod tests {
             let before = bytes();
             assert!(!connection.push_notice(&[b'k'; 64 << 10], 0));
             assert!(bytes() - before >= 64 << 10);
+        });
+    }
+
+    /// The log may keep replies back for long: what is to leave with them is bounded, however short they are.
+    #[test]
+    fn who_has_much_that_waits_for_the_log_runs_nothing_more() {
+        with_connection(|connection, _peer| async move {
+            let effects = |bytes: usize| -> Vec<Effect> {
+                let one = || Effect::Kill(connection.client.clone());
+                (0..bytes / one().bytes()).map(|_| one()).collect()
+            };
+            let mut state = connection.state.borrow_mut();
+            for (bytes, is_full) in [(900 << 10, false), (200 << 10, true)] {
+                connection.note(&mut state, effects(bytes));
+                assert_eq!(state.is_full(), is_full);
+            }
+            state.effects.clear();
         });
     }
 
