@@ -119,6 +119,7 @@ mod tests {
             "Host: localhost:1\r\nOrigin: http://localhost:2",
             "Host: localhost:1\r\nOrigin: null",
             "Host: localhost\r\nSec-Fetch-Site: cross-site",
+            "Host: localhost:1\r\nOrigin: http://evil.example\r\nSec-Fetch-Site: same-origin",
         ] {
             assert!(!ask(bad), "{bad}");
         }
