@@ -370,6 +370,9 @@ fn what_a_command_has_run_before_counts() {
     let mut world = World::new();
     let [key, _] = world.keys();
     let server = world.runner.server.clone();
+    world.runner.tried_ns = BEFORE_NS;
+    assert!(world.begin(&words(&format!("GET {key}"))).is_ok());
+    assert!(world.runner.stats.calls.iter().any(|calls| calls.ran_ns.load(Ordering::Relaxed) >= BEFORE_NS));
     let held = server.engine.shards.at(0).core();
     world.runner.tried_ns = BEFORE_NS;
     let Err(finished) = world.begin(&words(&format!("GET {key}"))) else { panic!("the shard is taken") };
