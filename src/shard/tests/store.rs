@@ -12,8 +12,8 @@ use crate::log::sim::Op;
 use crate::shard::Engine;
 use crate::shard::background::recount::{self, Recount};
 use crate::shard::background::timer::Timer;
-use crate::shard::engine::RUNS_REFUSED;
-use crate::shard::engine::gate;
+use crate::shard::engine::checkpoint::{Checkpoint, Trust};
+use crate::shard::engine::{RUNS_REFUSED, gate};
 use crate::shard::keyspace::walk::tests::engine;
 use crate::shard::memory::garbage::Reclaim;
 use crate::shard::txn::Txn;
@@ -114,6 +114,26 @@ fn a_store_from_before_the_last_flush_is_refused() {
     let opened = Engine::open(Arc::new(world.sim.process_crash()), world.options.clone());
     let why = opened.err().unwrap().to_string();
     assert!(why.contains("is from an earlier time"), "{why}");
+}
+
+/// What a failed sync has left of the log may be gone after the next loss of power, and the store have it.
+#[test]
+fn a_replay_that_flushes_midway_notes_that_the_store_may_be_ahead() {
+    let mut world = world(Fsync::No);
+    for round in 0..60u8 {
+        world.put(DB, &[round % 3], &big(round), 0);
+    }
+    world.engine().log.sync_to(world.engine().log.last()).unwrap();
+    let (owner, dir) = (world.engine().store.superblock().id(), world.options.dir.clone());
+    drop(world.engine.take());
+    world.options.dirty_budget = 256 << 10;
+    let sim = world.sim.process_crash();
+    sim.crash_at_step("flush.ingested", 0);
+    let engine = Engine::open(Arc::new(sim.clone()), world.options.clone()).unwrap();
+    assert!(engine.replay().is_err());
+    drop(engine);
+    let noted = Checkpoint::load(&sim.process_crash(), &dir, owner, 1).unwrap().unwrap();
+    assert_eq!(noted.trust, Trust::OpenEnd);
 }
 
 /// What is dead is not worked off while a compaction is about to drop it; after one that has failed it is.
