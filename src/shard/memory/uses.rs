@@ -169,6 +169,8 @@ mod tests {
         let hot = Frequency::of_count(100, MINUTE);
         assert_eq!([1, 2, 0].map(|decay| by(decay).count(hot, 31 * MINUTE)), [70, 85, 100]);
         assert_eq!(by(1).count(hot, 151 * MINUTE), 0);
+        // Minutes are counted up to 255, and from 0 again.
+        assert_eq!(by(1).count(Frequency::of_count(100, 250 * MINUTE), 260 * MINUTE), 90);
         uses.keep(Some(by(1)));
         assert_eq!(by(1).count(uses.of_new(7 * MINUTE), 7 * MINUTE), NEW);
         // From the store: as one that is new.
