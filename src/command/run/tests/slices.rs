@@ -325,3 +325,17 @@ fn a_stream_that_takes_more_than_a_command_may_hold_makes_no_payload() {
     assert!(world.call("DUMP stream").starts_with("-OOM command needs more memory"));
     assert_eq!(world.call("XLEN stream"), ":24000 ");
 }
+
+/// The slow log may keep any number of entries: a network thread gathers no more of them than it has time for.
+#[test]
+fn many_entries_of_the_slow_log_are_gathered_elsewhere() {
+    const ENTRIES: usize = 300;
+    let mut world = World::new();
+    assert_eq!(world.call("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 1000"), "+OK ");
+    let noted = format!("EXISTS{}", format!(" {}", "k".repeat(128)).repeat(32));
+    (0..ENTRIES).for_each(|_| _ = world.call(&noted));
+    assert!(world.begin(&words("SLOWLOG GET 10")).is_ok());
+    let begun = world.begin(&words("SLOWLOG GET -1"));
+    assert!(begun.is_err());
+    assert_eq!(world.end(begun).matches("EXISTS").count(), ENTRIES);
+}
