@@ -468,6 +468,20 @@ fn rule_6_messages_and_kills_do_not_go_with_the_replies() {
     assert_eq!(client.call("ECHO next"), bulk("next"));
 }
 
+/// What has committed happens, whether its reply can leave or not.
+#[test]
+fn rule_6_who_was_killed_goes_though_the_killer_has_left() {
+    let stand = Stand::start(&["--appendfsync", "always"]);
+    let (mut control, mut killed) = (stand.client(), stand.client());
+    let victim = killed.call("CLIENT ID").int().unwrap();
+    let held = stand.hold();
+    let killer = stand.run(&mut control, &["SET a 1", &format!("CLIENT KILL ID {victim}")]);
+    held.begun.recv_timeout(LIMIT).expect("the log syncs");
+    assert!(killed.is_silent());
+    drop(killer);
+    assert!(matches!(killed.read(), Err(Gone::Closed)));
+}
+
 /// Whatever it was at the start.
 #[test]
 fn rule_5_appendfsync_is_what_it_was_last_set_to() {
