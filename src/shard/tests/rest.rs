@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::world::{DB, NAMES, Value, World, world};
+use super::world::{DB, NAMES, Value, World, evict, world};
 use crate::codec::element::Group;
 use crate::codec::key::tag;
 use crate::error::{Error, Result};
@@ -86,6 +86,44 @@ impl World {
 /// Every shard's timer, at this time.
 fn turn(engine: &Engine, now_ms: u64) {
     engine.all_shards().iter().for_each(|&id| Timer::new(engine, id).turn(now_ms));
+}
+
+/// However full the table is: what it has found there is to be there when it goes on.
+#[test]
+fn rule_18_what_is_held_does_not_leave_the_table() {
+    let mut world = world(Fsync::No);
+    for key in [b"from", b"near"] {
+        world.add_source(key, 0);
+    }
+    world.flush();
+    let mut left = false;
+    let copied = world.copy(b"from", b"to", |engine| {
+        evict(engine);
+        left |= engine.shards.at(0).core().table.len() == 1;
+        Ok(())
+    });
+    assert_eq!((copied, left), (Ok(()), true));
+    world.verify_whole();
+}
+
+/// Who goes through one collection after the other is charged for one slice at a time.
+#[test]
+fn of_what_it_has_gone_through_a_command_holds_nothing() {
+    let mut world = world(Fsync::No);
+    world.add_source(b"from", 0);
+    let ns = world.ns(DB);
+    let gone_through = world.transact(&[b"from"], |txn| {
+        txn.rests = Rests::Holding(vec![(b"from".to_vec(), false)]);
+        let found = txn.find(ns, b"from")?.expect("a source");
+        let (before, mut count) = (meter::held(), 0);
+        txn.each_in_slices(found, Bound::Unbounded, Bound::Unbounded, |_, _| {
+            count += 1;
+            Ok(())
+        })?;
+        assert!(txn.let_go().is_empty(), "nobody has waited");
+        Ok((count, meter::held() - before))
+    });
+    assert_eq!(gone_through.0, Ok((MANY, 0)));
 }
 
 #[test]

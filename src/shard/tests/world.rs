@@ -95,6 +95,18 @@ pub(super) fn world(fsync: Fsync) -> World {
     World::new(1, fsync)
 }
 
+/// Everything clean leaves the table that may.
+pub(super) fn evict(engine: &Engine) {
+    for shard in engine.shards.iter() {
+        let mut core = shard.core();
+        let limit = std::mem::replace(&mut core.table_limit, 0);
+        for _ in 0..300 {
+            core.make_room();
+        }
+        core.table_limit = limit;
+    }
+}
+
 /// Waits for what threads of the engine do.
 pub(super) fn wait_for(what: &dyn Fn() -> bool) {
     for _ in 0..24_000 {
@@ -327,14 +339,7 @@ impl World {
 
     /// Everything clean leaves the table.
     pub(super) fn evict(&self) {
-        for shard in self.engine().shards.iter() {
-            let mut core = shard.core();
-            let limit = std::mem::replace(&mut core.table_limit, 0);
-            for _ in 0..300 {
-                core.make_room();
-            }
-            core.table_limit = limit;
-        }
+        evict(self.engine());
         self.check();
     }
 
