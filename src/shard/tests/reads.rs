@@ -9,6 +9,7 @@ use super::world::{DB, Value, World, read, wait_for, world};
 use crate::Error;
 use crate::codec::element;
 use crate::log::Fsync;
+use crate::meter;
 use crate::shard::background::flush::SLICE;
 use crate::shard::engine::Engine;
 use crate::shard::memory::ahead::Look;
@@ -16,6 +17,7 @@ use crate::shard::memory::missing::LOAD_WHOLE;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::{Reads, Wanted};
 use crate::shard::memory::table::table_hash;
+use crate::shard::txn::{Found, Txn};
 use crate::store::{Odds, Watch};
 
 impl World {
@@ -244,15 +246,46 @@ fn what_is_looked_for_behind_metadata_that_moka_has_is_read_at_once() {
 /// Who may wait for the disk reads it, step by step, under its own bounds.
 #[test]
 fn a_few_elements_of_many_bytes_are_not_read_ahead() {
+    // All of a few, or one of many.
+    for (fields, bytes) in [(3, 50_000), (3 * LOAD_WHOLE.get() as usize, 70_000)] {
+        let mut world = world(Fsync::No);
+        world.set_fields(b"hash", fields, &vec![b'v'; bytes]);
+        world.rest();
+        assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
+        assert_eq!(world.bring(), 1);
+        assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
+        assert_eq!(world.bring(), 1);
+        assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
+        assert!(world.reads.is_content(), "and not tried again");
+    }
+}
+
+/// It cannot leave before the command has ended: what it brings of keys and of elements, and what it writes.
+#[test]
+fn what_comes_to_memory_is_charged_to_its_command() {
+    const BYTES: usize = 40_000;
     let mut world = world(Fsync::No);
-    world.set_fields(b"hash", 3, &[b'v'; 50_000]);
+    world.put(DB, b"string", &[b'v'; BYTES], 0);
+    world.set_fields(b"hash", 3 * LOAD_WHOLE.get() as usize, &[b'v'; BYTES]);
     world.rest();
-    assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
-    assert_eq!(world.bring(), 1);
-    assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
-    assert_eq!(world.bring(), 1);
-    assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
-    assert!(world.reads.is_content(), "and not tried again");
+    let ns = world.ns(DB);
+    let mut held = |run: &dyn Fn(&mut Txn<'_, '_>, Found) -> Result<bool, Error>, key: &[u8]| {
+        let done = world.transact(&[key], |txn| {
+            let before = meter::held();
+            let found = txn.find(ns, key)?.unwrap();
+            Ok((run(txn, found)?, meter::held() - before))
+        });
+        done.0.unwrap()
+    };
+    let nothing = held(&|_, _| Ok(true), b"hash");
+    assert!(nothing.1 < BYTES, "{nothing:?}");
+    for (what, (done, bytes)) in [
+        ("a key", held(&|_, _| Ok(true), b"string")),
+        ("an element", held(&|txn, at| Ok(txn.element(at, &field(1))?.is_some()), b"hash")),
+        ("what is written", held(&|txn, at| Ok(!txn.put_element(at, b"\x01new", &[b'v'; BYTES])?), b"hash")),
+    ] {
+        assert!(done && (BYTES..2 * BYTES).contains(&bytes), "{what}: {bytes}");
+    }
 }
 
 /// However many are read for one pipeline; whose they are have them read again.
