@@ -40,6 +40,13 @@ fn a_command_is_told_of_once_wherever_it_runs() {
         client.try_call(&["RPUSH", "list", &format!("{}", 7 * n % 3001)]).unwrap();
         client.try_call(&["SADD", if n % 2 == 0 { "a" } else { "b" }, &format!("{n}")]).unwrap();
     }
+    // An error, too.
+    client.call("COPY list words");
+    client.call("RPUSH words word");
+    client.call("CONFIG RESETSTAT");
+    assert!(client.call("SORT words").is_error());
+    let told = facts(&mut client);
+    assert_eq!(["errorstat_ERR", "total_error_replies"].map(|name| &*told[name]), ["count=1", "1"]);
     let mset: Vec<String> =
         std::iter::once("MSET".to_owned()).chain((0..3000).flat_map(|n| [format!("k{n}"), "v".to_owned()])).collect();
     client.call("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 1000");
