@@ -1,11 +1,12 @@
 //! Small collections whose elements stand in their metadata record.
 
 use super::world::{DB, Value, World, world};
+use crate::codec::field::FieldTimes;
 use crate::codec::key::tag;
 use crate::codec::{self, Extra, Meta};
 use crate::log::Fsync;
 use crate::shard::memory::object::{Body, Kind};
-use crate::shard::txn::build::Shape;
+use crate::shard::txn::build::{Build, Shape};
 
 const KEY: &[u8] = b"hash";
 
@@ -144,7 +145,7 @@ fn what_is_imported_is_packed_if_it_is_small() {
     for (key, count) in [(&b"few"[..], 2), (b"many", 3)] {
         let fields: Vec<_> = (0..count).map(field).collect();
         let put = engine.transact(&[0], 1, |txn| {
-            let mut build = crate::shard::txn::build::Build::new(txn, ns, key)?;
+            let mut build = Build::new(txn, ns, key)?;
             fields.iter().try_for_each(|field| build.put(field, b"value"))?;
             let shape = Shape { extra: Extra::None, ..Shape::new(Kind::Hash, count as u64) };
             assert!(build.finish(txn, shape)?.is_none(), "it goes straight");
@@ -161,6 +162,26 @@ fn what_is_imported_is_packed_if_it_is_small() {
     world.note();
     world.verify();
     world.audit();
+}
+
+/// By its times the sweep finds it, and these come with a flush.
+#[test]
+fn a_hash_whose_fields_have_times_does_not_go_straight() {
+    const AT_MS: u64 = 5_000_000;
+    let world = world(Fsync::No);
+    let (ns, engine) = (world.ns(DB), world.engine().clone());
+    engine.go_straight(true);
+    let times = FieldTimes { persist: 0, lower: AT_MS, upper: AT_MS, indexed: AT_MS };
+    for (extra, stays) in [(Extra::None, false), (times.extra(), true)] {
+        let put = engine.transact(&[0], 1, |txn| {
+            let mut build = Build::new(txn, ns, &[b'h', u8::from(stays)])?;
+            build.put(&field(0), b"value")?;
+            Ok(build.finish(txn, Shape { extra, ..Shape::new(Kind::Hash, 1) })?.is_some())
+        });
+        assert_eq!(put, Ok(stays));
+    }
+    engine.land(0, 0).unwrap();
+    engine.go_straight(false);
 }
 
 /// Nothing is allocated on the word of a record.
