@@ -211,3 +211,24 @@ fn a_reply_from_elsewhere_that_is_too_much_with_the_others_closes_the_largest() 
     drop(held);
     assert!(is_killed());
 }
+
+/// Who waits for long names has them in the shards' lines, too.
+#[test]
+fn a_wait_that_is_too_much_with_the_others_closes_the_largest() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    let client = world.connect();
+    // No descriptor of a test is a client's.
+    client.leave();
+    server.clients.lock().insert(client.id, client.clone());
+    server.buffers.set_limit(100_000);
+    let begun = world.begin(&words(&format!("BLPOP {} 0", "k".repeat(200_000))));
+    assert!(begun.is_err(), "it waits");
+    let is_killed = || client.bits.load(Ordering::Relaxed) & bits::CLOSING != 0;
+    while client.waits_for().is_none() && !is_killed() {
+        std::thread::yield_now();
+    }
+    // Whoever has it wait has its shards.
+    drop(server.engine.lease(&[0, 1]));
+    assert!(is_killed());
+}
