@@ -20,10 +20,10 @@ struct Open {
     outer: Tab,
 }
 
-/// A reply as a Lua value. `None`: the machine's memory is used up.
-pub(super) fn to_lua(machine: &mut Machine, reply: &[u8]) -> Option<Value> {
+/// A reply as a Lua value, and the bytes of its strings. `None`: the machine's memory is used up.
+pub(super) fn to_lua(machine: &mut Machine, reply: &[u8]) -> Option<(Value, usize)> {
     let mut open: Vec<Open> = Vec::new();
-    let mut at = 0;
+    let (mut at, mut strings) = (0, 0);
     loop {
         let (kind, line, after) = line_of(reply, at)?;
         at = after;
@@ -36,7 +36,12 @@ pub(super) fn to_lua(machine: &mut Machine, reply: &[u8]) -> Option<Value> {
                 Ok(len) => {
                     let text = reply.get(at..at + len)?;
                     at += len + 2;
-                    if kind == b'$' { machine.string(text)? } else { verbatim(machine, text)? }
+                    if kind == b'$' {
+                        strings += len;
+                        machine.string(text)?
+                    } else {
+                        verbatim(machine, text)?
+                    }
                 }
                 Err(_) => Value::Bool(false),
             },
@@ -71,7 +76,7 @@ pub(super) fn to_lua(machine: &mut Machine, reply: &[u8]) -> Option<Value> {
         };
         // What is whole goes into what it is in, which may be whole by that.
         loop {
-            let Some(top) = open.last_mut() else { return Some(value) };
+            let Some(top) = open.last_mut() else { return Some((value, strings)) };
             match (top.kind, top.key.take()) {
                 (b'%', None) => top.key = Some(value),
                 (b'%', Some(key)) => machine.set(top.tab, key, value)?,

@@ -488,7 +488,9 @@ impl Run<'_> {
         match error {
             Some(error) => self.fail(&error, protected),
             None => {
-                let value = to_lua(&mut self.machine, reply.as_slice()).ok_or(NO_ROOM)?;
+                let (value, strings) = to_lua(&mut self.machine, reply.as_slice()).ok_or(NO_ROOM)?;
+                // The machine has them, for as long as the script needs them: they are charged by what that takes.
+                meter::release(strings);
                 self.machine.answer(&[value]);
                 Ok(())
             }

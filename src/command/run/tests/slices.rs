@@ -339,3 +339,14 @@ fn many_entries_of_the_slow_log_are_gathered_elsewhere() {
     assert!(begun.is_err());
     assert_eq!(world.end(begun).matches("EXISTS").count(), ENTRIES);
 }
+
+/// Of what its calls are given a script holds nothing behind them.
+#[test]
+fn a_script_hands_on_a_long_string_as_often_as_it_likes() {
+    let mut world = World::new();
+    world.runner.server.config.set(&[("maxmemory", "32mb")]).unwrap();
+    let script = "local text = string.rep('x', 100000) for n = 1, 500 do redis.call('echo', text) end return 1";
+    let eval: OwnedArgs = ["EVAL", script, "0"].into_iter().map(str::as_bytes).collect();
+    let begun = world.begin(&eval);
+    assert_eq!(world.end(begun), ":1 ");
+}
