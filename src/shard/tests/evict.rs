@@ -324,14 +324,19 @@ fn between_two_rounds_comes_a_flush_that_began_after_the_first() {
     engine.tend_eviction();
     let (round, due) = engine.eviction.due(0);
     assert!(due > 0 && engine.eviction.is_under_way());
+    engine.tend_eviction();
+    assert_eq!(engine.eviction.due(0), (round, due), "it goes on until all is gone");
     world.turns(3);
     assert_eq!(engine.eviction.due(0), (round, 0));
     let running = engine.flush_lock.lock();
     engine.tend_eviction();
     drop(running);
     for _ in 0..2 {
+        // The one that was asked for has begun, or has failed.
+        *engine.flush_wake.0.lock() = false;
         engine.tend_eviction();
         assert_eq!(engine.eviction.due(0), (round, 0), "one is still to come");
+        assert!(engine.is_flushing(), "and is asked for");
         world.flush();
     }
     engine.tend_eviction();
