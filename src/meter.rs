@@ -509,6 +509,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_was_put_aside_is_bounded_and_ends_as_before() {
+        let _running = begin(Allowance::elsewhere(1000, Box::new(|| true)));
+        {
+            let _aside = aside();
+            assert_eq!((step(10 * STEPS_A_LOOK), hold(1001)), (Ok(()), Ok(())));
+        }
+        assert_eq!((held(), most()), (0, 1000));
+        assert_eq!(step(STEPS_A_LOOK + 1), Err(Error::Ended));
+    }
+
+    #[test]
     fn bytes_are_bounded_and_what_cannot_answer_ends_the_command_at_its_next_step() {
         let _one = ONE.lock();
         let _running = begin(Allowance::here(4 * GRAIN));

@@ -345,6 +345,23 @@ mod tests {
         assert_eq!(made(|out| rank(3, b"block", out)), b"\x0b\x03block");
     }
 
+    /// Of what has its length there is nothing behind it; one that is cut is no other.
+    #[test]
+    fn what_is_longer_or_shorter_than_its_group_has_it_is_none() {
+        let id = StreamId { ms: 1, seq: 2 };
+        let elements = [
+            made(|out| list_element(1, out)),
+            made(|out| stream_element(id, out)),
+            made(|out| stream_pel(b"g", id, out)),
+            made(|out| string_chunk(258, out)),
+        ];
+        for element in elements {
+            assert!(Element::decode(&element).is_ok());
+            assert!(Element::decode(&[&element[..], b"x"].concat()).is_err(), "{element:?}");
+            assert!(Element::decode(&element[..element.len() - 1]).is_err(), "{element:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn texts_return(a in text(), b in text(), ms: u64, seq: u64, bits: u64) {

@@ -515,9 +515,12 @@ mod tests {
         session.ns = server.engine.first_names().id(b"0").unwrap();
         assert!(server.acl.put(None, User { name: (*b"u").into(), ..User::new_default(&TABLE) }));
         session.become_user(Identity::of(server.acl.user(b"u").unwrap()));
+        // It has been looked for before, and was there.
+        assert!(session.look_up(&server) && session.is_free(&server));
         queue(&mut session, "SET k v");
         queue(&mut session, "GET k");
         assert!(server.acl.remove(b"u"));
+        assert!(!session.is_up_to_date(&server));
         let (result, reply) = run(&server, &mut session, true);
         assert_eq!(result, Ok(()));
         assert_eq!(reply.matches("-NOPERM ").count(), 2, "{reply}");

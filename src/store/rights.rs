@@ -112,14 +112,16 @@ mod tests {
     fn what_stands_elsewhere_too_keeps_its_rights() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let [old, new, of_others] = ["old", "new", "of-others"].map(|name| dir.path().join(name));
-        for folder in [&old, &new, &of_others] {
+        let inner = new.join("inner");
+        for folder in [&old, &new, &of_others, &inner] {
             fs::create_dir(folder).unwrap();
         }
         let set_mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & BITS;
         set_mode(&old, 0o700);
         let [own, linked, led_to] = [new.join("own"), of_others.join("linked"), of_others.join("led-to")];
-        for file in [&own, &linked, &led_to] {
+        let deep = inner.join("deep");
+        for file in [&own, &linked, &led_to, &deep] {
             fs::write(file, "x").unwrap();
             set_mode(file, 0o644);
         }
@@ -127,5 +129,6 @@ mod tests {
         symlink(&led_to, new.join("link")).unwrap();
         take_after(&new, &old).unwrap();
         assert_eq!([&new, &own, &linked, &led_to].map(|path| mode(path)), [0o700, 0o600, 0o644, 0o644]);
+        assert_eq!([&inner, &deep].map(|path| mode(path)), [0o700, 0o600], "and what is within it");
     }
 }
