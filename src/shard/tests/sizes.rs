@@ -1,12 +1,14 @@
-//! Memory follows budgets that change, in an engine that nobody writes to.
+//! Memory follows budgets that change, in an engine that nobody writes to; and what is dirty counts once.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::world::{DB, World, wait_for};
+use super::world::{DB, World, noise, wait_for};
+use crate::codec::element::Group;
 use crate::log::Fsync;
 use crate::shard::engine::Sizes;
+use crate::shard::memory::object::Kind;
 use crate::shard::txn::CHUNK;
 
 fn sizes(world: &World, tables: u64, cold: u64) -> Sizes {
@@ -110,4 +112,34 @@ fn big_values_are_freed_aside() {
     world.delete(DB, b"big");
     wait_for(&|| engine.stats.freed_bodies.load(Ordering::Relaxed) == 1 && engine.bodies_to_free() == 0);
     engine.close(false).unwrap();
+}
+
+/// What has been changed since it was gathered waits for the next flush by that, and not once more when this one fails: writers
+/// would be slowed for what is not there.
+#[test]
+fn what_changes_during_a_flush_that_fails_counts_once() {
+    let mut world = World::new(1, Fsync::No);
+    let ns = world.ns(DB);
+    let fields: Vec<Vec<u8>> = (0..30u8).map(|n| vec![Group::HashField.tag(), n]).collect();
+    let made = world.transact(&[b"hash"], |txn| {
+        let at = txn.create(ns, b"hash", Kind::Hash, 0)?;
+        fields.iter().try_for_each(|field| txn.put_element(at, field, &noise(1, 1000)).map(drop))?;
+        txn.add_size(at, fields.len() as i64);
+        Ok(())
+    });
+    world.engine().write_out(made.1);
+    let before = world.engine().dirty_bytes();
+    let mut flush = world.begin_flush(Some(0));
+    let mut changed = 0;
+    while flush.step(world.engine()) {
+        let again = world.transact(&[b"hash"], |txn| {
+            let at = txn.find(ns, b"hash")?.unwrap();
+            fields.iter().try_for_each(|field| txn.put_element(at, field, &noise(2, 1000)).map(drop))
+        });
+        world.engine().write_out(again.1);
+        changed += 1;
+    }
+    assert!(changed > 3, "{changed} times");
+    assert_eq!(world.engine().dirty_bytes(), before);
+    world.check();
 }

@@ -255,15 +255,19 @@ fn what_is_long_is_done_in_slices_and_lets_go() {
         (format!("SPOP {a} 16000"), "*16000 "),
         ("LTRIM list 1000 1999".to_owned(), "+OK "),
         (format!("COPY hash {b}"), ":1 "),
+        ("HPEXPIREAT hash 60000000000000 FIELDS 1 f7".to_owned(), "*1 :1 "),
     ];
+    let rests = |world: &World| world.engine().lease(&[0, 1]).iter().map(|core| core.stats.rests).sum::<u64>();
     for (line, expected) in long {
+        let before = rests(&world);
         let begun = world.begin(&words(&line));
         assert!(begun.is_err(), "{line} is long");
         let reply = world.end(begun);
         assert!(reply.starts_with(expected), "{line}: {}", &reply[..reply.len().min(80)]);
         assert_eq!(world.busy(), (0, 0), "{line}");
+        assert!(rests(&world) > before, "{line}");
     }
-    let rests: u64 = world.engine().lease(&[0, 1]).iter().map(|core| core.stats.rests).sum();
+    let rests = rests(&world);
     assert!(rests > 5 * MANY as u64 / 17, "{rests} rests: a slice is 16 elements at most here");
     assert_eq!(world.call(&format!("SCARD {a}")), ":1000 ");
     assert_eq!(world.call("LINDEX list 0"), "$4 1000 ");
