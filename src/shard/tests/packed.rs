@@ -6,6 +6,7 @@ use crate::codec::key::tag;
 use crate::codec::{self, Extra, Meta};
 use crate::log::Fsync;
 use crate::shard::memory::object::{Body, Kind};
+use crate::shard::rank;
 use crate::shard::txn::build::{Build, Shape};
 
 const KEY: &[u8] = b"hash";
@@ -181,6 +182,27 @@ fn a_hash_whose_fields_have_times_does_not_go_straight() {
         assert_eq!(put, Ok(stays));
     }
     engine.land(0, 0).unwrap();
+    engine.go_straight(false);
+}
+
+/// Else each look at one of its ranks would read all of it.
+#[test]
+fn what_is_imported_has_its_counted_index_if_it_is_big() {
+    let world = world(Fsync::No);
+    let (ns, engine) = (world.ns(DB), world.engine());
+    engine.go_straight(true);
+    for kind in [Kind::Hash, Kind::Set, Kind::Zset] {
+        for (count, straight) in [(rank::SMALL, true), (rank::SMALL + 1, false)] {
+            let key = format!("{kind:?} {count}");
+            let group = kind.counted_group().unwrap();
+            let made = engine.transact(&[0], 1, |txn| {
+                let mut build = Build::new(txn, ns, key.as_bytes())?;
+                (0..count).try_for_each(|n| build.put(&[group.tag(), n as u8], b""))?;
+                Ok(build.finish(txn, Shape::new(kind, count))?.is_none())
+            });
+            assert_eq!(made.unwrap(), straight, "{key}");
+        }
+    }
     engine.go_straight(false);
 }
 
