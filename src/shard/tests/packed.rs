@@ -6,6 +6,7 @@ use crate::codec::key::tag;
 use crate::codec::{self, Extra, Meta};
 use crate::log::Fsync;
 use crate::shard::memory::object::{Body, Kind};
+use crate::shard::memory::packed;
 use crate::shard::rank;
 use crate::shard::txn::build::{Build, Shape};
 
@@ -204,6 +205,18 @@ fn what_is_imported_has_its_counted_index_if_it_is_big() {
         }
     }
     engine.go_straight(false);
+}
+
+/// Each flush of such a key brings all of it. A length of 128 bytes and more takes one byte more.
+#[test]
+fn what_is_few_and_large_is_not_packed() {
+    let meta = Meta::new(codec::Kind::Hash);
+    let is_small = |lens: [usize; 2]| {
+        let [first, second] = lens.map(|len| vec![b'x'; len]);
+        packed::is_small(&meta, 2, [(&b"f"[..], &first[..]), (b"g", &second)].into_iter())
+    };
+    assert!(is_small([508, 508]) && is_small([0, 1015]) && is_small([1015, 0]));
+    assert!(!is_small([508, 509]) && !is_small([0, 1020]) && !is_small([5000, 0]));
 }
 
 /// Nothing is allocated on the word of a record.
