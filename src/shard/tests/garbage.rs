@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::world::{DB, NAMES, Value, World, big, noise, wait_for};
 use crate::Error;
 use crate::codec::MAX_INLINE;
+use crate::codec::field::{FieldTimes, push_timed};
 use crate::codec::key::tag;
 use crate::log::Fsync;
 use crate::shard::memory::core::Core;
@@ -468,6 +469,31 @@ fn times_of_long_keys_leave_with_their_database() {
     assert_eq!((world.queued(), world.dropped_tables()), (0, 0));
     assert_eq!((world.stored_with(tag::META), world.stored_with(tag::EXPIRY)), (3, 3));
     world.audit();
+}
+
+#[test]
+fn times_of_fields_leave_with_their_database() {
+    let mut world = World::new(1, Fsync::No);
+    let due = world.now_ms + 1_000_000;
+    for name in [DB, NAMES[1]] {
+        let ns = world.ns(name);
+        let made = world.transact(&[b"hash"], |txn| {
+            let at = txn.create(ns, b"hash", Kind::Hash, 0)?;
+            let mut value = Vec::new();
+            push_timed(due, b"value", &mut value);
+            txn.put_element(at, b"\x01field", &value)?;
+            txn.add_size(at, 1);
+            txn.set_extra(at, FieldTimes { persist: 0, lower: due, upper: due, indexed: due }.extra());
+            Ok(())
+        });
+        world.engine().write_out(made.1);
+    }
+    world.flush();
+    assert_eq!((world.stored_with(tag::META), world.stored_with(tag::EXPIRY)), (2, 2));
+    world.flush_names(&[DB]);
+    world.flush();
+    world.turns(TURNS);
+    assert_eq!((world.stored_with(tag::META), world.stored_with(tag::EXPIRY)), (1, 1));
 }
 
 /// Tables are dropped, and the process ends before anybody has looked at what that uncovered.
