@@ -315,3 +315,54 @@ fn sync_tree(dir: &Path) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::shard::keyspace::walk::tests::{engine, options};
+    use crate::shard::memory::object::Kind;
+    use crate::shard::{Engine, engine::EngineOptions};
+
+    /// The elements of keys in the store.
+    fn elements(engine: &Engine) -> usize {
+        let range = tag_range(tag::ELEMENT);
+        let of = |partition: &Arc<Partition>| partition.range(&range.lower, &range.upper).unwrap().count();
+        engine.store.partitions().iter().map(of).sum()
+    }
+
+    /// Nobody would remove them from the new directory: it has no record of who is dead.
+    #[test]
+    fn what_is_left_of_a_dead_database_does_not_come_along() {
+        let folder = crate::util::scratch::tempdir().unwrap();
+        let dir = folder.path().join("data");
+        let before = engine(&dir, 1);
+        let names = before.first_names();
+        for name in [b"0", b"1"] {
+            let ns = names.id(name).unwrap();
+            let made = before.transact(&[0], 1, |txn| {
+                let at = txn.create(ns, b"hash", Kind::Hash, 0)?;
+                for n in 0..10 {
+                    txn.put_element(at, &[1, n], b"value")?;
+                }
+                txn.add_size(at, 10);
+                Ok(())
+            });
+            made.unwrap();
+        }
+        before.flush().unwrap();
+        let flushed = before.transact(&[0], 1, |txn| {
+            let (new, dead) = txn.lease[0].names.renewed(&[b"1"]).unwrap();
+            txn.replace_names(new, &dead);
+            Ok(())
+        });
+        flushed.unwrap();
+        assert_eq!(elements(&before), 20, "nobody has removed them yet");
+        before.close(false).unwrap();
+        drop(before);
+        reshard(&dir, 2).unwrap();
+        let after = Engine::open(Arc::new(RealIo), EngineOptions { shards: None, ..options(&dir, 2) }).unwrap();
+        after.replay().unwrap();
+        assert_eq!((after.shards.iter().count(), elements(&after)), (2, 10));
+    }
+}
