@@ -85,6 +85,22 @@ fn who_reads_nothing_is_cut_off() {
     assert!(client.call("INFO stats").text().contains("client_output_buffer_limit_disconnections:1\r\n"));
 }
 
+/// More than the socket takes at once goes on when there is room again, and nothing else need happen for it.
+#[test]
+fn who_reads_late_gets_all_of_it() {
+    let server = Server::tarn(&["--client-output-buffer-limit", "pubsub 0 0 0"]);
+    let mut client = server.client();
+    let mut late = server.client();
+    late.call("SUBSCRIBE c");
+    let text = "x".repeat(12 << 20);
+    for _ in 0..2 {
+        client.try_call(&["PUBLISH", "c", &text]).unwrap();
+        // It has been brought to its connection, and the socket is full.
+        until("it waits", || !client.call("CLIENT LIST TYPE pubsub").text().contains(" omem=0 "));
+        assert_eq!(late.read().unwrap().items()[2].text().len(), text.len());
+    }
+}
+
 /// What is published to many is read by all of them, in order.
 #[test]
 fn everybody_hears_everything_in_order() {
