@@ -1,10 +1,13 @@
 //! A backup is of one moment, whatever becomes of the store until all of it is copied; and so is what is read for long.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::world::{DB, Value, World, big, read, wait_for, world};
+use crate::backup::{MANIFEST_FILE, Manifest};
 use crate::codec::{self, Meta, redo};
 use crate::log::sim::{Moment, Op};
 use crate::log::{Fsync, RealIo};
@@ -25,8 +28,25 @@ fn replace_all(engine: &Engine) {
     engine.store.partition(0).major_compact().unwrap();
 }
 
-/// What a backup holds is what the model does.
+/// All files below a folder, as they stand in a manifest.
+fn files(folder: &Path, within: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder.join(within)).unwrap().map(|entry| entry.unwrap());
+    let below = |entry: fs::DirEntry| {
+        let path = within.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => files(folder, &path),
+            false => BTreeSet::from([path.to_str().unwrap().to_owned()]),
+        }
+    };
+    entries.flat_map(below).collect()
+}
+
+/// What a backup holds is what the model does, and all of it stands in its manifest: what does not would not be missed.
 fn verify(world: &World, backup: &Path) {
+    let mut held = files(backup, Path::new(""));
+    assert!(held.remove(MANIFEST_FILE));
+    let manifest = Manifest::load(backup).unwrap();
+    assert_eq!(manifest.files.into_iter().map(|file| file.path).collect::<BTreeSet<_>>(), held);
     let options = EngineOptions { dir: backup.to_owned(), ..world.options.clone() };
     let engine = Engine::open(Arc::new(RealIo), options).unwrap();
     engine.replay().unwrap();
