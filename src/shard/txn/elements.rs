@@ -194,6 +194,7 @@ impl Txn<'_, '_> {
         if self.may_block() || !self.lease.iter().any(|core| core.store_is_cold) {
             return Ok(());
         }
+        // There is nothing more of it to be read, and who looks at one element may not need it in the table.
         if self.is_brought_whole(ns, key) {
             return Ok(());
         }

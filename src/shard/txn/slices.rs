@@ -1,5 +1,5 @@
 //! Collections that are read slice by slice, for commands that rest in between ([`super::rest`]): what a slice has
-//! is a copy, and is worked on without the cores.
+//! is a copy, and is worked on without the cores. Long strings are gone through under the lease, so many chunks at once.
 //!
 //! # Why looking up without the cores is sound
 //! What memory says of an element it says under the lease. Where it knows nothing, the element is in fjall as it is, or is

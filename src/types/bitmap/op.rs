@@ -139,7 +139,8 @@ fn bitop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// A chunk of the result and where it begins.
 type Part = (usize, Vec<u8>);
 
-/// Hands the chunks of the result that are not all zero to `put`, and rests between slices of them.
+/// Hands the chunks of the result that are not all zero to `put`, and rests between slices of them: no more than one slice is at
+/// hand.
 fn combine(
     ctx: &mut Ctx,
     op: Op,

@@ -1,6 +1,8 @@
 //! Strings of many chunks.
 
 use super::*;
+use crate::codec::key::{tag, tag_range};
+use crate::store::Partition;
 
 /// Bytes of a chunk.
 const CHUNK: usize = 16 << 10;
@@ -108,4 +110,22 @@ fn who_goes_through_a_string_holds_its_key_only() {
     assert_eq!(world.run("BITCOUNT whole", Some(between.clone())), expected);
     assert_eq!(*seen.borrow(), 5, "after each two of twelve chunks");
     assert_eq!(world.run("BITOP NOT dest whole", Some(between)), format!(":{} ", 12 * CHUNK));
+}
+
+/// What is made of a slice goes to fjall while others have the shard: when the rest begins it is not there yet.
+#[test]
+fn what_is_combined_is_brought_to_the_disk_without_the_shard() {
+    let (mut world, mut rng) = (World::new(), Rng(6));
+    world.add_string(&mut rng, "whole", 12 * CHUNK, false);
+    let server = world.runner.server.clone();
+    let stored = move || {
+        let range = tag_range(tag::ELEMENT);
+        let of = |partition: &Arc<Partition>| partition.range(&range.lower, &range.upper).unwrap().count();
+        server.engine.store.partitions().iter().map(of).sum::<usize>()
+    };
+    let (before, seen) = (stored(), Rc::new(RefCell::new(Vec::new())));
+    let noted = seen.clone();
+    let between: Between = Rc::new(RefCell::new(move |_: &mut Peer| noted.borrow_mut().push(stored() - before)));
+    world.run("BITOP NOT dest whole", Some(between));
+    assert_eq!(seen.borrow()[..5], [0, 2, 4, 6, 8], "two of twelve chunks a slice");
 }
