@@ -59,10 +59,19 @@ pub struct Worker {
     /// Something arrived since the spinner last looked.
     busy: Cell<bool>,
     spin: Notify,
+    /// What is read of TLS sockets.
+    secure: RefCell<SecureRate>,
 }
 
 /// For so many seconds INFO tells of the largest buffers, and for as many more.
 const SIZES_EVERY_S: u64 = 4;
+
+/// How long a thread that is asked much by TLS looks for more before it sleeps: about what it costs a peer to wake it. Whoever
+/// asks by TLS needs longer for each request than without, and the thread would sleep between any two.
+const LINGER: Duration = Duration::from_micros(10);
+/// Much are so many reads in so little time.
+const LINGER_READS: u32 = 32;
+const LINGER_WITHIN_NS: u64 = 1_000_000;
 
 /// Bytes read from a socket at once.
 pub const READ: usize = 64 << 10;
@@ -85,6 +94,29 @@ pub enum StdSocket {
     Unix(std::os::unix::net::UnixStream),
     /// TCP, after a TLS handshake.
     Secure(std::net::TcpStream, Box<rustls::ServerConnection>),
+}
+
+/// How often TLS sockets have been read of late.
+#[derive(Default)]
+struct SecureRate {
+    /// Reads since `since`.
+    reads: u32,
+    since: u64,
+    /// So many of late that the thread [lingers](LINGER).
+    lingers: bool,
+}
+
+impl SecureRate {
+    /// Counts one.
+    fn add(&mut self) {
+        self.reads += 1;
+        if self.reads < LINGER_READS {
+            return;
+        }
+        let now = ticks::now();
+        self.lingers = ticks::to_ns(now.wrapping_sub(self.since)) <= LINGER_WITHIN_NS;
+        (self.reads, self.since) = (0, now);
+    }
 }
 
 /// How long connections have waited for the log in a tick.
@@ -168,6 +200,7 @@ impl Worker {
             limits,
             busy: Cell::new(false),
             spin: Notify::new(),
+            secure: RefCell::default(),
         })
     }
 
@@ -261,21 +294,26 @@ impl Worker {
         }
     }
 
-    /// Notes that there was work, for `busy-poll`.
+    /// Notes that there was work, for `busy-poll`; `secure` if it came by TLS.
     #[inline]
-    pub fn stay_awake(&self) {
-        if !self.busy.replace(true) {
+    pub fn stay_awake(&self, secure: bool) {
+        let news = !self.busy.replace(true);
+        if secure {
+            self.secure.borrow_mut().add();
+        }
+        if news || secure && self.secure.borrow().lingers {
             self.spin.notify_one();
         }
     }
 
-    /// With `busy-poll`, keeps polling for a while after the last request instead of sleeping.
+    /// With `busy-poll`, or if much is asked by TLS, keeps polling for a while after the last request instead of sleeping.
     async fn spinner(self: Rc<Self>) {
         loop {
             self.spin.notified().await;
-            // While it is zero `busy` stays set: nobody notifies until the sweep finds the directive changed.
+            // While it is zero `busy` stays set: nobody notifies until the sweep finds the directive changed, or TLS is read.
             let mut since = Instant::now();
-            while since.elapsed() < self.setting(|settings| settings.busy_poll) {
+            let least = || if self.secure.borrow().lingers { LINGER } else { Duration::ZERO };
+            while since.elapsed() < self.setting(|settings| settings.busy_poll).max(least()) {
                 tokio::task::yield_now().await;
                 if self.busy.replace(false) {
                     since = Instant::now();
