@@ -11,9 +11,10 @@ use crate::config::budget::{Budget, Machine};
 use crate::handler::ctx::Mark;
 use crate::handler::effects::Effects;
 use crate::handler::keys::{Hints, shards_of};
+use crate::handler::row::{Route, flags};
 use crate::handler::session::Client;
-use crate::handler::{Ctx, Error, OwnedArgs, Reply, Result, Server, Session};
-use crate::log::{Fsync, RealIo};
+use crate::handler::{Args, Command, Ctx, Error, OwnedArgs, Reply, Result, Server, Session};
+use crate::log::{Fsync, Lsn, RealIo};
 use crate::shard::Engine;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::{EngineOptions, OpenError};
@@ -45,12 +46,14 @@ pub(super) struct Local {
     session: Session,
     effects: Effects,
     set: WriteSet,
+    /// The last commit that the log may still have to write.
+    unwritten: Lsn,
 }
 
 impl Local {
     pub(super) fn new(server: &Arc<Server>) -> Self {
         let session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
-        Local { server: server.clone(), session, effects: Effects::default(), set: WriteSet::default() }
+        Local { server: server.clone(), session, effects: Effects::default(), set: WriteSet::default(), unwritten: 0 }
     }
 
     /// Turns to a database; false if there is none of this name.
@@ -59,22 +62,36 @@ impl Local {
         self.session.names.id(name).is_some()
     }
 
+    /// The name of the database that it has turned to.
+    pub(super) fn db(&self) -> &[u8] {
+        &self.session.db
+    }
+
+    /// Has the log write what its transactions have left to it.
+    pub(super) fn write_out(&mut self) {
+        self.server.engine.write_out(std::mem::take(&mut self.unwritten));
+    }
+
     /// Waits until there is room for what is about to be written.
-    fn wait_for_room(&self) -> Result {
-        let engine = &self.server.engine;
+    fn wait_for_room(&mut self) -> Result {
         for pauses in 0.. {
+            let engine = &self.server.engine;
             if let Some(why) = engine.refusal() {
                 return Err(Error::Misconf(why.to_string().into()));
             }
             match engine.pause_us(true, pauses) {
                 0 => break,
-                delay_us => std::thread::sleep(Duration::from_micros(delay_us)),
+                delay_us => {
+                    // What has not been written cannot be flushed.
+                    self.write_out();
+                    std::thread::sleep(Duration::from_micros(delay_us));
+                }
             }
         }
         Ok(())
     }
 
-    /// Runs a transaction over these shards.
+    /// Runs a transaction over these shards, and leaves what it has changed to the next [`Local::write_out`].
     pub(super) fn transact<R>(
         &mut self,
         shards: &[ShardId],
@@ -82,7 +99,7 @@ impl Local {
         run: impl FnOnce(&mut Ctx) -> Result<R>,
     ) -> Result<R> {
         self.wait_for_room()?;
-        let Local { server, session, effects, set } = self;
+        let Local { server, session, effects, set, unwritten } = self;
         let engine = &server.engine;
         let lease = engine.lease(shards);
         if let Some(core) = lease.first() {
@@ -93,25 +110,63 @@ impl Local {
         txn.due_ms = 0;
         let mut ctx = Ctx::new(txn, session, effects, server);
         let result = run(&mut ctx);
-        let lsn = match &result {
-            Ok(_) => ctx.txn.commit(&engine.log),
-            Err(_) => {
-                ctx.rollback_to(Mark::default());
-                0
-            }
-        };
+        match &result {
+            Ok(_) => *unwritten = ctx.txn.commit(&engine.log).max(*unwritten),
+            Err(_) => ctx.rollback_to(Mark::default()),
+        }
         drop(ctx.into_lease());
         drop(effects.take());
-        engine.write_out(lsn);
         result
     }
 
-    /// Runs a command as a client's; what it replies, an error included.
+    /// The one shard of a command that changes what its keys hold and nothing else: it may run while others run on other
+    /// shards. `None` if it is to run alone, or is not known.
+    pub(super) fn lane_of(&self, args: Args<'_>) -> Option<(ShardId, &'static Command)> {
+        let command = table().find(args.get(0)?)?.1.resolve(args.get(1));
+        let is_plain = command.has(flags::WRITE)
+            && !command.has(flags::ONCE | flags::THREAD)
+            && matches!(command.route, Route::One(_) | Route::Keys)
+            && command.accepts(args.len());
+        if !is_plain || self.session.multi.is_some() {
+            return None;
+        }
+        match shards_of(&self.server, &self.session, command, args, &mut Hints::new())?[..] {
+            [shard] => Some((shard, command)),
+            _ => None,
+        }
+    }
+
+    /// Runs commands of a shard in one transaction, each of which is taken back alone if it fails. What each replies is told by
+    /// its number. What they have changed is left to the next [`Local::write_out`].
+    ///
+    /// # Errors
+    /// The store or the log refuses, at the command of this number.
+    pub(super) fn commands<'c>(
+        &mut self,
+        shard: ShardId,
+        now_ms: u64,
+        calls: impl Iterator<Item = (&'c Command, Args<'c>)>,
+        mut tell: impl FnMut(usize, &[u8]),
+    ) -> Result<(), (usize, Error)> {
+        let (mut reply, mut at) = (Reply::new(2), 0);
+        let ran = self.transact(&[shard], now_ms, |ctx| {
+            for (n, (command, args)) in calls.enumerate() {
+                at = n;
+                reply.truncate(0);
+                ctx.run(command, args, &mut reply)?;
+                tell(n, reply.as_slice());
+            }
+            Ok(())
+        });
+        ran.map_err(|error| (at, error))
+    }
+
+    /// Runs a command as a client's; what it replies, an error included. What it has changed is left to the next
+    /// [`Local::write_out`].
     ///
     /// # Errors
     /// It is not known, or the store or the log refuses.
-    pub(super) fn command(&mut self, args: &OwnedArgs, now_ms: u64) -> Result<Reply> {
-        let args = args.as_args();
+    pub(super) fn command(&mut self, args: Args<'_>, now_ms: u64) -> Result<Reply> {
         let Some((_, container)) = args.get(0).and_then(|name| table().find(name)) else {
             return Err(crate::command::run::unknown_command(args));
         };

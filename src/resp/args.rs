@@ -8,6 +8,8 @@
 //!
 //! The command's name is argument 0.
 
+use std::ops::Range;
+
 use std::ops::Index;
 
 use super::parser::Span;
@@ -117,6 +119,24 @@ impl OwnedArgs {
         let start = self.buf.len() as u32;
         self.buf.extend_from_slice(arg);
         self.spans.push((start, self.buf.len() as u32));
+    }
+
+    /// Adds those of a call behind what there is; which they are, for [`OwnedArgs::some`].
+    pub fn append(&mut self, args: Args<'_>) -> Range<usize> {
+        let begin = self.spans.len();
+        args.iter().for_each(|arg| self.push(arg));
+        begin..self.spans.len()
+    }
+
+    /// Some of them as arguments of a call of their own.
+    pub fn some(&self, range: Range<usize>) -> Args<'_> {
+        Args { buf: &self.buf, spans: &self.spans[range] }
+    }
+
+    /// Forgets them, and keeps their room.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.spans.clear();
     }
 
     /// Bytes of all of them.

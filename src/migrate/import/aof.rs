@@ -1,4 +1,5 @@
-//! AOF into an engine: commands, one after the other, as a client would have sent them.
+//! AOF into an engine: commands, each after those before it that have to do with it, as a client would have sent them. One thread
+//! reads them, and [`lanes`] run them.
 //!
 //! No key goes because of its time while later commands may be about it, as in Redis, which lets nothing expire while it loads. What
 //! has passed goes once a server runs. The clock tells from when relative times count, and when consumers were seen: it begins with
@@ -7,8 +8,11 @@
 use std::fs::File;
 use std::io::Read;
 
-use super::{Failure, Place, Session, files};
-use crate::handler::OwnedArgs;
+use parking_lot::Mutex;
+
+use super::lanes::{Lanes, why_not};
+use super::{Failure, Place, Session, Tally, files};
+use crate::handler::{Args, OwnedArgs};
 use crate::rdb::file::{FileError, Input};
 use crate::util::num::parse_i64;
 use crate::util::time::now_ms;
@@ -19,6 +23,8 @@ const MOST_QUEUED: usize = if cfg!(test) { 64 << 10 } else { 1 << 30 };
 const MOST_ARG: usize = 512 << 20;
 /// Arguments of a command.
 const MOST_ARGS: i64 = 1 << 20;
+/// A command of more bytes is not kept waiting with others.
+const LARGE: usize = 1 << 20;
 /// The longest line: a number, or a comment.
 const MOST_LINE: usize = 1 << 10;
 
@@ -41,34 +47,66 @@ impl Session {
     }
 
     /// Runs the commands from here to the end.
-    pub(super) fn read_commands<R: Read>(&mut self, part: &files::Part, mut input: Input<R>) -> Result<(), Failure> {
-        input.hold_at_most(usize::MAX);
+    pub(super) fn read_commands<R: Read>(&mut self, part: &files::Part, input: Input<R>) -> Result<(), Failure> {
+        let (server, tally) = (self.server.clone(), Mutex::new(Tally::default()));
         self.local.select(b"0");
-        let mut kept = input.offset();
+        let read = std::thread::scope(|scope| {
+            let mut lanes = Lanes::begin(scope, crate::shard::engine::cores(), &server, part, &tally);
+            let read = self.commands(part, input, &mut lanes);
+            // What came before counts first.
+            lanes.fence().and(read)
+        });
+        self.local.write_out();
+        tally.into_inner().notes.into_iter().for_each(|(what, count)| self.tally.note(what, count));
+        read
+    }
+
+    fn commands<R: Read>(
+        &mut self,
+        part: &files::Part,
+        mut input: Input<R>,
+        lanes: &mut Lanes<'_>,
+    ) -> Result<(), Failure> {
+        input.hold_at_most(usize::MAX);
+        let (mut kept, mut args) = (input.offset(), OwnedArgs::default());
         loop {
             let offset = input.offset();
             let place = |offset| Place { path: &part.path, offset, db: b"", key: None };
             if self.local.queued_bytes().is_none() {
                 kept = offset;
             }
-            let command = match read_command(&mut input) {
-                Ok(Some(command)) => command,
+            let is_command = match read_command(&mut input, &mut args) {
+                Ok(Some(is_command)) => is_command,
                 Ok(None) if self.local.queued_bytes().is_none() => return Ok(()),
                 Ok(None) | Err(Wrong::File(FileError::Cut)) if part.may_be_cut => {
                     self.local.forget_queue();
                     let (path, left) = (part.path.display(), input.offset() - kept);
-                    self.tally.note(format!(
-                        "{path}: cut within a command or transaction at offset {kept}, {left} bytes left out"
-                    ));
+                    let what =
+                        format!("{path}: cut within a command or transaction at offset {kept}, {left} bytes left out");
+                    self.tally.note(what, 1);
                     return Ok(());
                 }
                 Ok(None) => return Err(place(kept).failure("the file ends within a transaction")),
                 Err(wrong) => return Err(place(offset).failure(wrong)),
             };
             input.release();
-            // Else it is a comment.
-            let Some(command) = command else { continue };
-            self.run(&command).map_err(|why| place(offset).failure(why))?;
+            if !is_command {
+                continue;
+            }
+            let is_large = args.bytes() > LARGE;
+            let call = args.as_args();
+            // Also of one that is queued: it runs with EXEC. What is ahead of the time at hand is no time, as in Redis.
+            self.clock_ms = self.clock_ms.max(time_of_claim(call).min(now_ms()));
+            if !is_large && let Some(lane) = self.local.lane_of(call) {
+                lanes.add(lane, call, offset, self.clock_ms)?;
+            } else {
+                lanes.fence()?;
+                self.run_alone(call).map_err(|why| place(offset).failure(why))?;
+                lanes.turn_to(self.local.db());
+            }
+            if is_large {
+                args = OwnedArgs::default();
+            }
             self.tally.commands += 1;
             if self.tally.commands.is_multiple_of(256) {
                 self.progress.tell(self.done_bytes + input.offset(), self.tally.keys + self.tally.commands);
@@ -76,30 +114,27 @@ impl Session {
         }
     }
 
-    fn run(&mut self, args: &OwnedArgs) -> Result<(), String> {
-        // Also of one that is queued: it runs with EXEC. What is ahead of the time at hand is no time, as in Redis.
-        self.clock_ms = self.clock_ms.max(time_of_claim(args).min(now_ms()));
+    fn run_alone(&mut self, args: Args<'_>) -> Result<(), String> {
         let reply = self.local.command(args, self.clock_ms).map_err(|error| error.text().into_owned())?;
+        self.local.write_out();
         if self.local.queued_bytes().is_some_and(|bytes| bytes > MOST_QUEUED) {
             return Err(format!("a transaction of more than {MOST_QUEUED} bytes"));
         }
-        if reply.as_slice().starts_with(b"-") {
-            let why = String::from_utf8_lossy(&reply.as_slice()[1..]).trim().to_owned();
-            let name = args.as_args()[0].escape_ascii().to_string();
+        if let Some(why) = why_not(reply.as_slice()) {
+            let name = args[0].escape_ascii().to_string();
             // What follows would go where it does not belong.
             if name.eq_ignore_ascii_case("select") {
                 return Err(format!("{why}; --databases has more of them"));
             }
             // As with Redis, which does not look at what its commands reply while it loads.
-            self.tally.note(format!("{name}: {why}"));
+            self.tally.note(format!("{name}: {why}"), 1);
         }
         Ok(())
     }
 }
 
 /// The time at which an XCLAIM says that entries were delivered, which is not to be ahead of its own; 0 for other commands.
-fn time_of_claim(args: &OwnedArgs) -> u64 {
-    let args = args.as_args();
+pub(super) fn time_of_claim(args: Args<'_>) -> u64 {
     let is_claim = args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"xclaim"));
     let mut time = is_claim.then(|| args.behind(5, &[b"time"]));
     let time = time.as_mut().and_then(|words| words.next()).and_then(parse_i64);
@@ -127,24 +162,22 @@ impl From<FileError> for Wrong {
     }
 }
 
-/// The next command; none for a comment, and nothing at all at the end.
-fn read_command<R: Read>(input: &mut Input<R>) -> Result<Option<Option<OwnedArgs>>, Wrong> {
+/// Reads the next command into `args`; false for a comment, and nothing at all at the end.
+fn read_command<R: Read>(input: &mut Input<R>, args: &mut OwnedArgs) -> Result<Option<bool>, Wrong> {
     if input.is_at_end()? {
         return Ok(None);
     }
-    let line = read_line(input)?;
-    let count = match line.split_first() {
-        Some((b'#', _)) => return Ok(Some(None)),
-        Some((b'*', count)) => parse_i64(count).filter(|count| (1..=MOST_ARGS).contains(count)),
+    args.clear();
+    let count = match read_head(input)? {
+        (b'#', _) => return Ok(Some(false)),
+        (b'*', count) => count.filter(|count| (1..=MOST_ARGS).contains(count)),
         _ => None,
     };
     let count = count.ok_or(Wrong::Format("this is no command"))?;
-    let mut args = OwnedArgs::default();
     let mut left = MOST_QUEUED;
     for _ in 0..count {
-        let line = read_line(input)?;
-        let len = match line.split_first() {
-            Some((b'$', len)) => parse_i64(len).and_then(|len| usize::try_from(len).ok()),
+        let len = match read_head(input)? {
+            (b'$', len) => len.and_then(|len| usize::try_from(len).ok()),
             _ => None,
         };
         let len = len.filter(|len| *len <= MOST_ARG).ok_or(Wrong::Format("this is no argument of a command"))?;
@@ -155,11 +188,11 @@ fn read_command<R: Read>(input: &mut Input<R>) -> Result<Option<Option<OwnedArgs
             return Err(Wrong::Format("an argument is longer than it says"));
         }
     }
-    Ok(Some(Some(args)))
+    Ok(Some(true))
 }
 
-/// A line without its end.
-fn read_line<R: Read>(input: &mut Input<R>) -> Result<Vec<u8>, Wrong> {
+/// A line that is a number behind its first byte; the first byte is 0 if there is none, the number nothing if it is none.
+fn read_head<R: Read>(input: &mut Input<R>) -> Result<(u8, Option<i64>), Wrong> {
     let mut seen = 0;
     loop {
         let ahead = input.ahead(seen + 1)?;
@@ -168,9 +201,10 @@ fn read_line<R: Read>(input: &mut Input<R>) -> Result<Vec<u8>, Wrong> {
             return Err(FileError::Cut.into());
         };
         if let Some(end) = memchr::memchr(b'\n', &more[..more.len().min(MOST_LINE)]) {
-            let line = ahead[..seen + end].strip_suffix(b"\r").unwrap_or(&ahead[..seen + end]).to_vec();
+            let line = ahead[..seen + end].strip_suffix(b"\r").unwrap_or(&ahead[..seen + end]);
+            let head = line.split_first().map_or((0, None), |(&first, number)| (first, parse_i64(number)));
             input.take(seen + end + 1);
-            return Ok(line);
+            return Ok(head);
         }
         seen += more.len();
         if seen > MOST_LINE {
@@ -182,7 +216,7 @@ fn read_line<R: Read>(input: &mut Input<R>) -> Result<Vec<u8>, Wrong> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::{Local, Progress, Tally};
+    use super::super::tests::session;
     use super::*;
     use crate::migrate::local::tests::server;
 
@@ -190,17 +224,7 @@ mod tests {
     #[test]
     fn a_transaction_is_as_long_as_memory_may_hold() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server = server(dir.path());
-        let mut session = Session {
-            local: Local::new(&server),
-            server,
-            skip_modules: false,
-            tally: Tally::default(),
-            progress: Progress::new(0),
-            done_bytes: 0,
-            clock_ms: 1,
-            is_empty: true,
-        };
+        let mut session = session(&server(dir.path()));
         let part =
             files::Part { path: "file.aof".into(), kind: files::Kind::Aof, bytes: 0, may_be_cut: false, goes_on: true };
         let mut read = |text: String| session.read_commands(&part, Input::new(text.as_bytes()));

@@ -5,6 +5,7 @@
 //! | this one | the data directory that is made, and the report |
 //! | [`rdb`] | dump.rdb |
 //! | [`aof`] | AOF: folders, manifests, single files |
+//! | [`lanes`] | commands of an AOF, side by side |
 //! | [`files`] | which of these a path names |
 //!
 //! **All or nothing.** The data directory is made in a folder of its own within that which it is for, and takes the place of
@@ -13,10 +14,11 @@
 //!
 //! **Fast, in bounded memory.** One thread goes through the file and finds where values end; what it passes on in batches, one
 //! shard's each, is decoded and put by as many others as there are cores: a batch is one transaction. Keys of the file that
-//! is read first go straight to the store ([`crate::shard::Engine::go_straight`]); else writers wait for the flush as clients do. Values that are big come piece by piece, and go to the store so (rule 10).
+//! is read first go straight to the store ([`crate::shard::Engine::go_straight`]); else writers wait for the flush as clients do. Values that are big come piece by piece, and go to the store so (rule 10). Commands of an AOF are run by as many threads, each for shards of its own.
 
 mod aof;
 mod files;
+mod lanes;
 mod rdb;
 
 use std::collections::BTreeMap;
@@ -94,12 +96,13 @@ impl Tally {
     /// Lines of the report besides those of the numbers.
     const MOST_NOTES: usize = 100;
 
-    fn note(&mut self, what: String) {
-        if self.notes.len() < Self::MOST_NOTES || self.notes.contains_key(&what) {
-            *self.notes.entry(what).or_default() += 1;
+    fn note(&mut self, what: String, count: u64) {
+        let what = if self.notes.len() < Self::MOST_NOTES || self.notes.contains_key(&what) {
+            what
         } else {
-            *self.notes.entry("more".to_owned()).or_default() += 1;
-        }
+            "more".to_owned()
+        };
+        *self.notes.entry(what).or_default() += count;
     }
 }
 
@@ -203,6 +206,7 @@ fn fill(import: &Import, staging: &Path, files: &[files::Part]) -> Result<String
     engine.close(true)?;
     // The last flush has looked at what was overwritten blindly.
     let counted = count(&engine);
+    engine.leave_objects();
     let failed = engine.flush_fails();
     if failed {
         return Err(Failure("not everything could be brought to disk".to_owned()));
@@ -252,11 +256,25 @@ impl Session {
 mod tests {
     use super::*;
 
+    /// An import into this server that has read nothing yet.
+    pub(super) fn session(server: &Arc<Server>) -> Session {
+        Session {
+            local: Local::new(server),
+            server: server.clone(),
+            skip_modules: false,
+            tally: Tally::default(),
+            progress: Progress::new(0),
+            done_bytes: 0,
+            clock_ms: 1,
+            is_empty: true,
+        }
+    }
+
     #[test]
     fn of_notes_so_many_are_told_apart() {
         let mut tally = Tally::default();
-        (0..Tally::MOST_NOTES + 2).for_each(|n| tally.note(n.to_string()));
-        tally.note("0".to_owned());
+        (0..Tally::MOST_NOTES + 2).for_each(|n| tally.note(n.to_string(), 1));
+        tally.note("0".to_owned(), 1);
         assert_eq!((tally.notes.len(), tally.notes["0"], tally.notes["more"]), (Tally::MOST_NOTES + 1, 2, 2));
     }
 

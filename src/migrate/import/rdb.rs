@@ -120,6 +120,7 @@ impl Shared<'_> {
             Ok(())
         });
         put.map_err(|error| failure(&batch.entries[at.min(batch.entries.len() - 1)], &error.text()))?;
+        local.write_out();
         self.put.fetch_add(count, Ordering::Relaxed);
         self.land(batch.shard, self.gathers)
     }
@@ -174,6 +175,7 @@ impl Shared<'_> {
             builder.finish(ctx, key.expire_ms)?;
             Ok(())
         });
+        local.write_out();
         match (put, file_error) {
             (_, Some(error)) => Err(FileOrError::File(error)),
             (put, None) => put.map(|()| left).map_err(FileOrError::Error),
@@ -265,7 +267,7 @@ impl Session {
             return self.read_commands(part, input);
         }
         let what = format!("{}: bytes behind the end of the file were left alone", part.path.display());
-        self.tally.note(what);
+        self.tally.note(what, 1);
         Ok(())
     }
 
@@ -361,9 +363,9 @@ impl Session {
                     batches.turn_to(name.as_bytes());
                 }
                 Item::Function(code) => self.load_function(&code).map_err(|why| place(offset, None).failure(why))?,
-                Item::ModuleAux(module) => self.tally.note(format!("data of module {module} beside keys, left out")),
+                Item::ModuleAux(module) => self.tally.note(format!("data of module {module} beside keys, left out"), 1),
                 Item::ModuleValue(_, module) if self.skip_modules => {
-                    self.tally.note(format!("key with a value of module {module}, left out"));
+                    self.tally.note(format!("key with a value of module {module}, left out"), 1);
                 }
                 Item::ModuleValue(key, module) => {
                     let what = format!("its value is one of module {module}: --skip-modules leaves such keys out");
@@ -421,11 +423,12 @@ impl Session {
     /// Loads a library of functions; one that cannot be loaded is told of, and left out.
     fn load_function(&mut self, code: &[u8]) -> Ran<(), String> {
         let args: OwnedArgs = [&b"FUNCTION"[..], b"LOAD", b"REPLACE", code].into_iter().collect();
-        let reply = self.local.command(&args, now_ms()).map_err(|error| error.text().into_owned())?;
+        let reply = self.local.command(args.as_args(), now_ms()).map_err(|error| error.text().into_owned())?;
+        self.local.write_out();
         if reply.as_slice().starts_with(b"-") {
             let name = code.split(|&byte| byte == b'\n').next().unwrap_or_default().escape_ascii().to_string();
             let why = String::from_utf8_lossy(&reply.as_slice()[1..]).trim().to_owned();
-            self.tally.note(format!("library of functions '{name}', left out: {why}"));
+            self.tally.note(format!("library of functions '{name}', left out: {why}"), 1);
         } else {
             self.tally.functions += 1;
         }
