@@ -162,8 +162,8 @@ impl Reply {
 
     /// A status line.
     #[inline]
-    pub fn status(&mut self, text: &str) {
-        self.line(b'+', text.as_bytes());
+    pub fn status(&mut self, text: impl AsRef<[u8]>) {
+        self.line(b'+', text.as_ref());
     }
 
     /// An error.
@@ -294,21 +294,20 @@ impl Reply {
     }
 
     /// An integer of any size, given in decimal.
-    pub fn big_number(&mut self, decimal: &str) {
-        if self.proto == 2 { self.bulk(decimal.as_bytes()) } else { self.line(b'(', decimal.as_bytes()) }
+    pub fn big_number(&mut self, decimal: &[u8]) {
+        if self.proto == 2 { self.bulk(decimal) } else { self.line(b'(', decimal) }
     }
 
-    /// Text to be shown as it is; `extension` (three bytes: `txt`, `mkd`) names its format.
-    pub fn verbatim(&mut self, text: &[u8], extension: &str) {
+    /// Text to be shown as it is; `extension` (`txt`, `mkd`) names its format.
+    pub fn verbatim(&mut self, text: &[u8], extension: &[u8; 3]) {
         if self.proto == 2 {
             return self.bulk(text);
         }
-        debug_assert_eq!(extension.len(), 3);
         if meter::hold(text.len()).is_err() {
             return;
         }
         self.header(b'=', text.len() as u64 + 4);
-        self.buf.extend_from_slice(extension.as_bytes());
+        self.buf.extend_from_slice(extension);
         self.buf.push(b':');
         self.buf.extend_from_slice(text);
         self.buf.extend_from_slice(b"\r\n");
@@ -438,8 +437,8 @@ mod tests {
         check(|r| r.double(f64::NEG_INFINITY), "$4\r\n-inf\r\n", ",-inf\r\n");
         check(|r| r.boolean(true), ":1\r\n", "#t\r\n");
         check(|r| r.boolean(false), ":0\r\n", "#f\r\n");
-        check(|r| r.big_number("123"), "$3\r\n123\r\n", "(123\r\n");
-        check(|r| r.verbatim(b"hello", "txt"), "$5\r\nhello\r\n", "=9\r\ntxt:hello\r\n");
+        check(|r| r.big_number(b"123"), "$3\r\n123\r\n", "(123\r\n");
+        check(|r| r.verbatim(b"hello", b"txt"), "$5\r\nhello\r\n", "=9\r\ntxt:hello\r\n");
     }
 
     /// Each is short, and a command may reply with any number of them.

@@ -58,7 +58,7 @@ fn lolwut(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         env!("CARGO_PKG_VERSION"),
         super::REDIS_VERSION
     );
-    out.verbatim(text.as_bytes(), "txt");
+    out.verbatim(text.as_bytes(), b"txt");
     Ok(())
 }
 

@@ -135,7 +135,7 @@ fn id(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 fn info(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let mut text = Vec::new();
     describe(ctx.server.table, &ctx.session().client, ctx.now_ms, &mut text);
-    out.verbatim(&text, "txt");
+    out.verbatim(&text, b"txt");
     Ok(())
 }
 
@@ -148,7 +148,7 @@ fn list(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
             describe(ctx.server.table, &client, ctx.now_ms, &mut text);
         }
     }
-    out.verbatim(&text, "txt");
+    out.verbatim(&text, b"txt");
     Ok(())
 }
 

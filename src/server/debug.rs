@@ -173,8 +173,8 @@ fn protocol(kind: &[u8], out: &mut Reply) -> Result {
         }
         b"true" => out.boolean(true),
         b"false" => out.boolean(false),
-        b"verbatim" => out.verbatim(b"This is a verbatim\nstring", "txt"),
-        b"bignum" => out.big_number("1234567999999999999999999999999999999"),
+        b"verbatim" => out.verbatim(b"This is a verbatim\nstring", b"txt"),
+        b"bignum" => out.big_number(b"1234567999999999999999999999999999999"),
         _ => {
             return Err(Error::err(
                 "ERR Wrong protocol type name. Please use one of the following: \

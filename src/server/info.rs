@@ -412,7 +412,7 @@ fn info(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         let _ = write!(text, "# {}\r\n", section.name);
         section.entries.iter().for_each(|entry| write_entry(entry, &facts, &mut text));
     }
-    out.verbatim(text.as_bytes(), "txt");
+    out.verbatim(text.as_bytes(), b"txt");
     Ok(())
 }
 

@@ -44,13 +44,13 @@ fn graph(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if series.samples.is_empty() {
         return Err(Error::Text(format!("ERR No samples available for event '{name}'").into()));
     }
-    out.verbatim(graph::draw(&name, &series, ctx.now_ms / 1000).as_bytes(), "txt");
+    out.verbatim(graph::draw(&name, &series, ctx.now_ms / 1000).as_bytes(), b"txt");
     Ok(())
 }
 
 fn doctor(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     let report = doctor::report(&latency::all(), &doctor::Seen::of(ctx.server));
-    out.verbatim(report.as_bytes(), "txt");
+    out.verbatim(report.as_bytes(), b"txt");
     Ok(())
 }
 

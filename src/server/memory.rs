@@ -222,7 +222,7 @@ fn advice(parts: &Parts) -> String {
 }
 
 fn doctor(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    out.verbatim(advice(&Parts::read(ctx)).as_bytes(), "txt");
+    out.verbatim(advice(&Parts::read(ctx)).as_bytes(), b"txt");
     Ok(())
 }
 

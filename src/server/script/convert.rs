@@ -1,6 +1,7 @@
 //! Replies as Lua values, and Lua values as replies, as Redis converts them. Both ways keep lists of what is open and do not
 //! call themselves, however deep a value is.
 
+use crate::error::quotation;
 use crate::handler::Reply;
 use crate::lua::{Machine, Tab, Value};
 
@@ -271,11 +272,11 @@ fn write_table(machine: &mut Machine, tab: Tab, out: &mut Reply) -> Option<Todo>
         machine.bytes_of(value).map(<[u8]>::to_vec)
     };
     if let Some(error) = text(machine, tab, "err") {
-        out.error_text(&one_line(error));
+        out.error_text(quotation(&one_line(error), usize::MAX));
         return None;
     }
     if let Some(status) = text(machine, tab, "ok") {
-        out.status(&String::from_utf8_lossy(&one_line(status)));
+        out.status(quotation(&one_line(status), usize::MAX));
         return None;
     }
     if let Value::Number(number) = machine.get_field(tab, "double") {
@@ -288,7 +289,7 @@ fn write_table(machine: &mut Machine, tab: Tab, out: &mut Reply) -> Option<Todo>
         }
     }
     if let Some(number) = text(machine, tab, "big_number") {
-        out.big_number(&String::from_utf8_lossy(&one_line(number)));
+        out.big_number(&one_line(number));
         return None;
     }
     if let Value::Table(inner) = machine.get_field(tab, "verbatim_string")
@@ -296,7 +297,7 @@ fn write_table(machine: &mut Machine, tab: Tab, out: &mut Reply) -> Option<Todo>
     {
         let mut padded = [b' '; 3];
         padded.iter_mut().zip(format).for_each(|(to, from)| *to = from);
-        out.verbatim(&string, &String::from_utf8_lossy(&padded));
+        out.verbatim(&string, &padded);
         return None;
     }
     Some(Todo::Count(tab, 0))
