@@ -67,6 +67,14 @@ fn fill(server: &Server) {
     ] {
         client.call(command);
     }
+    // Names of no letters.
+    for command in [
+        &["XADD", "", "1-1", "", ""][..],
+        &["XGROUP", "CREATE", "", "", "0"],
+        &["XREADGROUP", "GROUP", "", "", "STREAMS", "", ">"],
+    ] {
+        assert!(!client.try_call(command).unwrap().is_error());
+    }
     client.try_call(&["SADD", "long", &long, "short"]).unwrap();
     for command in [
         "SETRANGE string: 200000 end",

@@ -32,8 +32,8 @@ pub(super) struct Tally {
     pending: Balance,
     owned: Balance,
     oldest: Balance,
-    /// The group whose pending entries come by.
-    group: Vec<u8>,
+    /// The group whose pending entries come by. A group may have a name of no letters.
+    group: Option<Vec<u8>>,
 }
 
 impl Tally {
@@ -82,8 +82,8 @@ impl Tally {
                 let nack = Nack::decode(value).map_err(odd)?;
                 self.pending.found.add(1, &[of]);
                 self.owned.found.add(1, &[of, &nack.consumer]);
-                if self.group != of {
-                    self.group = of.to_vec();
+                if self.group.as_deref() != Some(of) {
+                    self.group = Some(of.to_vec());
                     self.oldest.found.add(1, &[of, &id.to_bytes()]);
                 }
             }
