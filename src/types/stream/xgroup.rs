@@ -58,6 +58,10 @@ fn create(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     if stream.is_none() && !options.make {
         return Err(KEY_REQUIRED);
     }
+    // Redis reads the options, however many, and counts them only then.
+    if args.len() > 8 {
+        return Err(wrong_subcommand(args));
+    }
     let last = match &args[4] {
         b"$" => stream.map_or(MIN, |stream| stream.last),
         arg => id::parse(arg, 0)?,
@@ -82,6 +86,9 @@ fn create(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 fn setid(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let options = Options::parse(args, false)?;
     let (stream, mut group) = find(ctx, args)?;
+    if args.len() > 7 {
+        return Err(wrong_subcommand(args));
+    }
     let last: StreamId = match &args[4] {
         b"$" => stream.last,
         arg => id::parse_lax(arg, 0)?,
