@@ -14,7 +14,7 @@ mod grammar;
 use super::{help, unknown_subcommand};
 use crate::handler::acl::category::{categories_of, category};
 use crate::handler::keys::{access_of_known, keys_of};
-use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Table, flags};
+use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Table, flags, key};
 use crate::meter;
 use crate::util::glob;
 use describe::{key_flags, write_info};
@@ -143,15 +143,18 @@ fn keys_of_call(table: &Table, args: Args<'_>) -> Result<Vec<(usize, u16)>> {
     if std::ptr::eq(row, container) && !container.subcommands.is_empty() && args.len() > 1 && container.arity < -1 {
         return Err(INVALID);
     }
-    if row.keys.is_empty() {
+    // Channels have shards, as keys have, and are none.
+    if row.keys.iter().all(|spec| spec.flags & key::NOT_KEY != 0) {
         return Err(Error::err("ERR The command has no key arguments"));
     }
     if !row.accepts(args.len()) {
         return Err(Error::err("ERR Invalid number of arguments specified for command"));
     }
     meter::hold(2 * args.len() * size_of::<(usize, u16)>())?;
-    let found = keys_of(row, args);
-    let found = found.ok_or(Error::err("ERR Invalid arguments specified for command"))?;
+    let found = keys_of(row, args).unwrap_or_default();
+    if found.is_empty() && !row.has(flags::NO_MANDATORY_KEYS) {
+        return Err(Error::err("ERR Invalid arguments specified for command"));
+    }
     Ok(access_of_known(row, args, found).to_vec())
 }
 

@@ -96,17 +96,19 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The keys of a call: argument 3, or those behind KEYS.
+/// The keys of a call: argument 3, or those behind KEYS. None if both are there: a call that fails.
 fn named(args: Args<'_>) -> (KeysAt, bool) {
-    let keys = match args.get(3) {
-        Some([]) => {
-            let word = (6..args.len()).find(|&at| args[at].eq_ignore_ascii_case(b"keys"));
-            // Without KEYS it is the key of no letters that goes.
-            word.map_or(3..4, |at| at + 1..args.len())
+    let mut keys = 3..4;
+    let mut at = 6;
+    while let Some(word) = args.get(at) {
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        if is(b"keys") {
+            keys = if args[3].is_empty() { at + 1..args.len() } else { 0..0 };
+            break;
         }
-        Some(_) => 3..4,
-        None => 0..0,
-    };
+        // A password may be any word.
+        at += 1 + if is(b"auth") { 1 } else { 2 * usize::from(is(b"auth2")) };
+    }
     (keys.map(|at| (at, key::RW | key::ACCESS | key::DELETE)).collect(), false)
 }
 
