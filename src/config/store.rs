@@ -208,9 +208,8 @@ fn find_changeable<N: AsRef<[u8]>, V>(pairs: &[(N, V)]) -> Result<Vec<(usize, &'
         let given = given.as_ref();
         let name = String::from_utf8_lossy(given).to_ascii_lowercase();
         let Some((index, row)) = table::find(&name) else {
-            let shown = one_line(given);
-            let text = format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'");
-            return Err(Error::Text(text.into()));
+            const UNKNOWN: &str = "ERR Unknown option or number of arguments for CONFIG SET - '";
+            return Err(Error::quoting(UNKNOWN, given, usize::MAX, "'"));
         };
         match row.change {
             Change::Start => return Err(refused(given, "can't set immutable config")),
@@ -224,14 +223,10 @@ fn find_changeable<N: AsRef<[u8]>, V>(pairs: &[(N, V)]) -> Result<Vec<(usize, &'
     Ok(rows)
 }
 
+/// Of a directive that there is: its name is plain text however it was given.
 fn refused(name: &[u8], why: &str) -> Error {
-    let name = one_line(name);
+    let name = String::from_utf8_lossy(name);
     Error::Text(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}").into())
-}
-
-/// A client's text within an error: Redis turns line ends to blanks, as they would end the reply.
-fn one_line(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).replace(['\r', '\n'], " ")
 }
 
 #[cfg(test)]

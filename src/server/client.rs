@@ -18,6 +18,7 @@ use crate::handler::session::{Client, ReplyMode, bits};
 use crate::handler::{After, Args, Command, Ctx, Effect, Error, Group, Reply, Result, Server, Session, Table, flags};
 use crate::meter;
 use crate::shard::memory::blocked::End;
+use crate::types::timeout::timeout_ms;
 use crate::util::num::parse_i64;
 use filter::Filter;
 
@@ -208,10 +209,7 @@ fn setinfo(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let is_name = match args[2].to_ascii_lowercase().as_slice() {
         b"lib-name" => true,
         b"lib-ver" => false,
-        _ => {
-            let option = String::from_utf8_lossy(&args[2]);
-            return Err(Error::Text(format!("ERR Unrecognized option '{option}'").into()));
-        }
+        _ => return Err(Error::quoting("ERR Unrecognized option '", &args[2], usize::MAX, "'")),
     };
     check_label(&args[3], &String::from_utf8_lossy(&args[2]))?;
     let mut labels = ctx.alter().client.labels.lock();
@@ -228,9 +226,8 @@ fn pause(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Some(mode) if mode.eq_ignore_ascii_case(b"write") => false,
         Some(_) => return Err(Error::err("ERR CLIENT PAUSE mode must be WRITE or ALL")),
     };
-    let timeout = parse_i64(&args[2]).ok_or(Error::err("ERR timeout is not an integer or out of range"))?;
-    let timeout = u64::try_from(timeout).map_err(|_| Error::err("ERR timeout is negative"))?;
-    ctx.server.hold_back(ctx.now_ms, ctx.now_ms.saturating_add(timeout), all);
+    let timeout = timeout_ms(ctx.now_ms, &args[2])?;
+    ctx.server.hold_back(ctx.now_ms, ctx.now_ms + timeout, all);
     out.ok();
     Ok(())
 }

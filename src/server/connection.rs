@@ -88,10 +88,7 @@ fn hello(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
                 check_label(given, "Client names")?;
                 name = Some(given);
             }
-            _ => {
-                let option = String::from_utf8_lossy(option);
-                return Err(Error::Text(format!("ERR Syntax error in HELLO option '{option}'").into()));
-            }
+            _ => return Err(Error::quoting("ERR Syntax error in HELLO option '", option, usize::MAX, "'")),
         }
     }
     let identity = match user {

@@ -40,10 +40,10 @@ fn reset(_ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 
 fn graph(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let series = latency::of(&args[2]);
-    let name = String::from_utf8_lossy(&args[2]);
     if series.samples.is_empty() {
-        return Err(Error::Text(format!("ERR No samples available for event '{name}'").into()));
+        return Err(Error::quoting("ERR No samples available for event '", &args[2], usize::MAX, "'"));
     }
+    let name = String::from_utf8_lossy(&args[2]);
     out.verbatim(graph::draw(&name, &series, ctx.now_ms / 1000).as_bytes(), b"txt");
     Ok(())
 }

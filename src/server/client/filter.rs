@@ -142,8 +142,8 @@ fn ids(args: &mut Cursor<'_>, of: Use) -> Result<Vec<u64>> {
             return Err(Error::err(invalid));
         }
         ids.push(id.max(0) as u64);
-        // What is no number is the next filter, or a mistake that its reader finds.
-        next = args.peek().filter(|arg| parse_i64(arg).is_some() || args.remaining() == 1);
+        // What is no number is the next filter. LIST takes a last word for an id in any case.
+        next = args.peek().filter(|arg| parse_i64(arg).is_some() || of == Use::List && args.remaining() == 1);
         if next.is_some() {
             args.next();
         }
@@ -166,11 +166,10 @@ fn not_ids(args: &mut Cursor<'_>) -> Result<Vec<u64>> {
 }
 
 fn test(not: bool, name: &[u8], value: &[u8], server: &Server) -> Result<Test> {
-    let shown = || String::from_utf8_lossy(value);
     let db_word = if not { "NOT-DB" } else { "DB" };
     let unknown = |what: &str| {
         let filter = if not { format!("NOT-{}", what.to_ascii_uppercase()) } else { "provided".to_owned() };
-        Error::Text(format!("ERR Unknown {what} found in the {filter} filter: {}", shown()).into())
+        Error::quoting(&format!("ERR Unknown {what} found in the {filter} filter: "), value, usize::MAX, "")
     };
     let value_owned = value.to_vec();
     Ok(match name {
@@ -178,10 +177,10 @@ fn test(not: bool, name: &[u8], value: &[u8], server: &Server) -> Result<Test> {
             b"normal" => Test::Class(Some(false)),
             b"pubsub" => Test::Class(Some(true)),
             b"master" | b"primary" | b"slave" | b"replica" => Test::Class(None),
-            _ => return Err(Error::Text(format!("ERR Unknown client type '{}'", shown()).into())),
+            _ => return Err(Error::quoting("ERR Unknown client type '", value, usize::MAX, "'")),
         },
         b"user" if server.acl.user(value).is_some() => Test::User(value_owned),
-        b"user" => return Err(Error::Text(format!("ERR No such user '{}'", shown()).into())),
+        b"user" => return Err(Error::quoting("ERR No such user '", value, usize::MAX, "'")),
         b"addr" => Test::Addr(value_owned),
         b"laddr" => Test::Laddr(value_owned),
         b"ip" => Test::Ip(value_owned),
@@ -297,6 +296,6 @@ mod tests {
         assert_eq!(cursor.peek(), Some(&b"name"[..]));
         let args: crate::resp::OwnedArgs = [&b"1"[..], b"x"].into_iter().collect();
         assert_eq!(ids(&mut args.as_args().cursor(0), Use::List), Err(Error::err("ERR Invalid client ID")));
-        assert!(ids(&mut args.as_args().cursor(0), Use::Kill).is_err());
+        assert_eq!(ids(&mut args.as_args().cursor(0), Use::Kill).unwrap(), [1]);
     }
 }
