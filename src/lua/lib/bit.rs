@@ -31,7 +31,8 @@ fn bits(vm: &mut Vm, args: Args, n: usize) -> Result<u32, Fault> {
 
 fn fold(vm: &mut Vm, args: Args, f: fn(u32, u32) -> u32) -> Result<Flow, Fault> {
     let mut value = bits(vm, args, 0)?;
-    for n in 1..args.n {
+    // As Redis, from the last: it shows in the error where several are no numbers.
+    for n in (1..args.n).rev() {
         value = f(value, bits(vm, args, n)?);
     }
     vm.heap.meter.work(args.n / 8);

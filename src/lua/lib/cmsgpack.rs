@@ -335,7 +335,9 @@ impl<'a> Reader<'a> {
             0xc2 | 0xc3 => return Ok(Item::Value(Value::Bool(mark == 0xc3))),
             0xca => return number(f64::from(f32::from_bits(self.unsigned(4)? as u32))),
             0xcb => return number(f64::from_bits(self.unsigned(8)?)),
-            0xcc..=0xcf => return number(self.unsigned(1 << (mark - 0xcc))? as f64),
+            0xcc..=0xce => return number(self.unsigned(1 << (mark - 0xcc))? as f64),
+            // The upper half is negative: Redis makes an integer of Lua 5.1 of it, which has a sign.
+            0xcf => return number(self.unsigned(8)? as i64 as f64),
             0xd0..=0xd3 => return number(self.signed(1 << (mark - 0xd0))?),
             0x80..=0x8f => return Ok(Item::Table(u64::from(mark & 15) * 2, true)),
             0x90..=0x9f => return Ok(Item::Table(u64::from(mark & 15), false)),

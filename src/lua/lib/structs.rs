@@ -47,50 +47,48 @@ impl Format {
         Ok(value)
     }
 
-    /// The next option that stands for bytes: its letter, size, and the padding before it.
+    /// The next option: its letter, size, and the padding before it. What stands for no bytes has none of both, whatever it is:
+    /// that is for [`Format::control`].
     fn next(&mut self, vm: &mut Vm, position: usize) -> Result<Option<(u8, usize, usize)>, Fault> {
-        while let Some(option) = self.text.get(self.at).copied() {
-            self.at += 1;
-            vm.heap.meter.work(1);
-            let size = match option {
-                b'b' | b'B' | b'x' => 1,
-                b'h' | b'H' => 2,
-                b'l' | b'L' | b'T' | b'd' => 8,
-                b'f' => 4,
-                b'c' => self.number()?.unwrap_or(1),
-                b's' => 0,
-                b'i' | b'I' => {
-                    let size = self.number()?.unwrap_or(4);
-                    if size > MAX_INT_SIZE {
-                        let text = format!("integral size {size} is larger than limit of {MAX_INT_SIZE}");
-                        return Err(Fault::lib(text));
-                    }
-                    size
+        let Some(option) = self.text.get(self.at).copied() else { return Ok(None) };
+        self.at += 1;
+        vm.heap.meter.work(1);
+        let size = match option {
+            b'b' | b'B' | b'x' => 1,
+            b'h' | b'H' => 2,
+            b'l' | b'L' | b'T' | b'd' => 8,
+            b'f' => 4,
+            b'c' => self.number()?.unwrap_or(1),
+            b'i' | b'I' => {
+                let size = self.number()?.unwrap_or(4);
+                if size > MAX_INT_SIZE {
+                    let text = format!("integral size {size} is larger than limit of {MAX_INT_SIZE}");
+                    return Err(Fault::lib(text));
                 }
-                b' ' => continue,
-                b'>' | b'<' => {
-                    self.little = option == b'<';
-                    continue;
+                size
+            }
+            _ => 0,
+        };
+        let align = size.min(self.align);
+        let padding = if option != b'c' && align > 1 { (align - (position & (align - 1))) & (align - 1) } else { 0 };
+        Ok(Some((option, size, padding)))
+    }
+
+    /// What an option that stands for no bytes changes.
+    fn control(&mut self, option: u8) -> Result<(), Fault> {
+        match option {
+            b' ' => {}
+            b'>' | b'<' => self.little = option == b'<',
+            b'!' => {
+                let align = self.number()?.unwrap_or(MAX_ALIGN);
+                if !align.is_power_of_two() {
+                    return Err(Fault::lib(format!("alignment {align} is not a power of 2")));
                 }
-                b'!' => {
-                    let align = self.number()?.unwrap_or(MAX_ALIGN);
-                    if !align.is_power_of_two() {
-                        return Err(Fault::lib(format!("alignment {align} is not a power of 2")));
-                    }
-                    self.align = align;
-                    continue;
-                }
-                other => return Err(Fault::arg(1, [b"invalid format option '", &[other][..], b"'"].concat())),
-            };
-            let padding = if size == 0 || matches!(option, b'c' | b's') {
-                0
-            } else {
-                let align = size.min(self.align);
-                if align > 1 { (align - (position & (align - 1))) & (align - 1) } else { 0 }
-            };
-            return Ok(Some((option, size, padding)));
+                self.align = align;
+            }
+            other => return Err(Fault::arg(1, [b"invalid format option '", &[other][..], b"'"].concat())),
         }
-        Ok(None)
+        Ok(())
     }
 
     fn is_integer(option: u8) -> bool {
@@ -142,6 +140,7 @@ fn pack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
                     out.push(0);
                 }
             }
+            option if !Format::is_integer(option) => format.control(option)?,
             _ => {
                 let value = vm.check_number(args, n)?;
                 let bits = if value < 0.0 { to_int(value) as u64 } else { to_unsigned(value) };
@@ -167,12 +166,10 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
     let mut format = Format::new(vm, args)?;
     let data = vm.check_string(args, 1)?;
     let length = vm.heap.bytes(data).len();
-    let position = vm.opt_int(args, 2, 1)?.wrapping_sub(1);
-    let Ok(mut at) = usize::try_from(position) else {
-        return Err(match position {
-            -1 => Fault::arg(3, "offset must be 1 or greater"),
-            _ => Fault::arg(2, "data string too short"),
-        });
+    // An offset has no sign in C: one below 0 is beyond all data.
+    let mut at = match vm.opt_int(args, 2, 1)? {
+        0 => return Err(Fault::arg(3, "offset must be 1 or greater")),
+        offset => offset.wrapping_sub(1) as usize,
     };
     let mut n = 0;
     while let Some((option, size, padding)) = format.next(vm, at)? {
@@ -188,6 +185,10 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
         let value = match option {
             b'x' => {
                 at += 1;
+                continue;
+            }
+            option if !Format::is_integer(option) && !matches!(option, b'f' | b'd' | b'c' | b's') => {
+                format.control(option)?;
                 continue;
             }
             b'f' => {
@@ -229,7 +230,7 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
         n += 1;
         at += taken;
     }
-    vm.push(Value::Number((at + 1) as f64))?;
+    vm.push(Value::Number(at.wrapping_add(1) as i64 as f64))?;
     Ok(Flow::Many(n + 1))
 }
 
@@ -243,7 +244,10 @@ fn size(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
         if option == b'c' && size == 0 {
             return Err(Fault::arg(1, "option 'c0' has no fixed size"));
         }
-        debug_assert!(Format::is_integer(option) || size > 0);
+        // A letter that is none of the options stands for nothing here.
+        if !option.is_ascii_alphanumeric() {
+            format.control(option)?;
+        }
         position = position.saturating_add(padding + size);
     }
     Ok(Flow::One(Value::Number(position as f64)))
