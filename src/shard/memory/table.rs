@@ -237,18 +237,12 @@ impl Table {
         std::mem::replace(self.at_mut(index), vacant())
     }
 
-    /// The next object under the clock's hand; `None` for a vacant place. Of those that come soon it fetches what the clock asks
-    /// of a body: a hand that passes by many would wait for each.
+    /// The next object under the clock's hand; `None` for a vacant place.
     pub fn turn_hand(&mut self) -> Option<Index> {
-        const AHEAD: usize = 8;
         if self.places == 0 {
             return None;
         }
         self.hand = (self.hand + 1) % self.places;
-        if let Some(body) = &self.at(((self.hand + AHEAD) % self.places) as Index).body {
-            prefetch(&raw const body.maybe_stored);
-            prefetch(&raw const body.overlay);
-        }
         let index = self.hand as Index;
         self.is_used(index).then_some(index)
     }
