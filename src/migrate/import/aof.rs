@@ -10,7 +10,7 @@ use std::io::Read;
 
 use parking_lot::Mutex;
 
-use super::lanes::{Lanes, why_not};
+use super::lanes::{BATCH_BYTES, Lanes, why_not};
 use super::{Failure, Place, Session, Tally, files};
 use crate::handler::{Args, OwnedArgs};
 use crate::rdb::file::{FileError, Input};
@@ -23,8 +23,6 @@ const MOST_QUEUED: usize = if cfg!(test) { 64 << 10 } else { 1 << 30 };
 const MOST_ARG: usize = 512 << 20;
 /// Arguments of a command.
 const MOST_ARGS: i64 = 1 << 20;
-/// A command of more bytes is not kept waiting with others.
-const LARGE: usize = 1 << 20;
 /// The longest line: a number, or a comment.
 const MOST_LINE: usize = 1 << 10;
 
@@ -93,7 +91,8 @@ impl Session {
             if !is_command {
                 continue;
             }
-            let is_large = args.bytes() > LARGE;
+            // It is not kept in memory while others are read.
+            let is_large = args.bytes() > BATCH_BYTES;
             let call = args.as_args();
             // Also of one that is queued: it runs with EXEC. What is ahead of the time at hand is no time, as in Redis.
             self.clock_ms = self.clock_ms.max(time_of_claim(call).min(now_ms()));

@@ -16,7 +16,7 @@ use crate::shard::router::ShardId;
 
 /// A lane is given the commands of a shard once there are so many, or so many bytes of them.
 const BATCH_COMMANDS: usize = 256;
-const BATCH_BYTES: usize = 64 << 10;
+pub(super) const BATCH_BYTES: usize = 64 << 10;
 /// Batches that wait for a lane.
 const WAITING: usize = 4;
 
