@@ -107,13 +107,12 @@ struct SecureRate {
 }
 
 impl SecureRate {
-    /// Counts one.
-    fn add(&mut self) {
+    /// Counts one, at this tick.
+    fn add(&mut self, now: u64) {
         self.reads += 1;
         if self.reads < LINGER_READS {
             return;
         }
-        let now = ticks::now();
         self.lingers = ticks::to_ns(now.wrapping_sub(self.since)) <= LINGER_WITHIN_NS;
         (self.reads, self.since) = (0, now);
     }
@@ -299,7 +298,7 @@ impl Worker {
     pub fn stay_awake(&self, secure: bool) {
         let news = !self.busy.replace(true);
         if secure {
-            self.secure.borrow_mut().add();
+            self.secure.borrow_mut().add(ticks::now());
         }
         if news || secure && self.secure.borrow().lingers {
             self.spin.notify_one();
@@ -388,6 +387,27 @@ pub(super) mod tests {
             let server = Arc::new(Server::new(engine(dir.path(), 1), config, table));
             test(Worker::new(server, Arc::new(ThreadStats::new(table.slots())))).await;
         });
+    }
+
+    /// Few reads cost nobody a wait, however long there was nothing before.
+    #[test]
+    fn a_thread_lingers_while_much_is_read_by_tls() {
+        let mut rate = SecureRate::default();
+        let ticks_of = |ns: u64| (1..).find(|shift| ticks::to_ns(1 << shift) >= ns).map_or(0, |shift| 1 << shift);
+        let (quick, slow) = (1, ticks_of(2 * LINGER_WITHIN_NS / u64::from(LINGER_READS)));
+        let mut now = ticks_of(1_000_000_000);
+        let mut read = |pause, reads| {
+            for _ in 0..reads {
+                now += pause;
+                rate.add(now);
+            }
+            rate.lingers
+        };
+        assert!(!read(slow, 10 * LINGER_READS), "few in a second");
+        assert!(!read(quick, LINGER_READS - 1), "not so many yet");
+        assert!(read(quick, LINGER_READS + 1));
+        assert!(read(slow, LINGER_READS - 1), "until as many have been counted again");
+        assert!(!read(slow, 1));
     }
 
     /// Each class has limits of its own, whatever the other's are; time that others take, and silence that is meant, are no idleness.
