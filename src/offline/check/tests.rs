@@ -15,6 +15,7 @@ use crate::log::sim::SimIo;
 use crate::shard::Engine;
 use crate::shard::keyspace::walk::Stop;
 use crate::shard::keyspace::walk::tests::{met, options};
+use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::Build;
 use crate::store::Partition;
 
@@ -387,6 +388,45 @@ fn keys_are_counted_anew_after_a_cut() {
     segments.sort();
     fs::remove_file(segments.last().unwrap()).unwrap();
     assert_eq!(letters(&accept(&made, "newest segment")), "Abcde");
+}
+
+/// As a repair leaves it that ends behind the acceptance.
+fn accepted(dir: &Path) {
+    let superblock = Superblock::load(dir).unwrap().unwrap();
+    let noted = Checkpoint::load(&RealIo, dir, superblock.id(), superblock.shards).unwrap();
+    Checkpoint { trust: Trust::Accepted, ..noted.unwrap() }.write(&RealIo, dir).unwrap();
+}
+
+/// What was in the log before the loss is there after every start, not only the first.
+#[test]
+fn what_a_loss_has_left_of_the_log_outlives_the_start_that_goes_on_without_the_rest() {
+    let made = made();
+    fs::remove_file(made.segments.last().unwrap()).unwrap();
+    accepted(made.dir.path());
+    for _ in 0..3 {
+        assert_eq!(letters(&keys(&open(made.dir.path()).unwrap())), "abc");
+    }
+}
+
+/// The log that has given a collection its version need not be there: the store says how far it went.
+#[test]
+fn no_version_of_the_store_is_too_high_for_a_log_that_is_lost() {
+    let dir = tempdir().unwrap();
+    let engine = open(dir.path()).unwrap();
+    put(&engine, 'a');
+    let add = |txn: &mut crate::shard::Txn<'_, '_>| {
+        let at = txn.create(NS, b"set", Kind::Set, 0)?;
+        txn.put_element(at, &[&[Group::SetMember.tag()], &b"member"[..]].concat(), b"")?;
+        txn.add_size(at, 1);
+        Ok(())
+    };
+    engine.transact(&engine.all_shards(), 1, add).unwrap();
+    engine.flush().unwrap();
+    drop(engine);
+    empty(&dir.path().join("log"));
+    accepted(dir.path());
+    let (whole, said) = checked(dir.path(), false);
+    assert_eq!(whole, Ok(true), "{said}");
 }
 
 /// Whatever point a process ends at, and whatever a power loss leaves: the next one starts.
