@@ -102,6 +102,24 @@ fn a_table_whose_bytes_have_changed_makes_a_backup_fail() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// A part of the log that cannot be read is not left out.
+#[test]
+fn a_log_that_cannot_be_read_makes_a_backup_fail() {
+    let mut world = world(Fsync::Always);
+    world.put(DB, b"a", b"1", 0);
+    let (engine, folder, sim) = (world.engine().clone(), tempfile::tempdir().unwrap(), world.sim.clone());
+    world.sim.at(Moment::Step("backup.linked"), move || sim.fail(Op::Read, 0, u64::MAX, libc::EIO));
+    engine.create_backup(folder.path(), "one").unwrap();
+    wait_for(&|| engine.backups.running().is_none());
+    assert!(engine.backups.last().unwrap().failure.is_some());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    world.sim.heal();
+    engine.create_backup(folder.path(), "one").unwrap();
+    wait_for(&|| engine.backups.running().is_none());
+    drop(engine);
+    verify(&world, &folder.path().join("one"));
+}
+
 /// One at a time, each under a name of its own; between its checkpoint and the log's end no flush removes a segment.
 #[test]
 fn a_backup_is_made_beside_no_other_and_no_flush() {

@@ -125,6 +125,22 @@ fn a_flush_that_fails_is_tried_again() {
     assert_eq!(live.engine.stats.flush_errors.load(Ordering::Relaxed), 1);
 }
 
+/// What the store holds needs no log.
+#[test]
+fn a_log_that_cannot_be_closed_loses_nothing_behind_a_last_flush() {
+    for flushes in [true, false] {
+        let live = Live::new(|_| ());
+        live.put("k", b"v");
+        let sim = live.sim.clone();
+        let fail = move || sim.fail(Op::Sync, 0, u64::MAX, libc::EIO);
+        match flushes {
+            true => live.sim.at(Moment::Step("flush.deleted"), fail),
+            false => fail(),
+        }
+        assert_eq!(live.engine.close(flushes).is_ok(), flushes);
+    }
+}
+
 /// Deletes are small in the log, what they delete may be large: it does not wait for the end of the longer time.
 #[test]
 fn a_log_worth_a_flush_is_flushed_within_a_minute_without_writes() {
