@@ -480,6 +480,22 @@ mod tests {
     }
 
     #[test]
+    fn who_is_being_served_holds_up_those_who_wait_for_the_same() {
+        let mut blocked = Blocked::default();
+        let [first, list, zset] = [Kind::List, Kind::List, Kind::Zset].map(waiter);
+        [&first, &list, &zset].iter().for_each(|waiter| blocked.add(1, b"key", waiter));
+        assert!(first.claim().is_some());
+        assert!(blocked.is_held_up(1, b"key", &list) && !blocked.is_held_up(1, b"key", &zset));
+    }
+
+    /// What has to end its wait is there once.
+    #[test]
+    fn who_asks_for_one_whose_wait_goes_on_changes_nothing() {
+        let one = waiter(Kind::List);
+        assert!(one.take_ended().is_none() && one.waits() && one.claim().is_some());
+    }
+
+    #[test]
     fn who_was_served_in_vain_has_those_behind_it_looked_at() {
         let (mut blocked, [a, b]) = (Blocked::default(), std::array::from_fn(|_| waiter(Kind::Stream)));
         blocked.add(1, b"key", &a);

@@ -73,6 +73,51 @@ fn who_stands_behind_one_that_is_served_from_another_shard_gets_what_he_leaves()
     assert_eq!(served, Some(popped(&there)));
 }
 
+/// It needs none of the shards of its other keys: of these it has seen that there is nothing.
+#[test]
+fn who_waits_for_several_keys_is_served_while_others_have_the_shard_of_another() {
+    let mut world = World::new();
+    let ([here, there], server) = (world.keys(), world.runner.server.clone());
+    let mut first = Peer::new(&server);
+    let mut waits = first.begin(&words(&format!("BLPOP {here} {there} 0"))).unwrap_err();
+    let held = server.engine.shards.at(1).core();
+    assert_eq!(world.call(&format!("RPUSH {here} for:{here}")), ":1 ");
+    let served = waits.try_recv().ok();
+    drop(held);
+    assert_eq!(served.map(|finished| first.end(Ok(finished.reply))), Some(popped(&here)));
+}
+
+/// Others have their turn meanwhile, and nobody is passed over.
+#[test]
+fn many_who_wait_for_one_key_are_served_in_several_turns() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let waits: Vec<_> =
+        (0..7).map(|_| Peer::new(&server).begin(&words(&format!("BLPOP {key} 0"))).unwrap_err()).collect();
+    assert_eq!(world.call(&format!("RPUSH {key} 0 1 2 3 4 5 6 7")), ":8 ");
+    for (n, finished) in waits.into_iter().enumerate() {
+        let reply = world.end(finished.blocking_recv().map(|finished| finished.reply).map_err(|_| unreachable!()));
+        assert_eq!(reply, format!("*2 ${} {key} $1 {n} ", key.len()));
+    }
+    assert_eq!(world.call(&format!("LRANGE {key} 0 -1")), "*1 $1 7 ");
+}
+
+/// A reply of nothing, too, follows what it has seen there was.
+#[test]
+fn who_was_served_in_vain_waits_for_what_it_has_seen() {
+    const SEEN: Lsn = 1 << 40;
+    let world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let mut first = Peer::new(&server);
+    let client = first.connect();
+    let waits = first.begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+    let (waiter, request) = take(&client);
+    request.wait_again(SEEN, false, &mut world.engine().lease(&[0]));
+    assert!(waiter.end(End::Timeout));
+    blocked::end_wait(&server, &waiter);
+    assert_eq!(waits.blocking_recv().unwrap().need, SEEN);
+}
+
 /// Its time may be over while it is on its way.
 #[test]
 fn who_is_ended_on_the_way_to_be_served_leaves_what_has_come_to_those_behind() {
@@ -100,6 +145,20 @@ fn the_reply_of_one_that_was_served_waits_for_what_it_has_written() {
     let waits = Peer::new(&server).begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
     assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
     assert_eq!(waits.blocking_recv().unwrap().need, world.engine().log.last());
+}
+
+/// What its user may do by then counts.
+#[test]
+fn who_may_no_longer_make_the_call_is_refused_when_it_would_be_served() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let mut first = Peer::new(&server);
+    let waits = first.begin(&words(&format!("BLPOP {key} 0")));
+    assert_eq!(world.call("ACL SETUSER default -blpop"), "+OK ");
+    assert_eq!(world.call(&format!("RPUSH {key} one")), ":1 ");
+    let reply = first.end(waits);
+    assert!(reply.starts_with("-NOPERM"), "{reply}");
+    assert_eq!(world.call(&format!("LRANGE {key} 0 -1")), "*1 $3 one ");
 }
 
 /// Its command has run elsewhere meanwhile, and has found nothing.
