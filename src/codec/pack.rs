@@ -135,6 +135,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn each_of_several_members_has_a_name_of_its_own() {
+        let (mut out, mut expected) = (Vec::new(), Vec::new());
+        for (score, member) in [(1.5, &b"a"[..]), (2.5, b"another"), (3.5, b"b")] {
+            let (score, mut sort, mut name) = (Score::new(score).unwrap(), Vec::new(), Vec::new());
+            zset_sort(score, member, &mut sort);
+            zset_score_of(0, member, &mut name);
+            let text = with_text(member, b"").to_vec();
+            push(&sort, &text, &mut out);
+            expected.extend([(sort, text.clone()), (name, [text, score.to_bytes().to_vec()].concat())]);
+        }
+        assert_eq!(all(&Meta::new(Kind::Zset), &out), (expected, Ok(())));
+    }
+
     proptest! {
         #[test]
         fn elements_return(elements in vec((vec(any::<u8>(), 0..200), vec(any::<u8>(), 0..200)), 0..20)) {

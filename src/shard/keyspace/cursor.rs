@@ -61,6 +61,17 @@ impl<T: Clone> Cursors<T> {
 mod tests {
     use super::*;
 
+    /// The first one included.
+    #[test]
+    fn no_cursor_stands_for_a_beginning_by_chance() {
+        let cursors = Cursors::default();
+        for stop in 0..3 {
+            let cursor = cursors.issue(0, Some(stop));
+            assert!(cursor > cursors.issue(0, None));
+            assert_eq!(cursors.resolve(cursor), (0, Some(stop)));
+        }
+    }
+
     #[test]
     fn so_many_cursors_are_known_and_older_ones_begin_their_shard_anew() {
         let cursors = Cursors::default();

@@ -277,6 +277,20 @@ mod tests {
     }
 
     #[test]
+    fn no_run_is_left_of_records_that_were_cleared() {
+        let mut records = Records::default();
+        for key in [b"a", b"b", b"c"] {
+            records.begin_run();
+            records.push(key, None);
+        }
+        records.clear();
+        let keys: Vec<[u8; 1]> = (b'a'..=b'z').rev().map(|key| [key]).collect();
+        keys.iter().for_each(|key| _ = records.push(key, None));
+        assert_eq!(records.sort_distinct(), None);
+        assert!(records.iter().map(|(key, _)| key).eq(keys.iter().rev()));
+    }
+
+    #[test]
     fn spans_outlive_the_list() {
         let mut records = Records::default();
         let whole = records.push(b"prefix:element", Some(b"value"));

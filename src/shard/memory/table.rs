@@ -286,6 +286,11 @@ mod tests {
     }
 
     #[test]
+    fn the_hand_finds_nothing_in_an_empty_table() {
+        assert_eq!(Table::default().turn_hand(), None);
+    }
+
+    #[test]
     fn random_inserts_and_removals_equal_a_map() {
         let mut table = Table::default();
         let mut model: HashMap<Vec<u8>, Index> = HashMap::new();

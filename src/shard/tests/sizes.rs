@@ -5,11 +5,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::world::{DB, World, noise, wait_for};
+use crate::Error;
 use crate::codec::element::Group;
 use crate::log::Fsync;
 use crate::shard::engine::Sizes;
 use crate::shard::memory::object::Kind;
-use crate::shard::txn::CHUNK;
+use crate::shard::txn::{CHUNK, Txn};
 
 fn sizes(world: &World, tables: u64, cold: u64) -> Sizes {
     Sizes { tables, cold, dirty: world.options.dirty_budget as u64, log: world.options.log_limit }
@@ -142,4 +143,29 @@ fn what_changes_during_a_flush_that_fails_counts_once() {
     assert!(changed > 3, "{changed} times");
     assert_eq!(world.engine().dirty_bytes(), before);
     world.check();
+}
+
+/// As those of objects are: a flush is due by them.
+#[test]
+fn dirty_bytes_of_elements_are_as_before_after_a_rollback() {
+    let world = World::new(1, Fsync::No);
+    let (ns, now_ms, engine) = (world.ns(DB), world.now_ms, world.engine().clone());
+    let field = |n: u8| [Group::HashField.tag(), b'f', n];
+    let make = |txn: &mut Txn<'_, '_>| {
+        let at = txn.create(ns, b"hash", Kind::Hash, 0)?;
+        (0..3).try_for_each(|n| txn.put_element(at, &field(n), &[n; 50]).map(drop))?;
+        txn.add_size(at, 3);
+        Ok(())
+    };
+    engine.transact(&[0], now_ms, make).unwrap();
+    let before = engine.dirty_bytes();
+    let change = |txn: &mut Txn<'_, '_>| {
+        let at = txn.find(ns, b"hash")?.unwrap();
+        txn.put_element(at, &field(0), &[7; 500])?;
+        txn.put_element(at, &field(9), &[9; 300])?;
+        txn.remove_element(at, &field(1))?;
+        Err::<(), _>(Error::Syntax)
+    };
+    assert!(engine.transact(&[0], now_ms, change).is_err());
+    assert_eq!(engine.dirty_bytes(), before);
 }
