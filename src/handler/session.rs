@@ -74,7 +74,6 @@ pub enum After {
 #[derive(Debug, Clone)]
 pub struct State {
     db: Vec<u8>,
-    ns: NsId,
     names: Arc<Names>,
     proto: u8,
     identity: Identity,
@@ -407,7 +406,6 @@ impl Session {
     pub fn state(&self) -> State {
         State {
             db: self.db.clone(),
-            ns: self.ns,
             names: self.names.clone(),
             proto: self.proto,
             identity: self.identity.clone(),
@@ -421,10 +419,9 @@ impl Session {
 
     /// Goes back to an earlier state, in what others see of it too.
     pub fn restore(&mut self, state: State) {
-        let State { db, ns, names, proto, identity, reply_mode, no_touch, no_evict, after, labels } = state;
+        let State { db, names, proto, identity, reply_mode, no_touch, no_evict, after, labels } = state;
         self.names = names;
         self.select(&db);
-        self.ns = ns;
         self.set_proto(proto);
         (self.identity, self.reply_mode, self.after) = (identity, reply_mode, after);
         (self.no_touch, self.no_evict) = (no_touch, no_evict);

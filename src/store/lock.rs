@@ -5,7 +5,7 @@
 
 use super::error::{Result, StoreError};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// Name of the lock file in the data directory.
@@ -56,7 +56,6 @@ fn read_pid(file: &mut File) -> Option<u32> {
 
 fn write_pid(file: &mut File) -> std::io::Result<()> {
     file.set_len(0)?;
-    file.seek(SeekFrom::Start(0))?;
     writeln!(file, "{}", std::process::id())
 }
 
