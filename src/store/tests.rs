@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::codec::key::{self, DiskKey, ExpiryKind, decode_key, element_range, tag_range};
-use crate::codec::{Extra, Kind, Meta, NsId, element};
+use crate::codec::{Extra, KeyRange, Kind, Meta, NsId, element};
 use crate::util::scratch::tempdir;
 use std::cell::Cell;
 use tempfile::TempDir;
@@ -580,6 +580,44 @@ fn a_dropped_table_uncovers_what_it_hid() {
     assert_eq!(fields(partition, 1, b"k", 5), 0);
     assert_eq!(partition.drop_tables(&[range]).unwrap(), 1);
     assert_eq!(fields(partition, 1, b"k", 5), 2);
+}
+
+/// As after all tables of that one were dropped.
+#[test]
+fn what_has_outgrown_its_level_goes_on_to_an_empty_one() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    let text = |n: u64| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()));
+    let tables = |level: usize| partition.levels()[level][1];
+    let wait_for = |what: &dyn Fn() -> bool| {
+        let began = std::time::Instant::now();
+        while !what() {
+            store.health().unwrap();
+            assert!(began.elapsed().as_secs() < 60, "{:?}", partition.levels());
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    };
+    // The last level, so large that two others come into being above it.
+    let middle = (0..30_000).map(|n| (format!("m{n:05}"), Some(text(n))));
+    let edge = |key: &str| (key.to_owned(), Some("edge".to_owned()));
+    partition.ingest([edge("a")].into_iter().chain(middle).chain([edge("zz")])).unwrap();
+    partition.major_compact().unwrap();
+    // Four runs on both sides of that, which do not fit beside it.
+    let runs_around = |sides: [&'static str; 2], each: u64, first: u64| {
+        for run in first..first + 4 {
+            let keys = sides.into_iter().flat_map(|side| (0..each).map(move |n| (format!("{side}{n:03}{run}"), n)));
+            partition.ingest(keys.map(|(key, n)| (key, Some(text(n * 16 + run))))).unwrap();
+        }
+        wait_for(&|| tables(0) == 0);
+    };
+    runs_around(["b", "y"], 130, 0);
+    runs_around(["a", "z"], 60, 4);
+    assert_eq!([4, 5, 6].map(|level| tables(level) > 0), [true, true, true], "{:?}", partition.levels());
+    partition.drop_tables(&[KeyRange { lower: b"b".to_vec(), upper: b"z".to_vec() }]).unwrap();
+    assert_eq!([4, 5, 6].map(|level| tables(level) > 0), [true, false, true], "{:?}", partition.levels());
+    runs_around(["a", "z"], 60, 8);
+    wait_for(&|| tables(4) == 0);
 }
 
 #[test]
