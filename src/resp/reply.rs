@@ -162,7 +162,7 @@ impl Reply {
 
     /// A status line.
     #[inline]
-    pub fn status(&mut self, text: impl AsRef<[u8]>) {
+    pub fn status(&mut self, text: &(impl AsRef<[u8]> + ?Sized)) {
         self.line(b'+', text.as_ref());
     }
 
