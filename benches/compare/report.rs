@@ -92,8 +92,16 @@ fn write_readme(lines: &str) -> Result<(), String> {
 /// Runs all suites and writes what came out.
 pub(crate) fn write(options: &Options, path: &PathBuf) -> Result<(), String> {
     let start = Instant::now();
-    let mut command: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    command.insert(0, "cargo bench --bench compare --".to_owned());
+    let mut command = vec!["cargo bench --bench compare --".to_owned()];
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    while let Some(arg) = args.next() {
+        // Where the data lies is this machine's affair.
+        match &arg[..] {
+            "--dir" => _ = args.next(),
+            _ if arg.starts_with("--dir=") => {}
+            _ => command.push(arg),
+        }
+    }
     let circumstances = circumstances(options)?;
     let (mut body, mut told) = (String::new(), String::new());
     let suites = if options.suites.is_empty() { Suite::value_variants() } else { &options.suites };
