@@ -360,6 +360,20 @@ fn the_latest_of_an_event_is_its_last_sample() {
     }
 }
 
+/// By what the command says of itself, however long it takes.
+#[test]
+fn commands_that_are_called_fast_have_an_event_of_their_own() {
+    let server = Server::tarn(&["--latency-monitor-threshold", "1"]);
+    let mut client = server.client();
+    let members: Vec<String> = (0..200_000).map(|n| format!("m{n}")).collect();
+    for (event, command) in [("fast-command", &["SADD", "set"][..]), ("command", &["SUNIONSTORE", "to"][..])] {
+        client.call("LATENCY RESET");
+        let args = command.iter().copied().chain(members.iter().map(String::as_str));
+        assert!(!client.try_call(&args.collect::<Vec<_>>()).unwrap().is_error());
+        assert_ne!(client.call(&format!("LATENCY HISTORY {event}")).items().len(), 0, "{event}");
+    }
+}
+
 /// Names that COMPAT.md lists as always 0.
 fn always_0() -> Vec<String> {
     let text = include_str!("../COMPAT.md");

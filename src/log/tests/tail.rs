@@ -81,6 +81,22 @@ fn rule_4_room_ahead_of_the_frames_is_no_damage() {
     }
 }
 
+/// Nobody writes more of them ahead: something else has come in the place of records.
+#[test]
+fn rule_4_more_zeros_than_are_written_ahead_are_damage_in_front_of_another_segment() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::No, 3);
+    log.rotate().unwrap();
+    assert_eq!(add(&log, waiter), 4);
+    let sim = sim.process_crash();
+    let bytes = sim.contents(&path(1)).unwrap();
+    for (zeros, is_damage) in [(ROOM, false), (ROOM + 1, true)] {
+        sim.put(&path(1), &[&bytes[..], &vec![0; zeros as usize]].concat());
+        let report = scan(&(Arc::new(sim.clone()) as Arc<dyn Io>), dir(), Origin::default()).unwrap();
+        assert_eq!(report.damage.is_some(), is_damage, "{zeros} zeros");
+    }
+}
+
 /// With a write that failed the room is cut off, too.
 #[test]
 fn rule_6_there_is_room_again_after_a_failed_write() {
