@@ -153,7 +153,16 @@ impl Local {
             for (n, (command, args)) in calls.enumerate() {
                 at = n;
                 reply.truncate(0);
-                ctx.run(command, args, &mut reply)?;
+                let mark = ctx.mark();
+                match (command.run)(ctx, args, &mut reply) {
+                    Ok(()) => {}
+                    Err(error) if is_of_server(&error) => return Err(error),
+                    Err(error) => {
+                        ctx.rollback_to(mark);
+                        reply.truncate(0);
+                        reply.error(&error);
+                    }
+                }
                 tell(n, reply.as_slice());
             }
             Ok(())
@@ -194,7 +203,7 @@ impl Local {
                     reply = Reply::new(2);
                     shards = self.server.engine.all_shards();
                 }
-                Err(error @ (Error::Misconf(_) | Error::Storage(_))) => return Err(error),
+                Err(error) if is_of_server(&error) => return Err(error),
                 Err(error) => {
                     reply = Reply::new(2);
                     reply.error(&error);
@@ -215,6 +224,11 @@ impl Local {
     }
 }
 
+/// Whether it is no fault of the command, so that the next would not fare better.
+fn is_of_server(error: &Error) -> bool {
+    matches!(error, Error::Misconf(_) | Error::Storage(_) | Error::Undeclared | Error::Cold)
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 pub(in crate::migrate) mod tests {
@@ -222,6 +236,7 @@ pub(in crate::migrate) mod tests {
 
     use super::*;
     use crate::config::Source;
+    use crate::handler::{Group, Run};
     use crate::shard::keyspace::walk::tests::engine;
 
     /// A server of one shard that keeps its data there.
@@ -239,5 +254,36 @@ pub(in crate::migrate) mod tests {
         assert!(put().is_ok());
         server.engine.stats.level0_runs_max.store(1 << 10, Ordering::Relaxed);
         assert!(matches!(put(), Err(Error::Misconf(_))));
+    }
+
+    /// What a command gets wrong is told, and taken back; where the store fails, nothing that follows is run.
+    #[test]
+    fn a_command_that_fails_is_taken_back_alone_and_a_store_that_fails_ends_all() {
+        fn put(ctx: &mut Ctx, args: Args<'_>) -> Result {
+            ctx.txn.put_string(0, &args[1], b"value", 0).map(drop)
+        }
+        const GROUP: Group = Group::String;
+        let puts = Command::new("puts", |ctx, args, out| put(ctx, args).map(|()| out.int(1)), 2, flags::WRITE, GROUP);
+        let wrong = |ctx: &mut Ctx, args: Args<'_>, _: &mut Reply| put(ctx, args).and(Err(Error::NotInteger));
+        let fails = |ctx: &mut Ctx, args: Args<'_>, _: &mut Reply| put(ctx, args).and(Err(Error::Storage("".into())));
+        let [wrong, fails] = [wrong as Run, fails as Run].map(|run| Command::new("run", run, 2, flags::WRITE, GROUP));
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let mut local = Local::new(&server(dir.path()));
+        let mut run = |commands: &[&Command]| {
+            let args: Vec<OwnedArgs> =
+                (0..commands.len()).map(|n| [&b"run"[..], &[b'a' + n as u8]].into_iter().collect()).collect();
+            let calls = commands.iter().zip(&args).map(|(command, args)| (*command, args.as_args()));
+            let mut told = Vec::new();
+            let ran = local.commands(0, 1, calls, |n, reply| told.push((n, reply.first().copied())));
+            let keys = (0..commands.len()).filter(|n| {
+                let there = local.transact(&[0], 1, |ctx| ctx.lookup_string(&[b'a' + *n as u8]));
+                there.unwrap().is_some()
+            });
+            (ran, told, keys.collect::<Vec<_>>())
+        };
+        let told = [(0, Some(b':')), (1, Some(b'-')), (2, Some(b':'))].to_vec();
+        assert_eq!(run(&[&puts, &wrong, &puts]), (Ok(()), told, [0, 2].to_vec()));
+        let (ran, told, _) = run(&[&puts, &fails, &puts]);
+        assert!(matches!(ran, Err((1, Error::Storage(_)))) && told == [(0, Some(b':'))], "{told:?}");
     }
 }
