@@ -101,9 +101,10 @@ pub enum StdSocket {
 struct SecureRate {
     /// Reads since `since`.
     reads: u32,
+    /// When it was last known how many there are.
     since: u64,
-    /// So many of late that the thread [lingers](LINGER).
-    lingers: bool,
+    /// There were many.
+    many: bool,
 }
 
 impl SecureRate {
@@ -113,8 +114,16 @@ impl SecureRate {
         if self.reads < LINGER_READS {
             return;
         }
-        self.lingers = ticks::to_ns(now.wrapping_sub(self.since)) <= LINGER_WITHIN_NS;
-        (self.reads, self.since) = (0, now);
+        *self = SecureRate { reads: 0, since: now, many: self.is_fresh(now) };
+    }
+
+    /// Whether so many are read of late that the thread [lingers](LINGER). Not once they end: nothing tells of that.
+    fn lingers(&self, now: u64) -> bool {
+        self.many && self.is_fresh(now)
+    }
+
+    fn is_fresh(&self, now: u64) -> bool {
+        ticks::to_ns(now.wrapping_sub(self.since)) <= LINGER_WITHIN_NS
     }
 }
 
@@ -297,10 +306,12 @@ impl Worker {
     #[inline]
     pub fn stay_awake(&self, secure: bool) {
         let news = !self.busy.replace(true);
-        if secure {
-            self.secure.borrow_mut().add(ticks::now());
-        }
-        if news || secure && self.secure.borrow().lingers {
+        let lingers = secure && {
+            let (mut rate, now) = (self.secure.borrow_mut(), ticks::now());
+            rate.add(now);
+            rate.lingers(now)
+        };
+        if news || lingers {
             self.spin.notify_one();
         }
     }
@@ -309,9 +320,10 @@ impl Worker {
     async fn spinner(self: Rc<Self>) {
         loop {
             self.spin.notified().await;
-            // While it is zero `busy` stays set: nobody notifies until the sweep finds the directive changed, or TLS is read.
+            // While nobody is to stay awake `busy` stays set: nobody notifies until the sweep finds the directive changed, or much is
+            // read by TLS.
             let mut since = Instant::now();
-            let least = || if self.secure.borrow().lingers { LINGER } else { Duration::ZERO };
+            let least = || if self.secure.borrow().lingers(ticks::now()) { LINGER } else { Duration::ZERO };
             while since.elapsed() < self.setting(|settings| settings.busy_poll).max(least()) {
                 tokio::task::yield_now().await;
                 if self.busy.replace(false) {
@@ -401,13 +413,16 @@ pub(super) mod tests {
                 now += pause;
                 rate.add(now);
             }
-            rate.lingers
+            (rate.lingers(now), rate.lingers(now + ticks_of(2 * LINGER_WITHIN_NS)))
         };
-        assert!(!read(slow, 10 * LINGER_READS), "few in a second");
-        assert!(!read(quick, LINGER_READS - 1), "not so many yet");
-        assert!(read(quick, LINGER_READS + 1));
-        assert!(read(slow, LINGER_READS - 1), "until as many have been counted again");
-        assert!(!read(slow, 1));
+        assert_eq!(read(slow, 10 * LINGER_READS), (false, false), "few in a second");
+        assert_eq!(read(quick, LINGER_READS - 1), (false, false), "not so many yet");
+        assert_eq!(
+            read(quick, LINGER_READS + 1),
+            (true, false),
+            "as long as they come, and without a word when they end"
+        );
+        assert_eq!(read(slow, 2 * LINGER_READS), (false, false));
     }
 
     /// Each class has limits of its own, whatever the other's are; time that others take, and silence that is meant, are no idleness.
