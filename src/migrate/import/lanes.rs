@@ -3,13 +3,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Scope;
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 
-use super::{Failure, Place, Tally, files};
+use super::{Failure, FirstFailure, Place, Tally, files};
 use crate::handler::{Args, Command, OwnedArgs, Server};
 use crate::migrate::local::Local;
 use crate::shard::router::ShardId;
@@ -46,8 +45,7 @@ enum Work {
 struct Shared<'a> {
     server: &'a Arc<Server>,
     part: &'a files::Part,
-    failed: AtomicBool,
-    failure: Mutex<Option<Failure>>,
+    failure: FirstFailure,
     tally: &'a Mutex<Tally>,
 }
 
@@ -78,8 +76,7 @@ impl<'a> Lanes<'a> {
     where
         'a: 'scope,
     {
-        let (failed, failure) = (AtomicBool::new(false), Mutex::new(None));
-        let shared = Arc::new(Shared { server, part, failed, failure, tally });
+        let shared = Arc::new(Shared { server, part, failure: FirstFailure::default(), tally });
         let begin = |_| {
             let (to, work) = crossbeam_channel::bounded(WAITING);
             let shared = shared.clone();
@@ -156,10 +153,10 @@ impl<'a> Lanes<'a> {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        if !self.shared.failed.load(Ordering::Acquire) {
+        if !self.shared.failure.has_happened() {
             return Ok(());
         }
-        Err(self.shared.failure.lock().take().unwrap_or_else(|| Failure("a command before has failed".to_owned())))
+        Err(self.shared.failure.take().unwrap_or_else(|| Failure("a command before has failed".to_owned())))
     }
 }
 
@@ -168,9 +165,7 @@ impl Shared<'_> {
         let mut local = Local::new(self.server);
         for work in work {
             match work {
-                Work::Batch(shard, batch) if !self.failed.load(Ordering::Acquire) => {
-                    self.run(&mut local, shard, &batch)
-                }
+                Work::Batch(shard, batch) if !self.failure.has_happened() => self.run(&mut local, shard, &batch),
                 Work::Batch(..) => {}
                 Work::Fence(done) => _ = done.send(()),
             }
@@ -188,8 +183,7 @@ impl Shared<'_> {
         };
         if let Err((at, error)) = local.commands(shard, batch.clock_ms, calls, tell) {
             let place = Place { path: &self.part.path, offset: batch.calls[at].offset, db: b"", key: None };
-            self.failure.lock().get_or_insert(place.failure(error.text()));
-            self.failed.store(true, Ordering::Release);
+            self.failure.set(place.failure(error.text()));
         }
         local.write_out();
     }
@@ -256,6 +250,31 @@ mod tests {
             }
         }
         found
+    }
+
+    /// Gathered is less than a batch for each shard, and so many batches wait for a lane; nothing of either after a fence.
+    #[test]
+    fn what_lanes_hold_is_bounded() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let (server, tally) = (server(dir.path()), Mutex::new(Tally::default()));
+        let part =
+            files::Part { path: "file.aof".into(), kind: files::Kind::Aof, bytes: 0, may_be_cut: false, goes_on: true };
+        let local = Local::new(&server);
+        std::thread::scope(|scope| {
+            let mut lanes = Lanes::begin(scope, 2, &server, &part, &tally);
+            for n in 0..5000 {
+                let value = vec![b'v'; if n % 50 == 0 { BATCH_BYTES / 3 } else { 10 }];
+                let args: OwnedArgs = [&b"SET"[..], format!("k{}", n % 20).as_bytes(), &value].into_iter().collect();
+                let lane = local.lane_of(args.as_args()).unwrap();
+                lanes.add(lane, args.as_args(), n, 1).unwrap();
+                let open = &lanes.open;
+                assert!(open.iter().all(|of| of.calls.len() < BATCH_COMMANDS && of.args.bytes() < BATCH_BYTES));
+            }
+            assert!(lanes.lanes.iter().all(|lane| lane.to.capacity() == Some(WAITING)));
+            lanes.fence().unwrap();
+            assert!(lanes.open.iter().all(|of| of.calls.is_empty() && of.args.memory_bytes() == 0));
+            assert!(lanes.lanes.iter().all(|lane| lane.to.is_empty() && !lane.is_busy));
+        });
     }
 
     #[test]

@@ -27,6 +27,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
 
 use super::Failure;
 use super::local::{self, Local};
@@ -103,6 +106,28 @@ impl Tally {
             "more".to_owned()
         };
         *self.notes.entry(what).or_default() += count;
+    }
+}
+
+/// What went wrong first of what threads do side by side; the others stop then.
+#[derive(Default)]
+struct FirstFailure {
+    happened: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl FirstFailure {
+    fn set(&self, failure: Failure) {
+        self.failure.lock().get_or_insert(failure);
+        self.happened.store(true, Ordering::Release);
+    }
+
+    fn has_happened(&self) -> bool {
+        self.happened.load(Ordering::Acquire)
+    }
+
+    fn take(&self) -> Option<Failure> {
+        self.failure.lock().take()
     }
 }
 

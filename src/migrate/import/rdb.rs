@@ -4,12 +4,11 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
-use parking_lot::Mutex;
 
-use super::{Failure, Place, Session, files};
+use super::{Failure, FirstFailure, Place, Session, files};
 use crate::error::{Error, Result as Ran};
 use crate::handler::{OwnedArgs, Server};
 use crate::migrate::local::Local;
@@ -57,16 +56,10 @@ struct Shared<'a> {
     gathers: usize,
     put: AtomicU64,
     expired: AtomicU64,
-    failed: AtomicBool,
-    failure: Mutex<Option<Failure>>,
+    failure: FirstFailure,
 }
 
 impl Shared<'_> {
-    fn fail(&self, failure: Failure) {
-        self.failure.lock().get_or_insert(failure);
-        self.failed.store(true, Ordering::Release);
-    }
-
     /// Takes what has ended out of a value. False if nothing is left of it.
     fn trim(&self, value: &mut Value) -> bool {
         match value {
@@ -86,10 +79,10 @@ impl Shared<'_> {
     fn work(&self, batches: &Receiver<Batch>) {
         let mut local = Local::new(self.server);
         for batch in batches {
-            if !self.failed.load(Ordering::Acquire)
+            if !self.failure.has_happened()
                 && let Err(failure) = self.put_batch(&mut local, &batch)
             {
-                self.fail(failure);
+                self.failure.set(failure);
             }
         }
     }
@@ -133,10 +126,10 @@ impl Shared<'_> {
     /// Has all land that is still on its way, this thread that of every `stride`th shard.
     fn land_all(&self, first: usize, stride: usize) {
         for shard in (first..self.server.engine.shards.count()).step_by(stride) {
-            if !self.failed.load(Ordering::Acquire)
+            if !self.failure.has_happened()
                 && let Err(failure) = self.land(shard as ShardId, 0)
             {
-                self.fail(failure);
+                self.failure.set(failure);
             }
         }
     }
@@ -300,8 +293,7 @@ impl Session {
             gathers: self.gathers(),
             put: AtomicU64::new(0),
             expired: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-            failure: Mutex::new(None),
+            failure: FirstFailure::default(),
         };
         let (engine, workers) = (&shared.server.engine, crate::shard::engine::cores());
         // What is read first finds nothing that it could overwrite.
@@ -326,7 +318,7 @@ impl Session {
         engine.go_straight(false);
         self.tally.keys += shared.put.load(Ordering::Relaxed);
         self.tally.expired += shared.expired.load(Ordering::Relaxed);
-        match shared.failure.lock().take() {
+        match shared.failure.take() {
             Some(failure) => Err(failure),
             None => read.map(|()| (reader.into_input(), is_base)),
         }
@@ -373,7 +365,7 @@ impl Session {
                 }
                 Item::Key(key) => self.key(reader, shared, batches, &key, offset)?,
             }
-            if shared.failed.load(Ordering::Acquire) {
+            if shared.failure.has_happened() {
                 return Ok(());
             }
             count += 1;
