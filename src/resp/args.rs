@@ -8,9 +8,7 @@
 //!
 //! The command's name is argument 0.
 
-use std::ops::Range;
-
-use std::ops::Index;
+use std::ops::{Index, Range};
 
 use super::parser::Span;
 use crate::error::{Error, Result};

@@ -582,13 +582,17 @@ fn a_dropped_table_uncovers_what_it_hid() {
     assert_eq!(fields(partition, 1, b"k", 5), 2);
 }
 
+/// Digits by chance, which do not compress to nothing.
+fn text(n: u64) -> String {
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()))
+}
+
 /// As after all tables of that one were dropped.
 #[test]
 fn what_has_outgrown_its_level_goes_on_to_an_empty_one() {
     let dir = tempdir().unwrap();
     let store = open(&dir);
     let partition = store.partition(0);
-    let text = |n: u64| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()));
     let tables = |level: usize| partition.levels()[level][1];
     let wait_for = |what: &dyn Fn() -> bool| {
         let began = std::time::Instant::now();
@@ -625,7 +629,6 @@ fn tombstones_have_a_partition_compacted_until_none_is_left() {
     let dir = tempdir().unwrap();
     let store = open(&dir);
     let partition = store.partition(0);
-    let text = |n: u64| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()));
     partition.ingest((0..5000).map(|n| (format!("{n:05}"), Some(text(n))))).unwrap();
     let full = partition.disk_bytes();
     assert_eq!((partition.dead_bytes(), partition.wants_compaction(false)), (0, false));
@@ -690,7 +693,6 @@ fn what_is_ingested_is_compressed() {
 
 /// A partition of some hundred kilobytes, in one run.
 fn fill(partition: &Partition) {
-    let text = |n: u64| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()));
     let value = |n: u64| (8 * n..8 * n + 8).map(text).collect::<String>();
     partition.ingest((0..5000).map(|n| (format!("{n:05}"), Some(value(n))))).unwrap();
 }

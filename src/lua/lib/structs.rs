@@ -187,10 +187,6 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
                 at += 1;
                 continue;
             }
-            option if !Format::is_integer(option) && !matches!(option, b'f' | b'd' | b'c' | b's') => {
-                format.control(option)?;
-                continue;
-            }
             b'f' => {
                 let bits = get_integer(&bytes[..4], format.little, false) as u32;
                 Value::Number(f64::from(f32::from_bits(bits)))
@@ -223,6 +219,10 @@ fn unpack(vm: &mut Vm, args: Args) -> Result<Flow, Fault> {
                 taken = end + 1;
                 let text = bytes[..end].to_vec();
                 vm.owned(text)?
+            }
+            option if !Format::is_integer(option) => {
+                format.control(option)?;
+                continue;
             }
             _ => Value::Number(get_integer(&bytes[..size], format.little, option.is_ascii_lowercase())),
         };
