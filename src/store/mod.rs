@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `pin` | a version of each partition, whose files stay |
+//! | `fresh` | a database that is not there yet |
 //! | [`files`] | which files there must be, and their checksums |
 //! | [`superblock`] | format version, hash key, number of shards: read before anything else |
 //! | [`lock`] | one server a data directory |
@@ -40,6 +41,7 @@ pub mod superblock;
 
 mod error;
 mod filter;
+mod fresh;
 mod pin;
 mod priority;
 mod space;
@@ -210,7 +212,7 @@ impl Store {
             if create == Create::Nothing {
                 return Err(StoreError::NoStore { folder });
             }
-            create_database(&dir, superblock.shards, &options)?;
+            fresh::create(&dir, superblock.shards, &options)?;
         }
         let store = Store { superblock, folder, options, db: RwLock::new(None), partitions, _lock: lock };
         store.open_again(create)?;
@@ -350,24 +352,6 @@ impl Store {
         }
         Ok((db, keyspaces))
     }
-}
-
-/// Makes the database with all its partitions, aside, and moves it into place: a crash while fjall makes one can leave
-/// what it refuses to open.
-fn create_database(dir: &Path, shards: u16, options: &StoreOptions) -> Result {
-    let temp = dir.join(NEW_STORE_FOLDER);
-    if temp.exists() {
-        std::fs::remove_dir_all(&temp).map_err(StoreError::io("remove", &temp))?;
-    }
-    let db = Database::builder(&temp).worker_threads(1).open().map_err(StoreError::fjall("create the database"))?;
-    for shard in 0..shards {
-        db.keyspace(&shard.to_string(), || options::partition_options(options.compression))
-            .map_err(StoreError::fjall("create a partition"))?;
-    }
-    drop(db);
-    superblock::sync_dir(&temp)?;
-    std::fs::rename(&temp, dir.join(STORE_FOLDER)).map_err(StoreError::io("rename", &temp))?;
-    superblock::sync_dir(dir)
 }
 
 /// Whether the small files are there by which fjall knows what is a database, and a partition. Where one is missing fjall begins anew, and

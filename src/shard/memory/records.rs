@@ -4,6 +4,8 @@
 
 use std::cmp::Ordering;
 
+use crate::util::prefetch::prefetch_all;
+
 /// A key within the buffer.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::shard) struct Span {
@@ -25,6 +27,13 @@ struct Record {
 const SMALL_RECORD: usize = 32;
 
 const TOMBSTONE: u32 = u32::MAX;
+
+/// Records, and bytes of each, that are fetched into the cache before they are asked for.
+const AHEAD: usize = 8;
+const MOST_AHEAD: usize = 256;
+
+/// So few are sorted by their keys alone: to look for what these begin with takes longer.
+const FEW: usize = 16;
 
 /// Of runs that are shorter in the mean there are too many.
 const LEAST_A_RUN: usize = 2;
@@ -190,13 +199,22 @@ impl Records {
     fn order(&mut self, raw_from: usize) {
         let Records { bytes, list, .. } = self;
         let raw = |r: &Record| r.at >= raw_from;
-        set_heads(bytes, list, |record| record);
+        if list.len() > FEW {
+            set_heads(bytes, list, |record| record);
+        } else {
+            list.iter_mut().for_each(|record| record.head = 0);
+        }
         list.sort_unstable_by(|a, b| a.compare(b, bytes).then(raw(a).cmp(&raw(b))).then(b.at.cmp(&a.at)));
     }
 
     /// Keys, and values or tombstones.
     pub(in crate::shard) fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
-        self.list.iter().map(|r| {
+        self.list.iter().enumerate().map(|(n, r)| {
+            // In order of the keys they lie anywhere in the buffer.
+            if let Some(later) = self.list.get(n + AHEAD) {
+                let most = MOST_AHEAD.min(later.key_len as usize + later.value_len as usize);
+                prefetch_all(&self.bytes[later.at..self.bytes.len().min(later.at + most)]);
+            }
             let value = r.at + r.key_len as usize;
             let key = &self.bytes[r.at..value];
             (key, (r.value_len != TOMBSTONE).then(|| &self.bytes[value..value + r.value_len as usize]))
@@ -227,6 +245,8 @@ impl Span {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -288,6 +308,28 @@ mod tests {
         keys.iter().for_each(|key| _ = records.push(key, None));
         assert_eq!(records.sort_distinct(), None);
         assert!(records.iter().map(|(key, _)| key).eq(keys.iter().rev()));
+    }
+
+    /// Few or many, with what keys begin with in common or not, sorted once or again with more: as a map would have them.
+    #[test]
+    fn any_number_is_sorted_as_a_map_would() {
+        let mut state = 7;
+        let mut random = || crate::util::splitmix::next(&mut state);
+        for most in 0..3 * FEW {
+            let (mut records, mut model) = (Records::default(), BTreeMap::new());
+            for _ in 0..2 {
+                for _ in 0..most {
+                    let n = random() as usize % (2 * FEW);
+                    let key = [&b"et"[n % 2..], &b"shared"[..6 * (n % 3) / 2], &[n as u8]].concat();
+                    let value = (!n.is_multiple_of(5)).then(|| random().to_be_bytes());
+                    records.push(&key, value.as_ref().map(|value| &value[..]));
+                    model.insert(key, value);
+                }
+                records.sort(usize::MAX);
+                let all = model.iter().map(|(key, value)| (&key[..], value.as_ref().map(|value| &value[..])));
+                assert!(records.iter().eq(all), "{most}");
+            }
+        }
     }
 
     #[test]

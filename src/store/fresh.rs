@@ -1,0 +1,134 @@
+//! A database that is not there yet: made in memory, then brought to disk at once.
+//!
+//! fjall syncs about twenty times for each partition that it makes, one after the other: with sixteen of them, half a second or
+//! more of nothing but waiting. Where there is a file system in memory they are made there, at no such cost; what has come of it,
+//! some sixty small files and folders, is copied and synced side by side, so that a disk does many of these at a time.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fjall::Database;
+
+use super::{NEW_STORE_FOLDER, Result, STORE_FOLDER, StoreError, StoreOptions, options, superblock};
+
+/// Linux's file system in memory, which containers have as well.
+const MEMORY: &str = "/dev/shm";
+/// Threads that sync.
+const SYNCING: usize = 16;
+
+/// Makes the database with all its partitions, aside, and moves it into place: a crash while fjall makes one can leave
+/// what it refuses to open.
+pub(super) fn create(dir: &Path, shards: u16, options: &StoreOptions) -> Result {
+    create_by(Path::new(MEMORY), dir, shards, options)
+}
+
+fn create_by(memory: &Path, dir: &Path, shards: u16, options: &StoreOptions) -> Result {
+    let aside = dir.join(NEW_STORE_FOLDER);
+    remove(&aside)?;
+    // Without such a place, or room in it, they are made where they are to be.
+    match tempfile::tempdir_in(memory).ok().filter(|made| make(made.path(), shards, options).is_ok()) {
+        Some(made) => bring(made.path(), &aside).map_err(StoreError::io("make", &aside))?,
+        None => make(&aside, shards, options)?,
+    }
+    superblock::sync_dir(&aside)?;
+    fs::rename(&aside, dir.join(STORE_FOLDER)).map_err(StoreError::io("rename", &aside))?;
+    superblock::sync_dir(dir)
+}
+
+fn remove(folder: &Path) -> Result {
+    if folder.exists() { fs::remove_dir_all(folder).map_err(StoreError::io("remove", folder)) } else { Ok(()) }
+}
+
+fn make(folder: &Path, shards: u16, options: &StoreOptions) -> Result {
+    let db = Database::builder(folder).worker_threads(1).open().map_err(StoreError::fjall("create the database"))?;
+    for shard in 0..shards {
+        db.keyspace(&shard.to_string(), || options::partition_options(options.compression))
+            .map_err(StoreError::fjall("create a partition"))?;
+    }
+    Ok(())
+}
+
+/// Copies a folder; all of it is on disk then.
+fn bring(from: &Path, to: &Path) -> io::Result<()> {
+    let mut copies = Vec::new();
+    copy(from, to, &mut copies)?;
+    let next = AtomicUsize::new(0);
+    let sync_some = || -> io::Result<()> {
+        while let Some(path) = copies.get(next.fetch_add(1, Ordering::Relaxed)) {
+            File::open(path)?.sync_all()?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..SYNCING).map(|_| scope.spawn(sync_some)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| io::Error::other("a thread has died"))?)
+    })
+}
+
+fn copy(from: &Path, to: &Path, copies: &mut Vec<PathBuf>) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &to, copies)?;
+        } else {
+            copy_file(&entry, &to)?;
+            copies.push(to);
+        }
+    }
+    copies.push(to.to_owned());
+    Ok(())
+}
+
+/// fjall's journal is room for what comes: not a byte of its 64 MB has been written.
+fn copy_file(entry: &fs::DirEntry, to: &Path) -> io::Result<()> {
+    let metadata = entry.metadata()?;
+    if metadata.blocks() > 0 {
+        fs::copy(entry.path(), to).map(drop)
+    } else {
+        File::create_new(to)?.set_len(metadata.len())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Names and lengths of all files.
+    fn files(folder: &Path, found: &mut Vec<(PathBuf, u64)>, base: &Path) {
+        for entry in fs::read_dir(folder).unwrap().map(std::result::Result::unwrap) {
+            if entry.path().is_dir() {
+                files(&entry.path(), found, base);
+            } else {
+                let name = entry.path().strip_prefix(base).unwrap().to_owned();
+                found.push((name, entry.metadata().unwrap().len()));
+            }
+        }
+        found.sort();
+    }
+
+    #[test]
+    fn it_is_the_same_with_and_without_a_place_in_memory_and_leaves_nothing_there() {
+        let options = StoreOptions::default();
+        let made = |memory: &Path| {
+            let dir = crate::util::scratch::tempdir().unwrap();
+            // What a crash has left.
+            fs::create_dir_all(dir.path().join(NEW_STORE_FOLDER).join("keyspaces/77")).unwrap();
+            create_by(memory, dir.path(), 2, &options).unwrap();
+            let (mut found, store) = (Vec::new(), dir.path().join(STORE_FOLDER));
+            files(&store, &mut found, &store);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing beside it");
+            let db = Database::builder(&store).worker_threads(1).open().unwrap();
+            assert!(db.keyspace_exists("0") && db.keyspace_exists("1") && !db.keyspace_exists("2"));
+            found
+        };
+        let memory = crate::util::scratch::tempdir().unwrap();
+        assert_eq!(made(memory.path()), made(Path::new("/nonexistent")));
+        assert_eq!(fs::read_dir(memory.path()).unwrap().count(), 0);
+    }
+}
