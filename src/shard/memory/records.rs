@@ -15,7 +15,7 @@ pub(in crate::shard) struct Span {
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
-    /// Eight bytes of the key after what all keys of its group begin with: decides nearly every comparison.
+    /// The key's first byte, and seven after what all keys of its group begin with: decides nearly every comparison.
     head: u64,
     at: usize,
     key_len: u32,
@@ -45,8 +45,7 @@ impl Record {
 
     /// By their keys, once they have their heads.
     fn compare(&self, other: &Record, bytes: &[u8]) -> Ordering {
-        let by_head = bytes[self.at].cmp(&bytes[other.at]).then(self.head.cmp(&other.head));
-        by_head.then_with(|| self.key(bytes).cmp(other.key(bytes)))
+        self.head.cmp(&other.head).then_with(|| self.key(bytes).cmp(other.key(bytes)))
     }
 }
 
@@ -68,9 +67,9 @@ fn set_heads<T>(bytes: &[u8], items: &mut [T], record: fn(&mut T) -> &mut Record
         let record = record(item);
         let key = record.key(bytes);
         let rest = &key[shared[key[0] as usize]..];
-        let mut head = [0; 8];
-        let len = rest.len().min(8);
-        head[..len].copy_from_slice(&rest[..len]);
+        let mut head = [key[0], 0, 0, 0, 0, 0, 0, 0];
+        let len = rest.len().min(7);
+        head[1..=len].copy_from_slice(&rest[..len]);
         record.head = u64::from_be_bytes(head);
     }
 }
