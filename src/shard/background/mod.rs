@@ -79,9 +79,6 @@ const TEND_PAUSE: Duration = Duration::from_secs(64);
 const RUNS_FREE: u64 = 24;
 const RUNS_SLOWEST: u64 = 64;
 
-/// Time between two looks at whether the engine stops, without compactions.
-const COMPACT_LOOK: Duration = Duration::from_millis(100);
-
 /// Time between two looks at the allocator's free memory.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
@@ -234,17 +231,25 @@ impl Engine {
     pub(in crate::shard) fn reclaim(&self, id: ShardId, work: Reclaim) {
         if !self.options.background {
             self.reclaim_now(id, &work);
-        } else if self.reclaims.0.send((id, work)).is_err() {
+        } else {
+            self.tell_compacting(Some((id, work)));
+        }
+    }
+
+    /// Gives the thread that compacts work, or wakes it to see that the engine stops.
+    pub(in crate::shard) fn tell_compacting(&self, work: Option<(ShardId, Reclaim)>) {
+        if self.reclaims.0.send(work).is_err() {
             unreachable!("the engine holds both ends");
         }
     }
 
     /// Drops tables, and compacts, for what is dead. Not on the shards' threads: it may take long, and others wait for those.
     fn compact_thread(&self) {
-        while !self.stopping.load(Ordering::Relaxed) {
-            if let Ok((id, work)) = self.reclaims.1.recv_timeout(COMPACT_LOOK) {
-                self.reclaim_now(id, &work);
+        while let Ok(Some((id, work))) = self.reclaims.1.recv() {
+            if self.stopping.load(Ordering::Relaxed) {
+                break;
             }
+            self.reclaim_now(id, &work);
         }
     }
 

@@ -73,8 +73,8 @@ pub const MOST_DELAY_US: u64 = 20_000;
 /// of them.
 pub const RUNS_REFUSED: u64 = 128;
 
-/// Both ends of the queue of work for the space of what is dead.
-type Reclaims = (Sender<(ShardId, Reclaim)>, Receiver<(ShardId, Reclaim)>);
+/// Both ends of the queue of work for the space of what is dead; `None` once the engine stops.
+type Reclaims = (Sender<Option<(ShardId, Reclaim)>>, Receiver<Option<(ShardId, Reclaim)>>);
 
 /// Counters of flushes, and of the runs in the store that wait for compaction: of all partitions, and of the worst.
 #[derive(Debug, Default)]

@@ -198,6 +198,7 @@ impl Engine {
     pub fn close(&self, flush: bool) -> std::io::Result<()> {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake_flusher(false);
+        self.tell_compacting(None);
         for shard in self.shards.iter() {
             // Wakes the thread; one that has ended needs no waking.
             shard.post_to_thread(ShardSet::new(), Box::new(|lease| lease));
