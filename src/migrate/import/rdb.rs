@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -52,7 +52,8 @@ struct Shared<'a> {
     now_ms: u64,
     /// Keys, and fields, whose time has passed stay: commands that follow may be about them.
     keeps_expired: bool,
-    /// What a shard gathers in memory of keys that go straight to the store.
+    /// What is gathered in memory of keys that go straight to the store, of each shard, about; and how much of it may be.
+    gathered: Vec<AtomicUsize>,
     gathers: usize,
     put: AtomicU64,
     expired: AtomicU64,
@@ -115,11 +116,31 @@ impl Shared<'_> {
         put.map_err(|error| failure(&batch.entries[at.min(batch.entries.len() - 1)], &error.text()))?;
         local.write_out();
         self.put.fetch_add(count, Ordering::Relaxed);
-        self.land(batch.shard, self.gathers)
+        self.look_at(batch.shard);
+        self.land_one()
     }
 
-    fn land(&self, shard: ShardId, limit: usize) -> Result<(), Failure> {
-        let landed = self.server.engine.land(shard, limit);
+    fn look_at(&self, shard: ShardId) {
+        let bytes = self.server.engine.gathered_bytes(shard);
+        self.gathered[usize::from(shard)].store(bytes, Ordering::Relaxed);
+    }
+
+    /// Has the shard land of which most is gathered, if it is too much in all: so they come one after the other, while others
+    /// read and put, and not all at once.
+    fn land_one(&self) -> Result<(), Failure> {
+        let each = || self.gathered.iter().map(|bytes| bytes.load(Ordering::Relaxed));
+        if each().sum::<usize>() <= self.gathers {
+            return Ok(());
+        }
+        let most = (0..).zip(each()).max_by_key(|&(_, bytes)| bytes);
+        most.map_or(Ok(()), |(shard, _)| self.land(shard))
+    }
+
+    fn land(&self, shard: ShardId) -> Result<(), Failure> {
+        // Nobody else is to choose it meanwhile.
+        self.gathered[usize::from(shard)].store(0, Ordering::Relaxed);
+        let landed = self.server.engine.land(shard);
+        self.look_at(shard);
         landed.map_err(|error| Failure(format!("{}: {error}", self.path.display())))
     }
 
@@ -127,7 +148,7 @@ impl Shared<'_> {
     fn land_all(&self, first: usize, stride: usize) {
         for shard in (first..self.server.engine.shards.count()).step_by(stride) {
             if !self.failure.has_happened()
-                && let Err(failure) = self.land(shard as ShardId, 0)
+                && let Err(failure) = self.land(shard as ShardId)
             {
                 self.failure.set(failure);
             }
@@ -240,12 +261,6 @@ impl Batches {
 }
 
 impl Session {
-    /// What a shard gathers before it lands: a quarter of what may be dirty is gathered in all.
-    fn gathers(&self) -> usize {
-        let engine = &self.server.engine;
-        engine.dirty_budget.load(Ordering::Relaxed) as usize / 4 / engine.shards.count()
-    }
-
     /// Reads a file that begins as dump.rdb does, and the commands that may follow.
     pub(super) fn read_rdb(&mut self, part: &files::Part) -> Result<(), Failure> {
         let place = |offset| Place { path: &part.path, offset, db: b"", key: None };
@@ -290,12 +305,14 @@ impl Session {
             version: reader.version(),
             now_ms: now_ms(),
             keeps_expired: is_base,
-            gathers: self.gathers(),
+            gathered: (0..self.server.engine.shards.count()).map(|_| AtomicUsize::new(0)).collect(),
+            gathers: self.server.engine.dirty_budget.load(Ordering::Relaxed) as usize / 4,
             put: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             failure: FirstFailure::default(),
         };
-        let (engine, workers) = (&shared.server.engine, crate::shard::engine::cores());
+        // While some wait for the disk, with what lands, others go on.
+        let (engine, workers) = (&shared.server.engine, 2 * crate::shard::engine::cores());
         // What is read first finds nothing that it could overwrite.
         engine.go_straight(std::mem::take(&mut self.is_empty));
         let (to, from) = crossbeam_channel::bounded(2 * workers);

@@ -2,11 +2,13 @@
 //!
 //! | part of the buffer | |
 //! |---|---|
-//! | up to `mark` | passed, and part of the checksum |
+//! | up to `mark` | passed, and to be part of the checksum |
 //! | `mark..at` | held: can be looked at again, and gone back to |
 //! | from `at` on | read ahead |
 
 use std::io::{ErrorKind, Read};
+
+use crc_fast::Digest;
 
 use super::FileError;
 use crate::rdb::RdbError;
@@ -26,15 +28,16 @@ pub struct Input<R> {
     at: usize,
     /// Where the buffer begins in the whole.
     base: u64,
-    /// Where it is wanted.
-    sum: Option<u64>,
+    /// Of what was passed and is before `summed`, where it is wanted: the rest is added in big pieces.
+    sum: Option<Digest>,
+    summed: usize,
     most: usize,
 }
 
 impl<R: Read> Input<R> {
     /// Nothing has been read yet.
     pub fn new(from: R) -> Self {
-        Input { from, buf: Vec::new(), mark: 0, at: 0, base: 0, sum: None, most: usize::MAX }
+        Input { from, buf: Vec::new(), mark: 0, at: 0, base: 0, sum: None, summed: 0, most: usize::MAX }
     }
 
     /// More than this is not held: whoever asks for it is told that it is too much.
@@ -50,12 +53,21 @@ impl<R: Read> Input<R> {
     /// From here on the checksum is wanted.
     pub(super) fn begin_checksum(&mut self) {
         self.release();
-        self.sum = Some(0);
+        (self.sum, self.summed) = (Some(crc64::begin()), self.mark);
     }
 
     /// The checksum of what was passed since; it is not wanted any more.
     pub(super) fn end_checksum(&mut self) -> u64 {
-        self.sum.take().unwrap_or_default()
+        self.add_to_sum();
+        self.sum.take().map_or(0, |sum| sum.finalize())
+    }
+
+    /// Adds all that was passed.
+    fn add_to_sum(&mut self) {
+        if let Some(sum) = &mut self.sum {
+            sum.update(&self.buf[self.summed..self.mark]);
+            self.summed = self.mark;
+        }
     }
 
     /// What is held.
@@ -65,9 +77,6 @@ impl<R: Read> Input<R> {
 
     /// Passes what is held.
     pub fn release(&mut self) {
-        if let Some(sum) = &mut self.sum {
-            *sum = crc64::update(*sum, &self.buf[self.mark..self.at]);
-        }
         self.mark = self.at;
     }
 
@@ -120,10 +129,11 @@ impl<R: Read> Input<R> {
     /// Whether there was more.
     fn read_more(&mut self) -> Result<bool, FileError> {
         if self.mark > 0 && self.mark >= self.buf.len() / 2 {
+            self.add_to_sum();
             self.buf.drain(..self.mark);
             self.base += self.mark as u64;
             self.at -= self.mark;
-            self.mark = 0;
+            (self.mark, self.summed) = (0, 0);
             if self.buf.capacity() > 4 * CHUNK && self.buf.len() < CHUNK {
                 self.buf.shrink_to(2 * CHUNK);
             }

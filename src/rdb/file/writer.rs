@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crc_fast::Digest;
+
 use super::opcode;
 use crate::codec::StreamId;
 use crate::rdb::length::{push_len, push_raw, push_string};
@@ -61,13 +63,13 @@ pub struct Writer<W> {
     to: W,
     target: For,
     out: Vec<u8>,
-    sum: u64,
+    sum: Digest,
 }
 
 impl<W: Write> Writer<W> {
     /// Begins.
     pub fn new(to: W, target: For) -> Self {
-        Writer { to, target, out: target.head().to_vec(), sum: 0 }
+        Writer { to, target, out: target.head().to_vec(), sum: crc64::begin() }
     }
 
     /// For which servers it is.
@@ -80,7 +82,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.sum = crc64::update(self.sum, &self.out);
+        self.sum.update(&self.out);
         self.to.write_all(&self.out)?;
         self.out.clear();
         self.out.shrink_to(2 * GATHERED);
@@ -224,7 +226,7 @@ impl<W: Write> Writer<W> {
     pub fn finish(mut self) -> io::Result<W> {
         self.out.push(opcode::END);
         self.flush()?;
-        self.to.write_all(&self.sum.to_le_bytes())?;
+        self.to.write_all(&self.sum.finalize().to_le_bytes())?;
         self.to.flush()?;
         Ok(self.to)
     }

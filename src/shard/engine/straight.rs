@@ -12,15 +12,20 @@ impl Engine {
         }
     }
 
-    /// Has that land which a shard has gathered, if it takes more than `limit` bytes of memory.
+    /// Bytes of memory that what a shard has gathered takes.
+    pub fn gathered_bytes(&self, shard: ShardId) -> usize {
+        self.shards.at(shard).core().straight.as_ref().map_or(0, |straight| straight.records.memory_bytes())
+    }
+
+    /// Has that land which a shard has gathered.
     ///
     /// # Errors
     /// fjall's, and of a key that has come twice.
-    pub fn land(&self, shard: ShardId, limit: usize) -> Result<(), LandError> {
+    pub fn land(&self, shard: ShardId) -> Result<(), LandError> {
         let taken = {
             let mut core = self.shards.at(shard).core();
-            let full = core.straight.as_mut().filter(|straight| straight.records.memory_bytes() > limit);
-            full.map(|straight| (std::mem::take(&mut straight.records), std::mem::take(&mut straight.keys)))
+            let some = core.straight.as_mut().filter(|straight| straight.records.len() > 0);
+            some.map(|straight| (std::mem::take(&mut straight.records), std::mem::take(&mut straight.keys)))
         };
         let Some((mut records, keys)) = taken else { return Ok(()) };
         if let Some(key) = records.sort_distinct() {
@@ -77,7 +82,7 @@ mod tests {
                 })
             });
             put.unwrap();
-            engine.land(0, 0).unwrap();
+            engine.land(0).unwrap();
             let core = engine.shards.at(0).core();
             let records = &core.straight.as_ref().unwrap().records;
             assert_eq!((records.len(), records.memory_bytes()), (0, 0));

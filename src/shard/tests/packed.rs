@@ -158,7 +158,7 @@ fn what_is_imported_is_packed_if_it_is_small() {
         let value = Value::collection(Kind::Hash, elements, 0);
         world.model.get_mut(DB).unwrap().insert(key.to_vec(), value);
     }
-    engine.land(0, 0).unwrap();
+    engine.land(0).unwrap();
     engine.go_straight(false);
     assert_eq!(world.stored_with(tag::ELEMENT), 3);
     world.note();
@@ -182,7 +182,7 @@ fn a_hash_whose_fields_have_times_does_not_go_straight() {
         });
         assert_eq!(put, Ok(stays));
     }
-    engine.land(0, 0).unwrap();
+    engine.land(0).unwrap();
     engine.go_straight(false);
 }
 
