@@ -199,19 +199,12 @@ pub(super) fn why_not(reply: &[u8]) -> Option<String> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::super::aof::time_of_claim;
-    use super::super::tests::session;
+    use super::super::tests::{server, session};
     use super::*;
-    use crate::config::{Config, Source};
     use crate::rdb::file::Input;
-    use crate::shard::keyspace::walk::tests::engine;
     use crate::util::splitmix;
 
     const KEYS: u64 = 12;
-
-    fn server(dir: &std::path::Path) -> Arc<Server> {
-        let config = Config::load(Source::Defaults, &[]).unwrap();
-        Arc::new(Server::new(engine(dir, 4), config, crate::command::table()))
-    }
 
     /// Commands whose outcome tells in which order they ran, and when: in two databases, of one key and of two, in transactions,
     /// and some that fail.

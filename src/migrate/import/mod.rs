@@ -280,6 +280,13 @@ impl Session {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// One with four shards.
+    pub(super) fn server(dir: &Path) -> Arc<Server> {
+        let config = Config::load(Source::Defaults, &[]).unwrap();
+        Arc::new(Server::new(engine(dir, 4), config, crate::command::table()))
+    }
 
     /// An import into this server that has read nothing yet.
     pub(super) fn session(server: &Arc<Server>) -> Session {

@@ -444,3 +444,60 @@ impl Session {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::tests::server;
+    use super::*;
+
+    /// One shard lands at a time, that of which most is gathered; what is gathered in all stays within its bound.
+    #[test]
+    fn shards_land_one_after_the_other() {
+        const KEYS: u32 = 400;
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = server(dir.path());
+        let engine = &server.engine;
+        engine.go_straight(true);
+        let shared = Shared {
+            server: &server,
+            path: dir.path(),
+            version: 10,
+            now_ms: 1,
+            keeps_expired: true,
+            gathered: (0..4).map(|_| AtomicUsize::new(0)).collect(),
+            gathers: 4000,
+            put: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            failure: FirstFailure::default(),
+        };
+        let mut local = Local::new(&server);
+        let gathered = || (0..4).map(|shard| engine.gathered_bytes(shard)).collect::<Vec<_>>();
+        let (mut landed, mut most) = (0, 0);
+        for n in 0..KEYS {
+            let (key, before) = (n.to_string().into_bytes(), gathered());
+            let shard = engine.router.shard_of(&key);
+            let mut batch = Batch { shard, db: (*b"0").into(), bytes: key.clone(), entries: Vec::new() };
+            batch.bytes.extend_from_slice(b"\x05value");
+            let (key, value) = (0..key.len(), key.len()..batch.bytes.len());
+            batch.entries.push(Entry { key, value, tag: 0, expire_ms: 0, offset: 0 });
+            shared.put_batch(&mut local, &batch).unwrap_or_else(|failure| panic!("{failure}"));
+            let after = gathered();
+            let gone: Vec<usize> = (0..4).filter(|&at| after[at] < before[at]).collect();
+            assert!(after.iter().sum::<usize>() <= shared.gathers && gone.len() <= 1, "{before:?} {after:?}");
+            most = most.max(after.iter().sum());
+            if let Some(&at) = gone.first() {
+                landed += 1;
+                assert!(
+                    after[at] == 0 && before.iter().all(|other| *other <= before[at] + 100),
+                    "{before:?} {after:?}"
+                );
+            }
+        }
+        assert!(landed > 4 && most > shared.gathers / 2, "{landed} landed, {most} bytes at most");
+        shared.land_all(0, 1);
+        assert_eq!(gathered(), [0; 4]);
+        engine.go_straight(false);
+        assert_eq!(super::super::count(engine), u64::from(KEYS));
+    }
+}
