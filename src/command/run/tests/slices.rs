@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     /// Lets go of a key that was held by hand, as the command does that holds it.
-    fn let_go(&self, key: &str) -> usize {
+    pub(super) fn let_go(&self, key: &str) -> usize {
         let engine = self.engine();
         let waiting = engine.shards.at(engine.router.shard_of(key.as_bytes())).core().busy.let_go(key.as_bytes());
         let count = waiting.len();
@@ -12,13 +12,13 @@ impl World {
         count
     }
 
-    fn hold(&self, key: &str, writes: bool) {
+    pub(super) fn hold(&self, key: &str, writes: bool) {
         let engine = self.engine();
         engine.shards.at(engine.router.shard_of(key.as_bytes())).core().busy.hold(key.as_bytes(), writes);
     }
 
     /// Awaits that somebody waits for the one key that is held.
-    fn await_waiter(&self) {
+    pub(super) fn await_waiter(&self) {
         while self.busy() != (1, 1) {
             std::thread::yield_now();
         }

@@ -291,3 +291,135 @@ fn a_wait_that_is_too_much_with_the_others_closes_the_largest() {
     drop(server.engine.lease(&[0, 1]));
     assert!(is_killed());
 }
+
+/// The keys of a shard stand together, however they were named.
+#[test]
+fn who_names_keys_of_several_shards_in_any_order_is_served_for_each() {
+    let mut world = World::new();
+    let ([here, there], server) = (world.keys(), world.runner.server.clone());
+    for key in [&here, &there] {
+        let mut first = Peer::new(&server);
+        let mut waits = first.begin(&words(&format!("BLPOP {there} {here} {there} 0"))).unwrap_err();
+        assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
+        let served = waits.try_recv().ok().map(|finished| first.end(Ok(finished.reply)));
+        assert_eq!(served, Some(popped(key)));
+        assert!(server.engine.lease(&[0, 1]).iter().all(|core| core.blocked.is_empty()));
+    }
+}
+
+/// Its connection has yet to hear of it.
+#[test]
+fn the_wait_of_one_that_was_served_cannot_be_ended() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let mut first = Peer::new(&server);
+    let client = first.connect();
+    // No descriptor of a test is a client's.
+    client.leave();
+    server.clients.lock().insert(client.id, client.clone());
+    let waits = first.begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+    assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
+    assert_eq!(world.call(&format!("CLIENT UNBLOCK {}", client.id)), ":0 ");
+    assert_eq!(first.end(Err(waits)), popped(&key));
+}
+
+/// What has come while it was being served is still for it, and not for who stands behind it.
+#[test]
+fn who_is_served_again_keeps_its_place() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let [mut first, mut second] = [Peer::new(&server), Peer::new(&server)];
+    let client = first.connect();
+    let waits = first.begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+    let mut waits_behind = second.begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+    let (_, request) = take(&client);
+    assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
+    let mut lease = world.engine().lease(&[0]);
+    request.wait_again(0, true, &mut lease);
+    drop(blocked::serve(&server, lease));
+    assert!(waits_behind.try_recv().is_err());
+    assert_eq!(first.end(Err(waits)), popped(&key));
+}
+
+/// However many others find nothing either, and in however many turns.
+#[test]
+fn whom_a_change_brings_nothing_runs_once_for_it() {
+    const COUNT: u64 = 8;
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let read = words(&format!("XREAD BLOCK 0 STREAMS {key} 100-0"));
+    let _waits: Vec<_> = (0..COUNT).map(|_| Peer::new(&server).begin(&read).unwrap_err()).collect();
+    let runs = || server.engine.lease(&[0])[0].commands;
+    let before = runs();
+    assert_eq!(world.call(&format!("XADD {key} 1-1 f v")), "$3 1-1 ");
+    while server.engine.lease(&[0])[0].blocked.is_due() {
+        assert!(runs() - before <= 1 + COUNT);
+    }
+    assert_eq!(runs() - before, 1 + COUNT);
+}
+
+/// A reply may lie for long before it is taken.
+#[test]
+fn a_long_reply_from_elsewhere_takes_no_more_than_it_has() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    world.call(&format!("SET {key} {}", "v".repeat(700_000)));
+    let held = server.engine.shards.at(0).core();
+    let finished = world.begin(&words(&format!("MGET {key} {key} {key}"))).unwrap_err();
+    drop(held);
+    let reply = finished.blocking_recv().unwrap().reply;
+    assert!(reply.capacity() < reply.as_slice().len() * 9 / 8, "{} bytes", reply.capacity());
+}
+
+/// Killed while it waits to be served, for the sake of a key that somebody goes through.
+#[test]
+fn who_is_killed_on_the_way_to_be_served_stands_in_nobodys_way() {
+    let mut world = World::new();
+    let ([from, to], server) = (world.keys(), world.runner.server.clone());
+    let [mut first, mut second] = [Peer::new(&server), Peer::new(&server)];
+    let client = first.connect();
+    let waits = first.begin(&words(&format!("BLMOVE {from} {to} LEFT LEFT 0"))).unwrap_err();
+    let mut waits_behind = second.begin(&words(&format!("BLPOP {from} 0"))).unwrap_err();
+    world.hold(&to, false);
+    assert_eq!(world.call(&format!("RPUSH {from} for:{from}")), ":1 ");
+    world.await_waiter();
+    client.kill();
+    assert_eq!(world.let_go(&to), 1);
+    assert!(waits.blocking_recv().is_err(), "there is nothing to answer");
+    // Whoever has had the shards meanwhile has done what was left for them.
+    drop(server.engine.lease(&[0, 1]));
+    let served = waits_behind.try_recv().ok().map(|finished| second.end(Ok(finished.reply)));
+    assert_eq!(served, Some(popped(&from)));
+}
+
+/// Also where it is one of a transaction's commands that has failed, and the transaction has not.
+#[test]
+fn a_transaction_with_a_script_that_uses_up_its_hold_limit_is_answered_late() {
+    let mut world = World::new();
+    let [key, _] = world.keys();
+    assert_eq!(world.call("CONFIG SET script-hold-limit 1"), "+OK ");
+    assert_eq!(world.call("MULTI"), "+OK ");
+    let source = "redis.call('SET', KEYS[1], 1) while true do end";
+    let begun = world.begin(&["EVAL", source, "1", &key].into_iter().map(str::as_bytes).collect());
+    assert_eq!(world.end(begun), "+QUEUED ");
+    let reply = world.call("EXEC");
+    assert!(reply.starts_with("*1 -") && reply.contains("script-hold-limit"), "{reply}");
+    assert_eq!(world.session.as_ref().unwrap().after, After::HoldMs(20));
+}
+
+/// It runs later, with all of its shards: what has come is not for those behind it before.
+#[test]
+fn who_needs_another_shard_to_be_served_keeps_those_behind_him() {
+    let mut world = World::new();
+    let ([from, to], server) = (world.keys(), world.runner.server.clone());
+    let [mut first, mut second] = [Peer::new(&server), Peer::new(&server)];
+    let waits = first.begin(&words(&format!("BLMOVE {from} {to} LEFT LEFT 0"))).unwrap_err();
+    let mut waits_behind = second.begin(&words(&format!("BLPOP {from} 0"))).unwrap_err();
+    let held = server.engine.shards.at(1).core();
+    assert_eq!(world.call(&format!("RPUSH {from} one")), ":1 ");
+    assert!(waits_behind.try_recv().is_err());
+    drop(held);
+    assert_eq!(first.end(Err(waits)), "$3 one ");
+    assert_eq!(world.call(&format!("RPUSH {from} two")), ":1 ");
+    assert_eq!(second.end(Err(waits_behind)), format!("*2 ${} {from} $3 two ", from.len()));
+}
