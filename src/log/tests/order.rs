@@ -186,6 +186,17 @@ fn the_log_thread_syncs_by_itself() {
 }
 
 #[test]
+fn the_log_thread_ends_with_its_log() {
+    let io = Arc::new(SimIo::new());
+    let (log, mut replay) = Log::open(io.clone(), &Options::new(dir(), Fsync::EverySec)).unwrap();
+    assert!(replay.next_record().unwrap().is_none());
+    log.start(replay).unwrap();
+    assert!(Arc::strong_count(&io) > 1);
+    drop(log);
+    assert_eq!(Arc::strong_count(&io), 1);
+}
+
+#[test]
 fn the_log_thread_tries_a_failed_write_again_by_itself() {
     let sim = SimIo::new();
     let options = Options { sync_interval: Duration::from_secs(3600), ..Options::new(dir(), Fsync::No) };
