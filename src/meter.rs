@@ -520,6 +520,14 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_says_whether_to_end_goes_with_its_command() {
+        let (asked, _alive) = (Arc::new(()), begin(Allowance::elsewhere(1, Box::new(|| false))));
+        let ended = asked.clone();
+        drop(begin(Allowance::elsewhere(1, Box::new(move || Arc::strong_count(&ended) == 0))));
+        assert_eq!(Arc::strong_count(&asked), 1);
+    }
+
+    #[test]
     fn bytes_are_bounded_and_what_cannot_answer_ends_the_command_at_its_next_step() {
         let _one = ONE.lock();
         let _running = begin(Allowance::here(4 * GRAIN));
@@ -542,9 +550,10 @@ pub(crate) mod tests {
         assert_eq!(POOLED.load(Ordering::Relaxed), 5 * GRAIN);
         let second = std::thread::spawn(|| {
             let _running = begin(Allowance::here(8 * GRAIN));
-            (hold(3 * GRAIN), hold(3 * GRAIN))
+            (hold(3 * GRAIN), hold(3 * GRAIN), hold(1))
         });
-        assert_eq!(second.join().map_err(drop), Ok((Ok(()), Err(Error::Crowded))));
+        let crowded = Err(Error::Crowded);
+        assert_eq!(second.join().map_err(drop), Ok((Ok(()), crowded.clone(), crowded)), "however often it asks");
         assert_eq!(POOLED.load(Ordering::Relaxed), 5 * GRAIN);
         drop(first);
         assert_eq!(POOLED.load(Ordering::Relaxed), 0);

@@ -540,6 +540,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_back_keeps_so_much_and_no_more() {
+        const KEEP: usize = 100;
+        for (len, keeps) in [(KEEP / 2, true), (KEEP * 2, false)] {
+            let mut reply = Reply::new(2);
+            reply.bulk(&vec![b'v'; len]);
+            let before = reply.capacity();
+            reply.give_back(KEEP);
+            assert!(reply.is_empty() && reply.capacity() == if keeps { before } else { 0 }, "{len}");
+        }
+    }
+
+    #[test]
     fn a_count_that_cannot_fit_is_refused_before_its_elements() {
         let _running = meter::begin(meter::Allowance::here(4 << 20));
         let mut reply = Reply::new(2);

@@ -176,6 +176,7 @@ mod tests {
             (b"[]]", b"]", false),
             (b"[]", b"a", false),
             (b"[^]", b"a", true),
+            (b"[^a]", b"^", true),
             (b"[a-]", b"-", false),
             (b"[a-]", b"b", false),
             (b"[a-]", b"]", true),
