@@ -197,6 +197,14 @@ mod tests {
     }
 
     #[test]
+    fn a_checksum_is_told_with_the_length() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let (path, bytes) = (dir.path().join("file"), vec![7; CHUNK + 1]);
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(checksum(&path, &mut |_| {}).unwrap(), (xxhash_rust::xxh3::xxh3_128(&bytes), bytes.len() as u64));
+    }
+
+    #[test]
     fn every_byte_of_versions_and_tables_is_proven() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let options = StoreOptions { shards: Some(2), ..StoreOptions::default() };

@@ -131,4 +131,30 @@ mod tests {
         assert_eq!([&new, &own, &linked, &led_to].map(|path| mode(path)), [0o700, 0o600, 0o644, 0o644]);
         assert_eq!([&inner, &deep].map(|path| mode(path)), [0o700, 0o600], "and what is within it");
     }
+
+    /// Only root may give anything away.
+    #[test]
+    fn what_is_a_third_ones_stays_his() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        if dir.path().metadata().unwrap().uid() != 0 {
+            return;
+        }
+        let [old, new] = ["old", "new"].map(|name| dir.path().join(name));
+        for folder in [&old, &new] {
+            fs::create_dir(folder).unwrap();
+        }
+        lchown(&old, Some(1000), Some(1001)).unwrap();
+        for (name, owner, expected) in [
+            ("made by root", (0, 0), (1000, 1001)),
+            ("of the same user", (1000, 7), (1000, 1001)),
+            ("of another", (2000, 2001), (2000, 2001)),
+        ] {
+            let file = new.join(name);
+            fs::write(&file, "x").unwrap();
+            lchown(&file, Some(owner.0), Some(owner.1)).unwrap();
+            take_after(&new, &old).unwrap();
+            let found = fs::metadata(&file).unwrap();
+            assert_eq!((found.uid(), found.gid()), expected, "{name}");
+        }
+    }
 }

@@ -45,6 +45,15 @@ fn other_options_open_an_old_directory() {
 }
 
 #[test]
+fn a_lost_store_is_refused_where_nothing_is_to_be_made() {
+    let dir = tempdir().unwrap();
+    let look = || Store::open_in(DataDir::open(dir.path(), Some(2)).unwrap(), options(), Create::Nothing);
+    let error = look().err().unwrap();
+    assert!(matches!(error, StoreError::NoStore { .. }), "{error}");
+    assert!(!dir.path().join("store").exists());
+}
+
+#[test]
 fn a_lost_partition_is_refused_and_not_made_anew() {
     let dir = tempdir().unwrap();
     drop(open(&dir));
