@@ -244,3 +244,20 @@ fn numbers_are_not_given_twice() {
     world.verify_counts();
     world.audit();
 }
+
+/// Two would account for the same records.
+#[test]
+fn one_at_a_time_looks_at_what_is_blind() {
+    let mut world = asleep(Fsync::Always);
+    overwrite(&mut world);
+    let engine = world.engine().clone();
+    let seek = || engine.shards.at(0).core().seek_blind();
+    let seeking = seek();
+    assert!(seeking.is_some() && seek().is_none());
+    drop(seeking);
+    assert!(seek().is_some(), "whoever began has not ended");
+    drop(engine);
+    world.flush();
+    world.verify_counts();
+    world.audit();
+}

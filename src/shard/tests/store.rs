@@ -233,6 +233,21 @@ fn rule_13_runs_that_wait_for_compaction_slow_writers_and_at_last_refuse_them() 
     assert_eq!(engine.gate.load(Ordering::Relaxed) & (gate::REFUSED | gate::SLOWED), 0);
 }
 
+#[test]
+fn runs_that_wait_for_compaction_are_counted_in_all_and_of_the_partition_that_has_most() {
+    let dir = crate::util::scratch::tempdir().unwrap();
+    let engine = engine(dir.path(), 2);
+    for round in 0..3 {
+        let put = |txn: &mut Txn<'_, '_>| (0..32u8).try_for_each(|n| txn.put_string(0, &[n], &[round], 0).map(drop));
+        engine.transact(&engine.all_shards(), 1, put).unwrap();
+        engine.flush().unwrap();
+    }
+    engine.count_runs();
+    let [all, most] =
+        [&engine.stats.level0_runs, &engine.stats.level0_runs_max].map(|runs| runs.load(Ordering::Relaxed));
+    assert!(most > 0 && all > most, "{most} of {all}");
+}
+
 /// Keys that come, change or go are in the list of what is dirty, in flight, in fjall or about to be seen there; long ones
 /// stand there under another name.
 #[test]

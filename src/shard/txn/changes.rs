@@ -185,4 +185,21 @@ mod tests {
         });
         assert_eq!(changed.unwrap(), keys);
     }
+
+    /// A part that began within what is taken back ends there.
+    #[test]
+    fn what_is_changed_after_a_rollback_is_told_of() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let changed = engine(dir.path(), 1).transact(&[0], 1, |txn| {
+            let begun = txn.begin_part();
+            txn.put_string(0, b"before", b"value", 0)?;
+            let mark = txn.mark();
+            txn.put_string(0, b"taken back", b"value", 0)?;
+            txn.begin_part();
+            txn.rollback_to(mark);
+            txn.put_string(0, b"after", b"value", 0)?;
+            Ok(txn.changed_since(&begun).iter().map(|found| txn.object(*found).key().to_vec()).collect::<Vec<_>>())
+        });
+        assert_eq!(changed.unwrap(), [&b"before"[..], b"after"]);
+    }
 }
