@@ -630,6 +630,19 @@ const FILES: &[(&str, &str, Harm)] = &[
     ("a byte of the checkpoint", "CHECKPOINT is damaged", |dir| flip(&dir.join("CHECKPOINT"), 20)),
     ("no checkpoint", "CHECKPOINT is missing", |dir| fs::remove_file(dir.join("CHECKPOINT")).unwrap()),
     ("no store", "the store is lost", |dir| fs::remove_dir_all(dir.join("store")).unwrap()),
+    ("neither checkpoint nor store", "the store is lost", |dir| {
+        fs::remove_file(dir.join("CHECKPOINT")).unwrap();
+        fs::remove_dir_all(dir.join("store")).unwrap();
+    }),
+    ("a byte of the checkpoint, no store, an empty log", "CHECKPOINT is damaged", |dir| {
+        flip(&dir.join("CHECKPOINT"), 20);
+        fs::remove_dir_all(dir.join("store")).unwrap();
+        fs::remove_file(first_in(dir.join("log"))).unwrap();
+    }),
+    ("nothing but the checkpoint", "the store is lost", |dir| {
+        fs::remove_dir_all(dir.join("store")).unwrap();
+        fs::remove_file(first_in(dir.join("log"))).unwrap();
+    }),
     ("no partition", "partition of shard 1 is gone", |dir| fs::remove_dir_all(dir.join("store/keyspaces/2")).unwrap()),
     ("partitions in each other's place", "shard", |dir| {
         let [one, two, aside] = ["1", "2", "3"].map(|name| dir.join("store/keyspaces").join(name));
@@ -655,6 +668,18 @@ fn harmed_files_are_found() {
         } else {
             assert!(!check(dir.path(), false).0, "{what}: {said}");
         }
+    }
+}
+
+/// A first start that was ended early leaves no more than this.
+#[test]
+fn a_directory_to_which_nothing_was_written_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    tarn::store::Superblock::create(dir.path(), 2).unwrap();
+    for _ in 0..2 {
+        let (is_whole, said) = check(dir.path(), false);
+        assert!(is_whole && said.contains("nothing has been written yet"), "{said}");
+        fs::create_dir_all(dir.path().join("log")).unwrap();
     }
 }
 
