@@ -18,6 +18,8 @@ use super::{NEW_STORE_FOLDER, Result, STORE_FOLDER, StoreError, StoreOptions, op
 const MEMORY: &str = "/dev/shm";
 /// Threads that sync.
 const SYNCING: usize = 16;
+/// Bytes of a file from which on it is room if nothing is allocated.
+const ROOM: u64 = 1 << 20;
 
 /// Makes the database with all its partitions, aside, and moves it into place: a crash while fjall makes one can leave
 /// what it refuses to open.
@@ -29,7 +31,8 @@ fn create_by(memory: &Path, dir: &Path, shards: u16, options: &StoreOptions) -> 
     let aside = dir.join(NEW_STORE_FOLDER);
     remove(&aside)?;
     // Without such a place, or room in it, they are made where they are to be.
-    match tempfile::tempdir_in(memory).ok().filter(|made| make(made.path(), shards, options).is_ok()) {
+    let place = tempfile::Builder::new().prefix("tarn-").tempdir_in(memory).ok();
+    match place.filter(|made| make(made.path(), shards, options).is_ok()) {
         Some(made) => bring(made.path(), &aside).map_err(StoreError::io("make", &aside))?,
         None => make(&aside, shards, options)?,
     }
@@ -63,8 +66,12 @@ fn bring(from: &Path, to: &Path) -> io::Result<()> {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..SYNCING).map(|_| scope.spawn(sync_some)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| io::Error::other("a thread has died"))?)
+        // If there are none to be had, this one does it alone.
+        let spawn = |_| std::thread::Builder::new().name("sync".to_owned()).spawn_scoped(scope, sync_some).ok();
+        let others: Vec<_> = (1..SYNCING).map_while(spawn).collect();
+        let died = || io::Error::other("a thread has died");
+        let synced = others.into_iter().map(|other| other.join().map_err(|_| died()).flatten());
+        synced.fold(sync_some(), io::Result::and)
     })
 }
 
@@ -87,11 +94,9 @@ fn copy(from: &Path, to: &Path, copies: &mut Vec<PathBuf>) -> io::Result<()> {
 /// fjall's journal is room for what comes: not a byte of its 64 MB has been written.
 fn copy_file(entry: &fs::DirEntry, to: &Path) -> io::Result<()> {
     let metadata = entry.metadata()?;
-    if metadata.blocks() > 0 {
-        fs::copy(entry.path(), to).map(drop)
-    } else {
-        File::create_new(to)?.set_len(metadata.len())
-    }
+    // Small files may have no blocks: some file systems keep elsewhere what they hold.
+    let is_room = metadata.len() >= ROOM && metadata.blocks() == 0;
+    if is_room { File::create_new(to)?.set_len(metadata.len()) } else { fs::copy(entry.path(), to).map(drop) }
 }
 
 #[cfg(test)]
@@ -123,6 +128,8 @@ mod tests {
             let (mut found, store) = (Vec::new(), dir.path().join(STORE_FOLDER));
             files(&store, &mut found, &store);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing beside it");
+            let journal = found.iter().find(|(_, len)| *len >= ROOM).map(|(name, _)| store.join(name));
+            assert_eq!(journal.unwrap().metadata().unwrap().blocks(), 0, "room is not written");
             let db = Database::builder(&store).worker_threads(1).open().unwrap();
             assert!(db.keyspace_exists("0") && db.keyspace_exists("1") && !db.keyspace_exists("2"));
             found
