@@ -423,3 +423,35 @@ fn who_needs_another_shard_to_be_served_keeps_those_behind_him() {
     assert_eq!(world.call(&format!("RPUSH {from} two")), ":1 ");
     assert_eq!(second.end(Err(waits_behind)), format!("*2 ${} {from} $3 two ", from.len()));
 }
+
+/// It may write, whether it has or not.
+#[test]
+fn a_script_goes_on_when_its_client_has_left_and_ends_when_it_is_killed() {
+    let mut world = World::new();
+    let [key, _] = world.keys();
+    let source = "for n = 1, 300000 do end redis.call('SET', KEYS[1], 1)";
+    let args: OwnedArgs = ["EVAL", source, "1", &key].into_iter().map(str::as_bytes).collect();
+    for (bit, is_there) in [(bits::CLOSING, ":0 "), (bits::GONE, ":1 ")] {
+        world.connect().set_bit(bit, true);
+        let begun = world.begin(&args);
+        world.end(begun);
+        world.connect();
+        assert_eq!(world.call(&format!("EXISTS {key}")), is_there);
+    }
+}
+
+/// It has nothing for them.
+#[test]
+fn a_key_of_another_kind_wakes_nobody() {
+    let mut world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    let mut other = Peer::new(&server);
+    let waits = other.begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+    let runs = || server.engine.lease(&[0])[0].commands;
+    let before = runs();
+    assert_eq!(world.call(&format!("SADD {key} m")), ":1 ");
+    assert_eq!(runs() - before, 1);
+    assert_eq!(world.call(&format!("DEL {key}")), ":1 ");
+    assert_eq!(world.call(&format!("RPUSH {key} for:{key}")), ":1 ");
+    assert_eq!(other.end(Err(waits)), popped(&key));
+}
