@@ -34,6 +34,9 @@ mod tests {
         let mut slow = 0;
         for (len, &byte) in bytes.iter().enumerate() {
             assert_eq!(checksum(&bytes[..len]), slow, "{len}");
+            let mut sum = begin();
+            bytes[..len].chunks(1 + len / 3).for_each(|piece| sum.update(piece));
+            assert_eq!(sum.finalize(), slow, "{len} in pieces");
             slow = (0..8).fold(slow ^ u64::from(byte), |crc, _| bit(crc));
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! fjall syncs about twenty times for each partition that it makes, one after the other: with sixteen of them, half a second or
 //! more of nothing but waiting. Where there is a file system in memory they are made there, at no such cost; what has come of it,
-//! some sixty small files and folders, is copied and synced side by side, so that a disk does many of these at a time.
+//! some sixty small files and folders, is copied and synced side by side, so that a disk does many of these at a time. A process that is
+//! killed meanwhile leaves its folder there, some ten KB.
 
 use std::fs::{self, File};
 use std::io;
@@ -30,11 +31,15 @@ pub(super) fn create(dir: &Path, shards: u16, options: &StoreOptions) -> Result 
 fn create_by(memory: &Path, dir: &Path, shards: u16, options: &StoreOptions) -> Result {
     let aside = dir.join(NEW_STORE_FOLDER);
     remove(&aside)?;
-    // Without such a place, or room in it, they are made where they are to be.
     let place = tempfile::Builder::new().prefix("tarn-").tempdir_in(memory).ok();
-    match place.filter(|made| make(made.path(), shards, options).is_ok()) {
-        Some(made) => bring(made.path(), &aside).map_err(StoreError::io("make", &aside))?,
-        None => make(&aside, shards, options)?,
+    let is_brought = place.is_some_and(|made| {
+        let made_there = make(made.path(), shards, options).is_ok();
+        made_there && bring(made.path(), &aside).is_ok() && has_marks(&aside, shards)
+    });
+    if !is_brought {
+        // There is no such place, or no room in it, or somebody has cleaned up there.
+        remove(&aside)?;
+        make(&aside, shards, options)?;
     }
     superblock::sync_dir(&aside)?;
     fs::rename(&aside, dir.join(STORE_FOLDER)).map_err(StoreError::io("rename", &aside))?;
@@ -52,6 +57,13 @@ fn make(folder: &Path, shards: u16, options: &StoreOptions) -> Result {
             .map_err(StoreError::fjall("create a partition"))?;
     }
     Ok(())
+}
+
+/// Whether the files are there without which fjall knows neither a database nor its partitions.
+fn has_marks(folder: &Path, shards: u16) -> bool {
+    let keyspaces = folder.join("keyspaces");
+    let of_each = (0..=shards).map(|id| keyspaces.join(id.to_string()).join("current"));
+    of_each.chain([folder.join("version")]).all(|mark| mark.is_file())
 }
 
 /// Copies a folder; all of it is on disk then.
@@ -104,14 +116,14 @@ fn copy_file(entry: &fs::DirEntry, to: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Names and lengths of all files.
-    fn files(folder: &Path, found: &mut Vec<(PathBuf, u64)>, base: &Path) {
+    /// Names, lengths and modes of all files.
+    fn files(folder: &Path, found: &mut Vec<(PathBuf, u64, u32)>, base: &Path) {
         for entry in fs::read_dir(folder).unwrap().map(std::result::Result::unwrap) {
             if entry.path().is_dir() {
                 files(&entry.path(), found, base);
             } else {
-                let name = entry.path().strip_prefix(base).unwrap().to_owned();
-                found.push((name, entry.metadata().unwrap().len()));
+                let (name, metadata) = (entry.path().strip_prefix(base).unwrap().to_owned(), entry.metadata().unwrap());
+                found.push((name, metadata.len(), metadata.mode()));
             }
         }
         found.sort();
@@ -121,14 +133,14 @@ mod tests {
     fn it_is_the_same_with_and_without_a_place_in_memory_and_leaves_nothing_there() {
         let options = StoreOptions::default();
         let made = |memory: &Path| {
-            let dir = crate::util::scratch::tempdir().unwrap();
+            let dir = tempfile::tempdir().unwrap();
             // What a crash has left.
             fs::create_dir_all(dir.path().join(NEW_STORE_FOLDER).join("keyspaces/77")).unwrap();
             create_by(memory, dir.path(), 2, &options).unwrap();
             let (mut found, store) = (Vec::new(), dir.path().join(STORE_FOLDER));
             files(&store, &mut found, &store);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing beside it");
-            let journal = found.iter().find(|(_, len)| *len >= ROOM).map(|(name, _)| store.join(name));
+            let journal = found.iter().find(|(_, len, _)| *len >= ROOM).map(|(name, ..)| store.join(name));
             assert_eq!(journal.unwrap().metadata().unwrap().blocks(), 0, "room is not written");
             let db = Database::builder(&store).worker_threads(1).open().unwrap();
             assert!(db.keyspace_exists("0") && db.keyspace_exists("1") && !db.keyspace_exists("2"));
@@ -137,5 +149,30 @@ mod tests {
         let memory = crate::util::scratch::tempdir().unwrap();
         assert_eq!(made(memory.path()), made(Path::new("/nonexistent")));
         assert_eq!(fs::read_dir(memory.path()).unwrap().count(), 0);
+    }
+
+    /// What is cleaned up while it is copied is missed.
+    #[test]
+    fn a_copy_that_lacks_something_is_not_taken() {
+        let made = crate::util::scratch::tempdir().unwrap();
+        make(made.path(), 2, &StoreOptions::default()).unwrap();
+        let whole = made.path().join("whole");
+        fs::create_dir(&whole).unwrap();
+        for name in ["keyspaces", "version"] {
+            fs::rename(made.path().join(name), whole.join(name)).unwrap();
+        }
+        let copy_without = |lacks: &str| {
+            let to = crate::util::scratch::tempdir().unwrap();
+            bring(&whole, &to.path().join("copy")).unwrap();
+            if !lacks.is_empty() {
+                let lacks = to.path().join("copy").join(lacks);
+                if lacks.is_dir() { fs::remove_dir_all(lacks) } else { fs::remove_file(lacks) }.unwrap();
+            }
+            has_marks(&to.path().join("copy"), 2)
+        };
+        assert!(copy_without(""));
+        for lacks in ["version", "keyspaces", "keyspaces/0", "keyspaces/2", "keyspaces/1/current"] {
+            assert!(!copy_without(lacks), "{lacks}");
+        }
     }
 }

@@ -13,8 +13,8 @@
 //! changed; the next import removes what was left. The directory is locked meanwhile.
 //!
 //! **Fast, in bounded memory.** One thread goes through the file and finds where values end; what it passes on in batches, one
-//! shard's each, is decoded and put by as many others as there are cores: a batch is one transaction. Keys of the file that
-//! is read first go straight to the store ([`crate::shard::Engine::go_straight`]); else writers wait for the flush as clients do. Values that are big come piece by piece, and go to the store so (rule 10). Commands of an AOF are run by as many threads, each for shards of its own.
+//! shard's each, is decoded and put by twice as many others as there are cores, as what lands waits for the disk: a batch is one transaction. Keys of the file that
+//! is read first go straight to the store ([`crate::shard::Engine::go_straight`]); else writers wait for the flush as clients do. Values that are big come piece by piece, and go to the store so (rule 10). Commands of an AOF are run by as many threads as there are cores, each for shards of its own.
 
 mod aof;
 mod files;

@@ -4,9 +4,10 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Failure, FirstFailure, Place, Session, files};
 use crate::error::{Error, Result as Ran};
@@ -52,12 +53,33 @@ struct Shared<'a> {
     now_ms: u64,
     /// Keys, and fields, whose time has passed stay: commands that follow may be about them.
     keeps_expired: bool,
-    /// What is gathered in memory of keys that go straight to the store, of each shard, about; and how much of it may be.
-    gathered: Vec<AtomicUsize>,
+    /// What of keys that go straight to the store is in memory, and how much of it may be.
+    gathered: Mutex<Gathered>,
     gathers: usize,
+    /// Something of it has landed.
+    landed: Condvar,
     put: AtomicU64,
     expired: AtomicU64,
     failure: FirstFailure,
+}
+
+/// Bytes of memory that keys take on their way to the store.
+struct Gathered {
+    /// Of each shard, what waits to land.
+    each: Vec<usize>,
+    /// What is landing, of all.
+    landing: usize,
+}
+
+impl Gathered {
+    fn bytes(&self) -> usize {
+        self.each.iter().sum::<usize>() + self.landing
+    }
+
+    /// The shard of which most waits.
+    fn most(&self) -> usize {
+        (0..self.each.len()).max_by_key(|&shard| self.each[shard]).unwrap_or_default()
+    }
 }
 
 impl Shared<'_> {
@@ -116,31 +138,35 @@ impl Shared<'_> {
         put.map_err(|error| failure(&batch.entries[at.min(batch.entries.len() - 1)], &error.text()))?;
         local.write_out();
         self.put.fetch_add(count, Ordering::Relaxed);
-        self.look_at(batch.shard);
-        self.land_one()
+        self.gathered_more(batch.shard)
     }
 
-    fn look_at(&self, shard: ShardId) {
-        let bytes = self.server.engine.gathered_bytes(shard);
-        self.gathered[usize::from(shard)].store(bytes, Ordering::Relaxed);
-    }
-
-    /// Has the shard land of which most is gathered, if it is too much in all: so they come one after the other, while others
-    /// read and put, and not all at once.
-    fn land_one(&self) -> Result<(), Failure> {
-        let each = || self.gathered.iter().map(|bytes| bytes.load(Ordering::Relaxed));
-        if each().sum::<usize>() <= self.gathers {
-            return Ok(());
+    /// Something more of this shard may be in memory. If it is too much in all, the shard lands of which most is: so they come one
+    /// after the other, while others read and put. Who finds that half of what may be there is landing waits for it: what has come
+    /// since would make small tables.
+    fn gathered_more(&self, shard: ShardId) -> Result<(), Failure> {
+        let engine = &self.server.engine;
+        let mut gathered = self.gathered.lock();
+        gathered.each[usize::from(shard)] = engine.gathered_bytes(shard);
+        while gathered.bytes() > self.gathers {
+            if gathered.landing > self.gathers / 2 {
+                self.landed.wait(&mut gathered);
+                continue;
+            }
+            let most = gathered.most();
+            let bytes = std::mem::take(&mut gathered.each[most]);
+            gathered.landing += bytes;
+            let landed = MutexGuard::unlocked(&mut gathered, || self.land(most as ShardId));
+            gathered.landing -= bytes;
+            gathered.each[most] = engine.gathered_bytes(most as ShardId);
+            self.landed.notify_all();
+            landed?;
         }
-        let most = (0..).zip(each()).max_by_key(|&(_, bytes)| bytes);
-        most.map_or(Ok(()), |(shard, _)| self.land(shard))
+        Ok(())
     }
 
     fn land(&self, shard: ShardId) -> Result<(), Failure> {
-        // Nobody else is to choose it meanwhile.
-        self.gathered[usize::from(shard)].store(0, Ordering::Relaxed);
         let landed = self.server.engine.land(shard);
-        self.look_at(shard);
         landed.map_err(|error| Failure(format!("{}: {error}", self.path.display())))
     }
 
@@ -305,7 +331,8 @@ impl Session {
             version: reader.version(),
             now_ms: now_ms(),
             keeps_expired: is_base,
-            gathered: (0..self.server.engine.shards.count()).map(|_| AtomicUsize::new(0)).collect(),
+            gathered: Mutex::new(Gathered { each: vec![0; self.server.engine.shards.count()], landing: 0 }),
+            landed: Condvar::new(),
             gathers: self.server.engine.dirty_budget.load(Ordering::Relaxed) as usize / 4,
             put: AtomicU64::new(0),
             expired: AtomicU64::new(0),
@@ -426,7 +453,8 @@ impl Session {
             Ok(false) => _ = shared.expired.fetch_add(1, Ordering::Relaxed),
             Err(error) => return Err(place(reader.offset()).failure(error)),
         }
-        Ok(())
+        // Of what is built piece by piece the smaller has come to no table and to no store yet.
+        shared.gathered_more(shard)
     }
 
     /// Loads a library of functions; one that cannot be loaded is told of, and left out.
@@ -448,8 +476,42 @@ impl Session {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::tests::server;
+    use std::sync::atomic::AtomicBool;
+
+    use super::super::tests::{server, session};
     use super::*;
+    use crate::rdb::file::writer::{For, Writer};
+
+    const SHARDS: u16 = 4;
+
+    /// What is read into it may take this much memory before it lands.
+    fn shared<'a>(server: &'a Arc<Server>, path: &'a Path, gathers: usize) -> Shared<'a> {
+        Shared {
+            server,
+            path,
+            version: 10,
+            now_ms: 1,
+            keeps_expired: true,
+            gathered: Mutex::new(Gathered { each: vec![0; SHARDS.into()], landing: 0 }),
+            gathers,
+            landed: Condvar::new(),
+            put: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            failure: FirstFailure::default(),
+        }
+    }
+
+    fn gathered(server: &Server) -> Vec<usize> {
+        (0..SHARDS).map(|shard| server.engine.gathered_bytes(shard)).collect()
+    }
+
+    /// A batch of one string.
+    fn batch(server: &Server, key: &[u8]) -> Batch {
+        let shard = server.engine.router.shard_of(key);
+        let bytes = [key, b"\x05value"].concat();
+        let (key, value) = (0..key.len(), key.len()..bytes.len());
+        Batch { shard, db: (*b"0").into(), bytes, entries: vec![Entry { key, value, tag: 0, expire_ms: 0, offset: 0 }] }
+    }
 
     /// One shard lands at a time, that of which most is gathered; what is gathered in all stays within its bound.
     #[test]
@@ -457,33 +519,16 @@ mod tests {
         const KEYS: u32 = 400;
         let dir = crate::util::scratch::tempdir().unwrap();
         let server = server(dir.path());
-        let engine = &server.engine;
-        engine.go_straight(true);
-        let shared = Shared {
-            server: &server,
-            path: dir.path(),
-            version: 10,
-            now_ms: 1,
-            keeps_expired: true,
-            gathered: (0..4).map(|_| AtomicUsize::new(0)).collect(),
-            gathers: 4000,
-            put: AtomicU64::new(0),
-            expired: AtomicU64::new(0),
-            failure: FirstFailure::default(),
-        };
+        server.engine.go_straight(true);
+        let shared = shared(&server, dir.path(), 4000);
         let mut local = Local::new(&server);
-        let gathered = || (0..4).map(|shard| engine.gathered_bytes(shard)).collect::<Vec<_>>();
         let (mut landed, mut most) = (0, 0);
         for n in 0..KEYS {
-            let (key, before) = (n.to_string().into_bytes(), gathered());
-            let shard = engine.router.shard_of(&key);
-            let mut batch = Batch { shard, db: (*b"0").into(), bytes: key.clone(), entries: Vec::new() };
-            batch.bytes.extend_from_slice(b"\x05value");
-            let (key, value) = (0..key.len(), key.len()..batch.bytes.len());
-            batch.entries.push(Entry { key, value, tag: 0, expire_ms: 0, offset: 0 });
+            let before = gathered(&server);
+            let batch = batch(&server, n.to_string().as_bytes());
             shared.put_batch(&mut local, &batch).unwrap_or_else(|failure| panic!("{failure}"));
-            let after = gathered();
-            let gone: Vec<usize> = (0..4).filter(|&at| after[at] < before[at]).collect();
+            let after = gathered(&server);
+            let gone: Vec<usize> = (0..after.len()).filter(|&at| after[at] < before[at]).collect();
             assert!(after.iter().sum::<usize>() <= shared.gathers && gone.len() <= 1, "{before:?} {after:?}");
             most = most.max(after.iter().sum());
             if let Some(&at) = gone.first() {
@@ -495,9 +540,66 @@ mod tests {
             }
         }
         assert!(landed > 4 && most > shared.gathers / 2, "{landed} landed, {most} bytes at most");
+        assert_eq!(shared.gathered.lock().landing, 0);
         shared.land_all(0, 1);
-        assert_eq!(gathered(), [0; 4]);
-        engine.go_straight(false);
-        assert_eq!(super::super::count(engine), u64::from(KEYS));
+        assert_eq!(gathered(&server), [0; 4]);
+        server.engine.go_straight(false);
+        assert_eq!(super::super::count(&server.engine), u64::from(KEYS));
+    }
+
+    /// Who would have more land while half of what there may be is landing waits until it has landed.
+    #[test]
+    fn what_is_landing_counts() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = server(dir.path());
+        server.engine.go_straight(true);
+        let shared = shared(&server, dir.path(), 4000);
+        shared.gathered.lock().landing = 4000;
+        let batch = batch(&server, b"key");
+        let waits = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let put = scope.spawn(|| {
+                let put = shared.put_batch(&mut Local::new(&server), &batch).map_err(|failure| failure.to_string());
+                assert!(!waits.load(Ordering::SeqCst), "it has not waited");
+                put
+            });
+            while gathered(&server).iter().all(|&bytes| bytes == 0) {
+                std::thread::yield_now();
+            }
+            let mut now = shared.gathered.lock();
+            waits.store(false, Ordering::SeqCst);
+            now.landing = 0;
+            drop(now);
+            shared.landed.notify_all();
+            assert_eq!(put.join().unwrap(), Ok(()));
+        });
+        assert!(gathered(&server).iter().sum::<usize>() > 0, "there is room for it");
+    }
+
+    /// Values that are read piece by piece count as well.
+    #[test]
+    fn what_comes_piece_by_piece_stays_within_the_bound() {
+        const KEYS: usize = 100;
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = server(dir.path());
+        server.engine.go_straight(true);
+        let path = dir.path().join("dump.rdb");
+        let mut writer = Writer::new(File::create(&path).unwrap(), For::Redis70);
+        (0..KEYS).for_each(|n| writer.string(n.to_string().as_bytes(), 0, &[b'v'; 500]).unwrap());
+        writer.finish().unwrap();
+        let bounds = Bounds { whole: 100, ..Bounds::default() };
+        let mut reader = Reader::new(Input::new(File::open(&path).unwrap()), bounds).unwrap();
+        let shared = shared(&server, &path, 4000);
+        let (to, batches) = crossbeam_channel::bounded(1);
+        let mut none = Batches { open: Vec::new(), db: (*b"0").into(), to };
+        let (mut session, mut most) = (session(&server), 0);
+        while let Item::Key(key) = reader.next_item().unwrap() {
+            session.key(&mut reader, &shared, &mut none, &key, 0).unwrap_or_else(|failure| panic!("{failure}"));
+            let bytes = gathered(&server).iter().sum();
+            assert!(bytes <= shared.gathers, "{bytes}");
+            most = most.max(bytes);
+        }
+        assert!(batches.is_empty() && most > shared.gathers / 2, "{most}");
+        assert_eq!(shared.put.load(Ordering::Relaxed), KEYS as u64);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! | part of the buffer | |
 //! |---|---|
-//! | up to `mark` | passed, and to be part of the checksum |
+//! | up to `summed` | passed, and part of the checksum |
+//! | `summed..mark` | passed, and to be added to it |
 //! | `mark..at` | held: can be looked at again, and gone back to |
 //! | from `at` on | read ahead |
 

@@ -35,7 +35,7 @@ impl Engine {
         self.store.partition(shard).ingest_with(records.iter(), || std::io::Result::Ok(()))?;
         records.clear();
         if let Some(straight) = self.shards.at(shard).core().straight.as_mut().filter(|on| on.records.len() == 0) {
-            // The next ones have room without a copy for each time that they outgrow it.
+            // If none have come meanwhile, the next ones have room without a copy for each time that they outgrow it.
             straight.records = records;
         }
         self.count_runs();

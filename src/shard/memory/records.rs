@@ -43,7 +43,7 @@ impl Record {
         &bytes[self.at..self.at + self.key_len as usize]
     }
 
-    /// By their keys, once they have their heads.
+    /// By their keys, once they have their heads, or none of them has one.
     fn compare(&self, other: &Record, bytes: &[u8]) -> Ordering {
         self.head.cmp(&other.head).then_with(|| self.key(bytes).cmp(other.key(bytes)))
     }
@@ -211,7 +211,8 @@ impl Records {
         self.list.iter().enumerate().map(|(n, r)| {
             // In order of the keys they lie anywhere in the buffer.
             if let Some(later) = self.list.get(n + AHEAD) {
-                let most = MOST_AHEAD.min(later.key_len as usize + later.value_len as usize);
+                let value_len = if later.value_len == TOMBSTONE { 0 } else { later.value_len };
+                let most = MOST_AHEAD.min(later.key_len as usize + value_len as usize);
                 prefetch_all(&self.bytes[later.at..self.bytes.len().min(later.at + most)]);
             }
             let value = r.at + r.key_len as usize;
@@ -309,24 +310,29 @@ mod tests {
         assert!(records.iter().map(|(key, _)| key).eq(keys.iter().rev()));
     }
 
-    /// Few or many, with what keys begin with in common or not, sorted once or again with more: as a map would have them.
+    /// Few or many, with what keys begin with in common or not, and more of them than a head has; sorted once or again with
+    /// more, or with few left: as a map would have them.
     #[test]
     fn any_number_is_sorted_as_a_map_would() {
         let mut state = 7;
         let mut random = || crate::util::splitmix::next(&mut state);
         for most in 0..3 * FEW {
-            let (mut records, mut model) = (Records::default(), BTreeMap::new());
-            for _ in 0..2 {
-                for _ in 0..most {
-                    let n = random() as usize % (2 * FEW);
-                    let key = [&b"et"[n % 2..], &b"shared"[..6 * (n % 3) / 2], &[n as u8]].concat();
-                    let value = (!n.is_multiple_of(5)).then(|| random().to_be_bytes());
-                    records.push(&key, value.as_ref().map(|value| &value[..]));
-                    model.insert(key, value);
+            for keys in [3, 2 * FEW] {
+                let (mut records, mut model) = (Records::default(), BTreeMap::new());
+                for count in [most, most % 4, most] {
+                    for _ in 0..count {
+                        let n = random() as usize % keys;
+                        let shared = &b"shared"[..6 * (n % 3) / 2];
+                        let same = &b"more than seven"[..[0, 8, 15][n % 5 % 3]];
+                        let key = [&b"et"[n % 2..], shared, same, &b"\0\0"[..n % 3], &[n as u8]].concat();
+                        let value = (!n.is_multiple_of(5)).then(|| random().to_be_bytes());
+                        records.push(&key, value.as_ref().map(|value| &value[..]));
+                        model.insert(key, value);
+                    }
+                    records.sort(usize::MAX);
+                    let all = model.iter().map(|(key, value)| (&key[..], value.as_ref().map(|value| &value[..])));
+                    assert!(records.iter().eq(all), "{most} of {keys}");
                 }
-                records.sort(usize::MAX);
-                let all = model.iter().map(|(key, value)| (&key[..], value.as_ref().map(|value| &value[..])));
-                assert!(records.iter().eq(all), "{most}");
             }
         }
     }
