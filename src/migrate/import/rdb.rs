@@ -142,14 +142,14 @@ impl Shared<'_> {
     }
 
     /// Something more of this shard may be in memory. If it is too much in all, the shard lands of which most is: so they come one
-    /// after the other, while others read and put. Who finds that half of what may be there is landing waits for it: what has come
+    /// after the other, while others read and put. Who finds three quarters of what may be there landing waits for it: what has come
     /// since would make small tables.
     fn gathered_more(&self, shard: ShardId) -> Result<(), Failure> {
         let engine = &self.server.engine;
         let mut gathered = self.gathered.lock();
         gathered.each[usize::from(shard)] = engine.gathered_bytes(shard);
         while gathered.bytes() > self.gathers {
-            if gathered.landing > self.gathers / 2 {
+            if gathered.landing > self.gathers / 4 * 3 {
                 self.landed.wait(&mut gathered);
                 continue;
             }
@@ -333,7 +333,7 @@ impl Session {
             keeps_expired: is_base,
             gathered: Mutex::new(Gathered { each: vec![0; self.server.engine.shards.count()], landing: 0 }),
             landed: Condvar::new(),
-            gathers: self.server.engine.dirty_budget.load(Ordering::Relaxed) as usize / 4,
+            gathers: self.server.engine.dirty_budget.load(Ordering::Relaxed) as usize / 2,
             put: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             failure: FirstFailure::default(),
@@ -547,7 +547,7 @@ mod tests {
         assert_eq!(super::super::count(&server.engine), u64::from(KEYS));
     }
 
-    /// Who would have more land while half of what there may be is landing waits until it has landed.
+    /// Who would have more land while all of what there may be is landing waits until it has landed.
     #[test]
     fn what_is_landing_counts() {
         let dir = crate::util::scratch::tempdir().unwrap();
