@@ -81,6 +81,7 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
     out.array(queue.len());
     for (at, (command, args)) in queue.iter().enumerate() {
         if at % AHEAD == 0 {
+            ctx.txn.have_guests();
             prefetch(ctx, &queue[at..]);
         }
         let earlier = done.next_if(|done| done.at == at);

@@ -13,6 +13,9 @@
 //! others; where one is taken, the work moves on to that one's mailbox: it is tried again exactly when what it lacked last
 //! is given back. Work that keeps finding one of its shards taken goes to a thread that waits for them in turn.
 //!
+//! **Who keeps cores for long** and may not give them back has a look at the mailboxes now and then, for work that only reads
+//! ([`Guest`]): [`Lease::have_guests`].
+//!
 //! Invariants: cores are taken in ascending order by whoever waits for them without end; a core is given back by dropping
 //! its [`Guard`] and in no other way: after every unlock the mailbox is looked at again, so that no work is stranded between
 //! a holder's last look and its unlock. A thread that is emptying a mailbox notes the shards that it gives back meanwhile, and
@@ -21,6 +24,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,7 +32,9 @@ use crossbeam_queue::SegQueue;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use crate::codec::NsId;
 use crate::shard::memory::core::Core;
+use crate::shard::memory::names::Names;
 use crate::shard::memory::table::Slots;
 use crate::shard::router::ShardId;
 use crate::util::prefetch::{LINE, prefetch_to_write};
@@ -68,7 +74,36 @@ impl Drop for Lease<'_> {
     }
 }
 
-impl Lease<'_> {
+impl<'e> Lease<'e> {
+    /// Whether work has been left at one of the cores.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.0.iter().any(|guard| !guard.shard.actor.mailbox.is_empty())
+    }
+
+    /// Runs work that only reads one key, of its shard, where `may` says so; how much of it. The rest stays where it is.
+    pub fn have_guests(&mut self, may: impl Fn(usize, &Core, &Guest) -> bool) -> usize {
+        let mut ran = 0;
+        for at in 0..self.0.len() {
+            let shard = self.0[at].shard;
+            for _ in 0..shard.actor.mailbox.len().min(DRAIN) {
+                let Some(work) = shard.actor.mailbox.pop() else { break };
+                let is_guest = work.guest.as_ref().is_some_and(|guest| may(at, &self.0[at], guest));
+                let Some(core) = (if is_guest { self.0[at].core.take() } else { None }) else {
+                    shard.actor.mailbox.push(work);
+                    continue;
+                };
+                let mut core = Guard { core: Some(core), shard };
+                core.hosts = true;
+                let mut lease = (work.job)(Lease::from_iter([core]));
+                lease.iter_mut().for_each(|core| core.hosts = false);
+                self.0[at].core = lease.0.pop().and_then(|mut guard| guard.core.take());
+                ran += 1;
+            }
+        }
+        ran
+    }
+
     fn give_back(&mut self) {
         for guard in &mut self.0 {
             if let Some(core) = guard.core.take() {
@@ -103,10 +138,23 @@ const LOOKS: usize = 500;
 /// sooner for it. The next ones leave theirs at once.
 const MOST_SLEEP: Duration = Duration::from_millis(1);
 
+/// What work looks at that only reads one key.
+pub struct Guest {
+    /// The databases that it knows.
+    pub names: Arc<Names>,
+    /// That of the key.
+    pub ns: NsId,
+    /// The key's hash in the table.
+    pub hash: u32,
+    /// The key.
+    pub key: Box<[u8]>,
+}
+
 /// Work that waits for its shards.
 struct Work {
     shards: ShardSet,
     job: Job,
+    guest: Option<Guest>,
     tries: u32,
 }
 
@@ -261,10 +309,10 @@ impl Shards {
         shards.iter().map(|&shard| self.at(shard).core_soon()).collect()
     }
 
-    /// Has work run as soon as its shards are free, by whoever frees them.
-    pub fn post(&self, shards: ShardSet, job: Job) {
+    /// Has work run as soon as its shards are free, by whoever frees them; a guest earlier, perhaps.
+    pub fn post(&self, shards: ShardSet, job: Job, guest: Option<Guest>) {
         match shards.first() {
-            Some(&first) => self.leave(first, Work { shards, job, tries: 0 }),
+            Some(&first) => self.leave(first, Work { shards, job, guest, tries: 0 }),
             None => drop(job(Lease::default())),
         }
     }

@@ -26,16 +26,17 @@ use crate::handler::limits::Bounds;
 use crate::handler::observe::{Clock, Took};
 use crate::handler::session::bits;
 use crate::handler::table::Id;
-use crate::handler::{Args, Command, Effect, Effects, Group, OwnedArgs, Reply, Server, Session, flags};
+use crate::handler::{Args, Command, Effect, Effects, Group, OwnedArgs, Reply, Route, Server, Session, flags};
 use crate::latency::{self, Event};
 use crate::log::Lsn;
 use crate::meter::{self, Allowance, Ended};
-use crate::shard::actor::{Lease, ShardSet};
+use crate::shard::actor::{Guest, Job, Lease, ShardSet};
 use crate::shard::engine::long::Work;
 use crate::shard::engine::{Engine, gate};
 use crate::shard::memory::blind::Counting;
 use crate::shard::memory::blocked::End;
 use crate::shard::memory::reads::Reads;
+use crate::shard::memory::table::table_hash;
 use crate::shard::txn::WriteSet;
 use crate::shard::txn::rest::Rests;
 use crate::util::ticks;
@@ -206,15 +207,32 @@ impl Request {
     pub(super) fn post(mut self, place: Place) {
         self.waits_since = ticks::now();
         let (server, shards) = (self.server.clone(), self.shards.clone());
+        let guest = self.as_guest(&place);
+        let job = |this: Self, place| -> Job { Box::new(move |lease| this.run(lease, place)) };
         let post = match place {
-            Place::Here | Place::Served(_) => Engine::post,
+            Place::Here | Place::Served(_) => return server.engine.post_guest(shards, job(self, place), guest),
             Place::Elsewhere | Place::Alone(_) => Engine::post_blocking,
             Place::Long if self.row.group == Group::Scripting => {
                 |engine: &Engine, shards, job| engine.long.post(Work::Script, shards, job)
             }
             Place::Long => |engine: &Engine, shards, job| engine.long.post(Work::Data, shards, job),
         };
-        post(&server.engine, shards, Box::new(move |lease| self.run(lease, place)));
+        post(&server.engine, shards, job(self, place));
+    }
+
+    /// What it looks at, if it only reads one key, and may do so while another keeps the shard.
+    fn as_guest(&self, place: &Place) -> Option<Guest> {
+        let Route::One(at) = self.row.route else { return None };
+        let args = self.args.as_args();
+        let reads = self.row.has(flags::READONLY) && !self.row.may_write() && self.row.group != Group::Scripting;
+        let is_guest = matches!(place, Place::Here) && reads && !self.row.has(flags::SORTS) && !has_others(self.row, args);
+        let (names, ns) = (&self.session.names, self.session.ns);
+        is_guest.then(|| Guest {
+            names: names.clone(),
+            ns,
+            hash: table_hash(self.hash, ns),
+            key: args.get(at).unwrap_or_default().into(),
+        })
     }
 
     fn run<'e>(self, lease: Lease<'e>, place: Place) -> Lease<'e> {

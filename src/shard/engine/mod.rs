@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::log::{self, Io, Log, Lsn};
 use crate::store::Store;
 
-use crate::shard::actor::{Job, Lease, ShardSet, Shards};
+use crate::shard::actor::{Guest, Job, Lease, ShardSet, Shards};
 use crate::shard::engine::checkpoint::Kept;
 use crate::shard::engine::disk::Disk;
 use crate::shard::engine::eviction::Eviction;
@@ -286,7 +286,12 @@ impl Engine {
 
     /// Has a job run as soon as its shards are free, by whoever frees them.
     pub fn post(&self, shards: ShardSet, job: Job) {
-        self.shards.post(shards, job);
+        self.shards.post(shards, job, None);
+    }
+
+    /// The same for a job that may be another's guest: earlier than its shard is free.
+    pub fn post_guest(&self, shards: ShardSet, job: Job, guest: Option<Guest>) {
+        self.shards.post(shards, job, guest);
     }
 
     /// Has a job run on the thread of its first shard, where it may wait for the disk.

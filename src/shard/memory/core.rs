@@ -108,6 +108,8 @@ pub struct Core {
     pub miscounted: bool,
     /// Tables of the partition are being dropped, or it is compacted, for what is dead in it; or that is about to be done.
     pub reclaiming: bool,
+    /// Somebody's transaction is under way here, and this is a guest's: nothing leaves the table, nobody is served.
+    pub hosts: bool,
     /// LSN of the shard's last commit.
     pub last_lsn: Lsn,
     /// New keys go straight to fjall, while data is imported.
@@ -416,6 +418,9 @@ impl Core {
     pub fn make_room(&mut self) {
         if self.table_bytes <= self.table_limit {
             self.admitted = 0;
+            return;
+        }
+        if self.hosts {
             return;
         }
         // What one command has brought in leaves over several where others wait.

@@ -333,6 +333,7 @@ fn open_core(
         reap_from: None,
         garbage: Queue::new(codec::key::tag::GARBAGE),
         reclaiming: false,
+        hosts: false,
         trash,
         membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
         busy: Default::default(),

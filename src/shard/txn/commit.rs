@@ -67,6 +67,9 @@ impl Txn<'_, '_> {
         }
         self.set.redo.truncate(mark.redo);
         self.set.touched.truncate(mark.touched);
+        if let Some(host) = &mut self.host {
+            host.rollback_to(mark.touched);
+        }
         self.part = self.part.min(mark.touched);
         self.set.counts.truncate(mark.counts);
         if mark.undo == 0 {

@@ -18,6 +18,7 @@ pub mod build;
 pub mod changes;
 mod commit;
 pub mod elements;
+mod host;
 mod libraries;
 mod names;
 mod order;
@@ -39,6 +40,7 @@ use crate::log::Lsn;
 use crate::meter;
 
 use changes::News;
+use host::Host;
 use rest::Rests;
 use undo::Undo;
 
@@ -60,7 +62,7 @@ const COPY_LIMIT: usize = 1 << 10;
 
 /// Where a found object is: position of its core in the lease, index in its table. Valid to the end of the
 /// transaction, or until the object is removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Found {
     at: u16,
     index: Index,
@@ -145,6 +147,8 @@ pub struct Txn<'a, 'e> {
     pub by: u64,
     /// What is gathered for others; mostly nobody wants it.
     pub(in crate::shard) news: Option<Box<News>>,
+    /// Of one that has guests.
+    host: Option<Box<Host>>,
 }
 
 impl<'a, 'e> Txn<'a, 'e> {
@@ -176,6 +180,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             part: 0,
             by: 0,
             news: None,
+            host: None,
         }
     }
 

@@ -1,0 +1,77 @@
+//! Guests: what others read while a transaction keeps its cores, between two of its commands.
+//!
+//! EXEC, and a script that has written something, keep their cores to the end: nobody may see half of what they do. What they have
+//! not changed so far others may see. So they look now and then at what others have left for these cores, and run what of it only
+//! reads one key that they have not changed.
+//!
+//! # Why that is sound
+//! **It happens before the transaction**, which has not ended: a guest sees nothing of it, and changes nothing that it has seen.
+//!
+//! **What the transaction has found stays.** A guest may bring in what it reads; nothing leaves the table for that, and those who
+//! wait for a key are served by others ([`Core::hosts`](crate::shard::memory::core::Core::hosts)).
+//!
+//! **It takes turns.** Between two looks the transaction runs for a while, and a look ends after so many guests.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{Found, Txn};
+use crate::latency::{self, Event};
+use crate::meter;
+use crate::shard::actor::Guest;
+use crate::shard::memory::core::Core;
+use crate::util::scale::Scaled;
+use crate::util::ticks;
+
+/// Nanoseconds between two looks.
+const BETWEEN_LOOKS: Scaled<u64> = Scaled::new(250_000).in_unit_tests(0);
+
+/// What a transaction knows of its guests.
+#[derive(Default)]
+pub(super) struct Host {
+    /// When it has looked for some, in ticks; 0 before the first time.
+    looked: u64,
+    /// What has been changed, as far as it was looked at; more where some of that was taken back.
+    changed: HashSet<Found, foldhash::fast::RandomState>,
+    /// So much of what was changed has been.
+    seen: usize,
+    /// The names of databases are not what they were.
+    pub(super) renamed: bool,
+}
+
+impl Host {
+    /// Only so much of what was changed stands.
+    pub(super) fn rollback_to(&mut self, touched: usize) {
+        self.seen = self.seen.min(touched);
+    }
+}
+
+impl Txn<'_, '_> {
+    /// Between two commands of a transaction that keeps its cores: has others read what it has not changed, if it is time to.
+    /// How many have.
+    #[inline]
+    pub fn have_guests(&mut self) -> usize {
+        if self.lease.is_wanted() { self.have_guests_now_and_then() } else { 0 }
+    }
+
+    #[cold]
+    fn have_guests_now_and_then(&mut self) -> usize {
+        let host = self.host.get_or_insert_default();
+        if host.renamed || host.looked != 0 && ticks::ns_since(host.looked) < BETWEEN_LOOKS.get() {
+            return 0;
+        }
+        host.changed.extend(self.set.touched[host.seen..].iter().map(|(at, _)| *at));
+        host.seen = self.set.touched.len();
+        let changes = |at: usize, core: &Core, guest: &Guest| {
+            let index = core.table.find(guest.hash, guest.ns, &guest.key);
+            index.is_some_and(|index| host.changed.contains(&Found { at: at as u16, index }))
+        };
+        let lease = &mut self.lease;
+        let guests = latency::wait_for(Event::QueueWait, || {
+            let _aside = meter::aside();
+            lease.have_guests(|at, core, guest| Arc::ptr_eq(&core.names, &guest.names) && !changes(at, core, guest))
+        });
+        host.looked = ticks::now();
+        guests
+    }
+}
