@@ -36,7 +36,7 @@ use crate::shard::actor::{Lease, ShardSet};
 use crate::shard::engine::gate;
 use crate::shard::memory::ahead;
 use crate::shard::memory::busy::Wish;
-use crate::shard::memory::reads::Reads;
+use crate::shard::memory::reads::{MOST_READS, Reads};
 use crate::shard::memory::table::table_hash;
 use crate::shard::txn::rest::Rests;
 use crate::shard::txn::{Txn, WriteSet};
@@ -320,6 +320,7 @@ fn run_here(
     set.hints.clear();
     let queued = session.multi.as_ref().map_or(0, |multi| multi.queue.len());
     let long = call.args.len().max(queued) > MOST_ARGS.get();
+    let takes_long = long || queued > MOST_QUEUED.get();
     let mut shards = match command.route {
         Route::One(at) if call.args.len() > at => {
             let key = &call.args[at];
@@ -336,7 +337,7 @@ fn run_here(
         }
     };
     let begin = out.len();
-    let mut first = if command.has(flags::THREAD) || long { First::RunElsewhere } else { First::Run };
+    let mut first = if command.has(flags::THREAD) || takes_long { First::RunElsewhere } else { First::Run };
     let mut runs = *tries;
     while matches!(first, First::Run)
         && let Some(lease) = server.engine.try_lease(&shards)
@@ -451,8 +452,10 @@ fn want_rest(
     calls(session, command, args).for_each(|(command, args)| want_of(command, args));
 }
 
-/// With more arguments, or commands queued, a command is not even begun on a network thread.
+/// With more arguments a command is not even begun on a network thread.
 const MOST_ARGS: Scaled<usize> = Scaled::new(8 << 10);
+/// Nor with more commands queued; of so many cold keys a network thread would not have all brought in [`MOST_RUNS`] either.
+const MOST_QUEUED: Scaled<usize> = Scaled::new(MOST_RUNS * MOST_READS);
 
 /// The function must be run again; it left nothing behind.
 enum Again {

@@ -21,9 +21,14 @@ use crate::meter;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::gate;
 use crate::shard::txn::AHEAD;
+use crate::util::scale::Scaled;
 
 /// Of fewer commands the first is run before what the next touches could be there.
 const LEAST_AHEAD: usize = 4;
+/// Commands after which it is looked whether others want to read something.
+const BETWEEN_GUESTS: Scaled<usize> = Scaled::new(16).in_unit_tests(1);
+/// Commands of a queue that are freed on the spot: others wait for the shards meanwhile.
+const FREED_AT_ONCE: usize = 1024;
 
 fn multi(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
     if ctx.session().multi.is_some() {
@@ -80,8 +85,10 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
     }
     out.array(queue.len());
     for (at, (command, args)) in queue.iter().enumerate() {
-        if at % AHEAD == 0 {
+        if at % BETWEEN_GUESTS.get() == 0 {
             ctx.txn.have_guests();
+        }
+        if at % AHEAD == 0 {
             prefetch(ctx, &queue[at..]);
         }
         let earlier = done.next_if(|done| done.at == at);
@@ -118,6 +125,9 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
         }
     } else {
         ctx.end_multi();
+        if queue.len() > FREED_AT_ONCE {
+            ctx.server.engine.readers.work(Box::new(move || drop(queue)));
+        }
     }
     fits
 }

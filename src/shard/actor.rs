@@ -24,7 +24,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,9 +31,7 @@ use crossbeam_queue::SegQueue;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::codec::NsId;
 use crate::shard::memory::core::Core;
-use crate::shard::memory::names::Names;
 use crate::shard::memory::table::Slots;
 use crate::shard::router::ShardId;
 use crate::util::prefetch::{LINE, prefetch_to_write};
@@ -140,12 +137,10 @@ const MOST_SLEEP: Duration = Duration::from_millis(1);
 
 /// What work looks at that only reads one key.
 pub struct Guest {
-    /// The databases that it knows.
-    pub names: Arc<Names>,
-    /// That of the key.
-    pub ns: NsId,
-    /// The key's hash in the table.
-    pub hash: u32,
+    /// The name of the database.
+    pub db: Box<[u8]>,
+    /// The key's hash.
+    pub hash: u64,
     /// The key.
     pub key: Box<[u8]>,
 }
@@ -518,6 +513,8 @@ pub(crate) mod moment {
         GivingUp,
         /// A command rests: its cores have been given back.
         Resting,
+        /// Guests are about to be looked for.
+        Hosting,
     }
 
     #[cfg(not(test))]

@@ -36,7 +36,6 @@ use crate::shard::engine::{Engine, gate};
 use crate::shard::memory::blind::Counting;
 use crate::shard::memory::blocked::End;
 use crate::shard::memory::reads::Reads;
-use crate::shard::memory::table::table_hash;
 use crate::shard::txn::WriteSet;
 use crate::shard::txn::rest::Rests;
 use crate::util::ticks;
@@ -225,14 +224,10 @@ impl Request {
         let Route::One(at) = self.row.route else { return None };
         let args = self.args.as_args();
         let reads = self.row.has(flags::READONLY) && !self.row.may_write() && self.row.group != Group::Scripting;
-        let is_guest = matches!(place, Place::Here) && reads && !self.row.has(flags::SORTS) && !has_others(self.row, args);
-        let (names, ns) = (&self.session.names, self.session.ns);
-        is_guest.then(|| Guest {
-            names: names.clone(),
-            ns,
-            hash: table_hash(self.hash, ns),
-            key: args.get(at).unwrap_or_default().into(),
-        })
+        let is_guest =
+            matches!(place, Place::Here) && reads && !self.row.has(flags::SORTS) && !has_others(self.row, args);
+        let key = args.get(at).unwrap_or_default();
+        is_guest.then(|| Guest { db: self.session.db.as_slice().into(), hash: self.hash, key: key.into() })
     }
 
     fn run<'e>(self, lease: Lease<'e>, place: Place) -> Lease<'e> {

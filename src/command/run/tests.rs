@@ -1,5 +1,6 @@
 //! Commands that go elsewhere, wait, or end on their way.
 
+mod guests;
 mod passing;
 mod rests;
 mod slices;

@@ -397,7 +397,20 @@ impl Run<'_> {
         }
         let ns = ctx.ns();
         self.left = SLICE;
+        if !ctx.txn.may_rest() && ctx.txn.lease.is_wanted() {
+            self.have_guests(ctx);
+        }
         ctx.txn.rest(ns, || Ok(slice(self)))
+    }
+
+    /// Has others read what it has not changed. That is no time for which it keeps its shards.
+    fn have_guests(&mut self, ctx: &mut Ctx) {
+        let before = self.keeps_since.map(|_| sys::thread_time());
+        if ctx.txn.have_guests() > 0
+            && let (Some(since), Some(before)) = (&mut self.keeps_since, before)
+        {
+            *since += sys::thread_time().saturating_sub(before);
+        }
     }
 
     /// An error of the script as a whole, told as where it stands.

@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::world::{DB, NAMES, Value, World, evict, world};
 use crate::codec::element::Group;
@@ -10,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::log::Fsync;
 use crate::meter::{self, Allowance};
 use crate::shard::Engine;
+use crate::shard::actor::{Guest, Job};
 use crate::shard::background::timer::Timer;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
@@ -103,6 +105,36 @@ fn rule_18_what_is_held_does_not_leave_the_table() {
         Ok(())
     });
     assert_eq!((copied, left), (Ok(()), true));
+    world.verify_whole();
+}
+
+/// Nor does what a transaction has found, for its guests.
+#[test]
+fn for_a_guest_nothing_leaves_the_table() {
+    let mut world = world(Fsync::No);
+    world.add_source(b"from", 0);
+    world.flush();
+    let (ns, engine) = (world.ns(DB), world.engine().clone());
+    let ran = Arc::new(AtomicBool::new(false));
+    let (result, _) = world.transact(&[b"from"], |txn| {
+        txn.find(ns, b"from")?.expect("a source");
+        let (told, limit) = (ran.clone(), std::mem::take(&mut txn.lease[0].table_limit));
+        let guest = Guest { db: DB.into(), hash: engine.router.hash(b"near"), key: (*b"near").into() };
+        let visit: Job = Box::new(move |mut lease| {
+            told.store(true, Ordering::Relaxed);
+            (0..300).for_each(|_| lease.iter_mut().for_each(|core| core.make_room()));
+            lease
+        });
+        engine.post_guest([0][..].into(), visit, Some(guest));
+        assert_eq!(txn.have_guests(), 1);
+        assert_eq!(txn.lease[0].table.len(), 1);
+        // Between two transactions it does.
+        (0..300).for_each(|_| txn.lease[0].make_room());
+        assert!(txn.lease[0].table.is_empty());
+        txn.lease[0].table_limit = limit;
+        Ok(())
+    });
+    assert_eq!((result, ran.load(Ordering::Relaxed)), (Ok(()), true));
     world.verify_whole();
 }
 

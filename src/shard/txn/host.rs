@@ -13,13 +13,13 @@
 //! **It takes turns.** Between two looks the transaction runs for a while, and a look ends after so many guests.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use super::{Found, Txn};
 use crate::latency::{self, Event};
 use crate::meter;
-use crate::shard::actor::Guest;
+use crate::shard::actor::{Guest, moment};
 use crate::shard::memory::core::Core;
+use crate::shard::memory::table::table_hash;
 use crate::util::scale::Scaled;
 use crate::util::ticks;
 
@@ -51,6 +51,7 @@ impl Txn<'_, '_> {
     /// How many have.
     #[inline]
     pub fn have_guests(&mut self) -> usize {
+        moment::here(moment::Moment::Hosting);
         if self.lease.is_wanted() { self.have_guests_now_and_then() } else { 0 }
     }
 
@@ -62,14 +63,16 @@ impl Txn<'_, '_> {
         }
         host.changed.extend(self.set.touched[host.seen..].iter().map(|(at, _)| *at));
         host.seen = self.set.touched.len();
-        let changes = |at: usize, core: &Core, guest: &Guest| {
-            let index = core.table.find(guest.hash, guest.ns, &guest.key);
-            index.is_some_and(|index| host.changed.contains(&Found { at: at as u16, index }))
+        let is_as_before = |at: usize, core: &Core, guest: &Guest| {
+            // Of a database that there is not there is nothing to change.
+            let Some(ns) = core.names.id(&guest.db) else { return true };
+            let index = core.table.find(table_hash(guest.hash, ns), ns, &guest.key);
+            index.is_none_or(|index| !host.changed.contains(&Found { at: at as u16, index }))
         };
         let lease = &mut self.lease;
         let guests = latency::wait_for(Event::QueueWait, || {
             let _aside = meter::aside();
-            lease.have_guests(|at, core, guest| Arc::ptr_eq(&core.names, &guest.names) && !changes(at, core, guest))
+            lease.have_guests(is_as_before)
         });
         host.looked = ticks::now();
         guests
