@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use posted::{First, Request, post};
 
 use super::table;
+use crate::codec::NsId;
 use crate::error::{Error, LOADING, OOM, quotation};
 use crate::handler::buffers::Away;
 use crate::handler::ctx::{Mark, Served};
@@ -424,37 +425,39 @@ fn want_rest(
     lease: &Lease<'_>,
     reads: &mut Reads,
 ) {
+    calls(session, command, args).for_each(|call| want_of(server, session.ns, call, lease, reads));
+}
+
+/// Wants what a call names of keys and elements that only the store may have.
+fn want_of(server: &Server, ns: NsId, (command, args): (&Command, Args<'_>), lease: &Lease<'_>, reads: &mut Reads) {
+    if (command.overwrites)(args.len()) {
+        return;
+    }
     let router = &server.engine.router;
-    let mut want_of = |command: &Command, args: Args<'_>| {
-        if (command.overwrites)(args.len()) {
-            return;
+    for &(at, _) in &keys_of(command, args).unwrap_or_default() {
+        if reads.wants_much() {
+            break;
         }
-        for &(at, _) in &keys_of(command, args).unwrap_or_default() {
-            if reads.wants_much() {
-                break;
-            }
-            let hash = router.hash(&args[at]);
-            let shard = router.shard(hash, &args[at]);
-            let Ok(at_core) = lease.binary_search_by_key(&shard, |core| core.shard) else { continue };
-            let (core, hash) = (&lease[at_core], table_hash(hash, session.ns));
-            let look = command.look.as_ref().filter(|look| look.arg < args.len());
-            core.want(hash, session.ns, &args[at], look.map(|look| (look, &args[look.arg])), reads);
-            if let (Some(look), Some(index)) = (command.look, core.table.find(hash, session.ns, &args[at])) {
-                for arg in look.args(args.len()) {
-                    if reads.wants_much() {
-                        break;
-                    }
-                    ahead::want(core, ahead::Wanted { index, look, text: &args[arg] }, reads);
+        let hash = router.hash(&args[at]);
+        let shard = router.shard(hash, &args[at]);
+        let Ok(at_core) = lease.binary_search_by_key(&shard, |core| core.shard) else { continue };
+        let (core, hash) = (&lease[at_core], table_hash(hash, ns));
+        let look = command.look.as_ref().filter(|look| look.arg < args.len());
+        core.want(hash, ns, &args[at], look.map(|look| (look, &args[look.arg])), reads);
+        if let (Some(look), Some(index)) = (command.look, core.table.find(hash, ns, &args[at])) {
+            for arg in look.args(args.len()) {
+                if reads.wants_much() {
+                    break;
                 }
+                ahead::want(core, ahead::Wanted { index, look, text: &args[arg] }, reads);
             }
         }
-    };
-    calls(session, command, args).for_each(|(command, args)| want_of(command, args));
+    }
 }
 
 /// With more arguments a command is not even begun on a network thread.
 const MOST_ARGS: Scaled<usize> = Scaled::new(8 << 10);
-/// Nor with more commands queued; of so many cold keys a network thread would not have all brought in [`MOST_RUNS`] either.
+/// Nor with more commands queued; of so many cold keys it would not have all brought in [`MOST_RUNS`] either: see [`queued`].
 const MOST_QUEUED: Scaled<usize> = Scaled::new(MOST_RUNS * MOST_READS);
 
 /// The function must be run again; it left nothing behind.
@@ -635,6 +638,7 @@ pub fn unknown_command(args: Args<'_>) -> Error {
 
 pub mod blocked;
 mod posted;
+mod queued;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests;

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 use super::blocked::{self, Waits};
+use super::queued::Through;
 use super::{Again, Call, Finished, MOST_RUNS, kept_by, under_lease, want_rest, wishes};
 use crate::command::table;
 use crate::handler::buffers::Away;
@@ -71,9 +72,11 @@ pub(super) struct Request {
     /// Since when it waits for its turn, or for what it lacks; in ticks.
     waits_since: u64,
     /// What it lacked, and has been brought, in so many runs; and what counts that as long as it waits.
-    reads: Reads,
+    pub(super) reads: Reads,
     brought: Away,
     runs: usize,
+    /// The queue of a long EXEC.
+    pub(super) through: Through,
     /// It waits for an exact count.
     counting: Option<Counting>,
     /// It waits, or has waited, for a key.
@@ -126,6 +129,7 @@ impl Request {
             reads: Reads::default(),
             brought: Away::default(),
             runs: 0,
+            through: Through::default(),
             counting: None,
             waits: None,
             done,
@@ -173,15 +177,15 @@ impl Place {
 }
 
 impl Request {
-    /// Has it run when what it lacks has been read.
-    fn bring(mut self) {
+    /// Has it run there when what it lacks has been read.
+    pub(super) fn bring(mut self, place: Place) {
         let (server, reads) = (self.server.clone(), std::mem::take(&mut self.reads));
         self.waits_since = ticks::now();
         let then = move |reads: Reads| {
             self.has_waited(Event::DiskWait);
             self.brought = Away::new(&self.server, &self.session.client, reads.memory_bytes());
             self.reads = reads;
-            self.post(Place::Here);
+            self.post(place);
         };
         server.engine.readers.bring(reads, Box::new(then));
     }
@@ -248,6 +252,10 @@ impl Request {
             self.refuse(&server, &error, &mut lease);
             return lease;
         }
+        if let Place::Elsewhere = place {
+            let Some(gone_through) = self.go_through_queue(&mut lease) else { return lease };
+            self = gone_through;
+        }
         let bounds = Bounds::of(&server.config.settings());
         let running = meter::begin(match &place {
             Place::Here | Place::Served(_) => Allowance::here(bounds.command),
@@ -308,7 +316,7 @@ impl Request {
             Err(Again::Elsewhere) => {
                 want_rest(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
                 (self.reads, self.runs) = (set.reads, self.runs + 1);
-                self.bring();
+                self.bring(Place::Here);
             }
             Err(Again::Counted) => self.count(),
             Err(Again::Everywhere) => {

@@ -2,6 +2,7 @@
 
 mod guests;
 mod passing;
+mod queued;
 mod rests;
 mod slices;
 mod waits;

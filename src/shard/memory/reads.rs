@@ -210,11 +210,9 @@ impl Reads {
         if !core.store_is_cold {
             return Ok(read());
         }
-        if self.may_block {
-            return Ok(latency::wait_for(Event::DiskWait, read));
-        }
         match self.find(core, &place) {
             Some(Found::Record(value)) => Ok(Ok(value.clone())),
+            _ if self.may_block => Ok(latency::wait_for(Event::DiskWait, read)),
             Some(_) => Err(Error::Cold),
             None => Err(self.want(core, place, None)),
         }
@@ -232,11 +230,9 @@ impl Reads {
         if !core.store_is_cold {
             return Ok(read());
         }
-        if self.may_block {
-            return Ok(latency::wait_for(Event::DiskWait, read));
-        }
         match self.find(core, &place) {
             Some(Found::Range(records)) => Ok(Ok(records.clone())),
+            _ if self.may_block => Ok(latency::wait_for(Event::DiskWait, read)),
             Some(_) => Err(Error::Cold),
             None => Err(self.want(core, place, None)),
         }

@@ -7,9 +7,9 @@ use super::*;
 use crate::shard::actor::moment::{self, Moment};
 
 /// Called at each look for guests.
-type AtLook = Rc<RefCell<dyn FnMut()>>;
+pub(super) type AtLook = Rc<RefCell<dyn FnMut()>>;
 
-fn at_looks(look: &AtLook) {
+pub(super) fn at_looks(look: &AtLook) {
     let look = look.clone();
     moment::at(Moment::Hosting, move || {
         look.borrow_mut()();
