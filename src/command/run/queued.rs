@@ -8,6 +8,7 @@ use super::posted::{Place, Request};
 use super::{MOST_QUEUED, want_of};
 use crate::handler::keys::keys_of;
 use crate::shard::actor::Lease;
+use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
 use crate::util::scale::Scaled;
 
@@ -51,6 +52,8 @@ impl Request {
                 }
             }
         }
+        // What is in the table need not be kept, and would make room for some of what comes next in its middle.
+        self.reads = Reads::default();
         if asked == queue.len() {
             self.through.taken = asked;
             return Some(self);
