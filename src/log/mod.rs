@@ -63,6 +63,7 @@ use parking_lot::Mutex;
 mod check;
 mod disk;
 mod format;
+mod note;
 mod read;
 mod replay;
 mod rotate;
@@ -78,6 +79,7 @@ mod tests;
 pub use check::{Repair, Report, SegmentReport, repair, scan};
 pub use disk::{File, Io, RealIo, read_small_file, replace_small_file};
 pub use format::FORMAT_VERSION;
+pub use note::noted;
 pub use replay::Replay;
 pub use snapshot::{Segment as SnapshotSegment, Snapshot};
 
@@ -128,13 +130,15 @@ pub struct Options {
     pub retry: Duration,
     /// Time between the syncs of [`Fsync::EverySec`].
     pub sync_interval: Duration,
+    /// Where it is noted what has been synced; nowhere in a log of which nobody asks that.
+    pub note: Option<PathBuf>,
 }
 
 impl Options {
     /// The usual times: 100 ms and 1 s.
     pub fn new(dir: impl Into<PathBuf>, fsync: Fsync) -> Self {
         let (retry, sync_interval) = (Duration::from_millis(100), Duration::from_secs(1));
-        Options { dir: dir.into(), origin: Origin::default(), fsync, retry, sync_interval }
+        Options { dir: dir.into(), origin: Origin::default(), fsync, retry, sync_interval, note: None }
     }
 }
 
@@ -475,7 +479,9 @@ impl Log {
         if self.core.with_writer(|writer| writer.segment.is_none()) {
             return Ok(());
         }
-        self.core.close()
+        let closed = self.core.close();
+        self.core.note_synced();
+        closed
     }
 
     fn end_thread(&self) {

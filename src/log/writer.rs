@@ -7,6 +7,7 @@
 //! | `writer` | the current segment, the frames being written | write(2), truncate, rename |
 //! | `pending` | records not yet taken by the writer | nothing |
 //! | `state` | the numbers, health, waiters | nothing |
+//! | `note` | the note of what has been synced | write(2) |
 //!
 //! Taken in this order only, each may be skipped. `pending` alone is on the path of an append, and nobody holds
 //! it across a system call. A wake callback may run under `segments` or `syncing`, never under the others; it must not
@@ -41,6 +42,7 @@ use super::disk::{File, Io, write_all};
 use super::format::{
     FRAME_HEADER, FRAME_TARGET, FrameHeader, payload_check, payload_check_of, push_prefix, push_record,
 };
+use super::note::Note;
 use super::segment::Segment;
 use super::{Fsync, Lsn, WaiterId, Wake};
 use crate::latency::{self, Event};
@@ -338,6 +340,7 @@ pub(super) struct Core {
     writer: Mutex<Writer>,
     pub(super) state: Mutex<State>,
     syncing: Mutex<()>,
+    note: Mutex<Note>,
     /// Every segment, oldest first; the last one is being written.
     pub(super) segments: Mutex<Vec<Listed>>,
     /// Every snapshot has one more.
@@ -371,6 +374,7 @@ impl Core {
             writer: Mutex::default(),
             state: Mutex::new(State::new(options.fsync)),
             syncing: Mutex::new(()),
+            note: Mutex::new(Note::new(options.note.clone())),
             segments: Mutex::new(Vec::new()),
             pins: Arc::default(),
             signal: Mutex::default(),
@@ -747,6 +751,11 @@ impl Core {
         }
     }
 
+    /// Notes what has been synced.
+    pub(super) fn note_synced(&self) {
+        self.note.lock().keep(&*self.io, self.owner, self.synced());
+    }
+
     /// One round of the log thread; `due` says that the second of `everysec` is over.
     pub(super) fn turn(&self, due: bool) {
         let failed = self.write_failed.load(Ordering::Acquire);
@@ -765,6 +774,9 @@ impl Core {
         }
         if wanted {
             let _ = self.sync(0);
+        }
+        if due {
+            self.note_synced();
         }
     }
 }

@@ -94,10 +94,14 @@ pub const STAGE_FOLDER: &str = "backup.tmp";
 /// File in the data directory that says what log and store must hold.
 pub const CHECKPOINT_FILE: &str = "CHECKPOINT";
 
+/// File in the data directory that notes how far the log has been synced.
+pub const SYNCED_FILE: &str = "SYNCED";
+
 /// All names in a data directory that are Tarn's own: the data, and what is only there while something is done with it.
-pub const OWN_NAMES: [&str; 10] = [
+pub const OWN_NAMES: [&str; 11] = [
     superblock::FILE_NAME,
     CHECKPOINT_FILE,
+    SYNCED_FILE,
     LOG_FOLDER,
     STORE_FOLDER,
     NEW_STORE_FOLDER,

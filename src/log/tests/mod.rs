@@ -28,7 +28,11 @@ fn path(first: Lsn) -> PathBuf {
 
 /// Opens and replays without a thread: the test itself takes the thread's turns.
 fn reopen(sim: &SimIo, fsync: Fsync) -> Result<(Log, Records), OpenError> {
-    let (log, mut replay) = Log::open(Arc::new(sim.clone()), &Options::new(dir(), fsync))?;
+    reopen_with(sim, &Options::new(dir(), fsync))
+}
+
+fn reopen_with(sim: &SimIo, options: &Options) -> Result<(Log, Records), OpenError> {
+    let (log, mut replay) = Log::open(Arc::new(sim.clone()), options)?;
     let mut records = Vec::new();
     while let Some((lsn, record)) = replay.next_record()? {
         records.push((lsn, record.to_vec()));

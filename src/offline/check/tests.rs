@@ -254,6 +254,54 @@ fn an_end_cut_after_a_clean_stop_is_refused() {
     assert_eq!(letters(&accept(&made, "its end is missing")), "abcD");
 }
 
+/// Waits until it is noted that all has been synced; then the process is killed.
+fn kill_when_noted(dir: &Path, engine: Arc<Engine>) {
+    let owner = Superblock::load(dir).unwrap().unwrap().id();
+    let began = std::time::Instant::now();
+    while log::noted(&RealIo, &dir.join(store::SYNCED_FILE), owner).unwrap() < engine.log.last() {
+        assert!(began.elapsed().as_secs() < 30, "it is noted once a second");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    drop(engine);
+}
+
+/// As a crash may leave it, but for what was synced.
+#[test]
+fn an_end_cut_after_a_crash_is_refused() {
+    let made = made();
+    kill_when_noted(made.dir.path(), open(made.dir.path()).unwrap());
+    let file = fs::OpenOptions::new().write(true).open(&made.segments[2]).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    assert_eq!(letters(&accept(&made, "its end is missing")), "abcD");
+}
+
+#[test]
+fn an_older_log_of_the_same_segments_is_refused() {
+    let made = made();
+    let older = tempdir().unwrap();
+    copy(&made.dir.path().join("log"), &older.path().join("log"));
+    let engine = open(made.dir.path()).unwrap();
+    put(&engine, 'e');
+    kill_when_noted(made.dir.path(), engine);
+    replace(older.path(), made.dir.path(), "log");
+    assert_refused(made.dir.path(), "its end is missing");
+}
+
+/// Nothing is known then but what the log says itself.
+#[test]
+fn a_note_that_is_damaged_old_or_missing_says_nothing() {
+    let made = made();
+    let note = made.dir.path().join(store::SYNCED_FILE);
+    kill_when_noted(made.dir.path(), open(made.dir.path()).unwrap());
+    let whole = fs::read(&note).unwrap();
+    for bytes in [&whole[..whole.len() - 1], b"", b"something else, as long as it is"] {
+        fs::write(&note, bytes).unwrap();
+        assert_eq!(letters(&keys(&open(made.dir.path()).unwrap())), "abcd");
+    }
+    fs::remove_file(&note).unwrap();
+    assert_eq!(letters(&keys(&open(made.dir.path()).unwrap())), "abcd");
+}
+
 /// The store has none of it, and where the log begins nothing tells of it.
 #[test]
 fn what_was_written_before_a_clean_stop_is_missed() {

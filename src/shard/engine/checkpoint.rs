@@ -24,6 +24,7 @@
 //! | a flush: all is in the store, before segments are removed | complete, segment, end, partitions; trust is whole |
 //! | before the store may get ahead of the log: in a replay, after a failed sync | trust is open-ended |
 //! | a clean end | end |
+//! | every second, in a file of its own (`log/note.rs`) | end |
 //! | `tarn check --repair` | trust is accepted |
 //!
 //! A directory without the file has never had a record in its log, or the file is lost. What a crash leaves behind that is
@@ -37,7 +38,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::codec;
 use crate::codec::cursor::Cursor;
 use crate::log::{self, Io, Lsn};
-use crate::store::{CHECKPOINT_FILE, Store, StoreError};
+use crate::store::{CHECKPOINT_FILE, SYNCED_FILE, Store, StoreError};
 
 use crate::shard::engine::{Engine, OpenError};
 
@@ -81,7 +82,7 @@ impl Checkpoint {
         Checkpoint { owner, complete: 1, segment: 0, end: 0, trust: Trust::Whole, stored: vec![0; usize::from(shards)] }
     }
 
-    /// Reads the file; `None` if there is none.
+    /// Reads the file, and the [note](log::noted) of what has been synced since; `None` if there is none.
     ///
     /// # Errors
     /// What the disk says; damage; one of another data directory.
@@ -89,13 +90,16 @@ impl Checkpoint {
         let path = dir.join(CHECKPOINT_FILE);
         let bytes = log::read_small_file(io, &path).map_err(|source| file_error(&path, source))?;
         let Some(bytes) = bytes else { return Ok(None) };
-        let Some(found) = decode(&bytes) else {
+        let Some(mut found) = decode(&bytes) else {
             return Err(lost(dir, format!("{} is damaged", path.display())));
         };
         if found.owner != owner || found.stored.len() != usize::from(shards) {
             let what = "SUPERBLOCK and CHECKPOINT are not of one data directory".to_owned();
             return Err(OpenError::Foreign { dir: dir.to_owned(), what });
         }
+        let path = dir.join(SYNCED_FILE);
+        let synced = log::noted(io, &path, owner).map_err(|source| file_error(&path, source))?;
+        found.end = found.end.max(synced);
         Ok(Some(found))
     }
 

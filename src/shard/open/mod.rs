@@ -250,6 +250,7 @@ fn open_parts(
     let noted = Checkpoint::load(&**io, dir, owner, shards)?;
     let log_options = log::Options {
         origin: noted.as_ref().map_or(log::Origin { owner, needed_from: 0 }, Checkpoint::origin),
+        note: Some(dir.join(crate::store::SYNCED_FILE)),
         ..log::Options::new(dir.join(crate::store::LOG_FOLDER), options.fsync)
     };
     let (log, replay) = Log::open(io.clone(), &log_options)?;
