@@ -60,6 +60,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::util::path::folder_of;
+
 mod check;
 mod disk;
 mod format;
@@ -160,6 +162,13 @@ pub struct Damage {
     index: usize,
 }
 
+impl Damage {
+    /// The data directory: that of the log's folder.
+    fn data_dir(&self) -> &Path {
+        folder_of(folder_of(&self.path))
+    }
+}
+
 /// What lies behind a damage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lost {
@@ -186,8 +195,8 @@ pub enum OpenError {
     },
     /// Damage where the log says that all was synced.
     #[error(
-        "log: {path} is damaged at offset {offset}, record {lsn}: {what}; later frames prove that it was synced",
-        path = .0.path.display(), offset = .0.offset, lsn = .0.lsn, what = .0.what
+        "log: {path} is damaged at offset {offset}, record {lsn}: {what}; later frames prove that it was synced. Put the right file back, or cut the log there: tarn check --repair {dir}",
+        path = .0.path.display(), offset = .0.offset, lsn = .0.lsn, what = .0.what, dir = .0.data_dir().display()
     )]
     Damaged(Box<Damage>),
     /// A segment was written in a format that this binary does not know.

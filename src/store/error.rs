@@ -27,7 +27,7 @@ pub enum StoreError {
         pid: Option<u32>,
     },
     /// The superblock cannot be believed.
-    #[error("{path} is damaged: {why}")]
+    #[error("{path} is damaged: {why}. Put the right one back, the data cannot be read without it")]
     Superblock {
         /// The file.
         path: PathBuf,
@@ -87,6 +87,18 @@ pub enum StoreError {
         file: PathBuf,
         /// It is a partition's, so that the loss of that may be accepted.
         of_partition: bool,
+    },
+    /// A file without which fjall does not open is damaged or missing.
+    #[error(
+        "the store cannot be opened: {file}: {what}. Put the right file back, or restore a backup; tarn check {dir} names all that is damaged"
+    )]
+    Damaged {
+        /// The data directory.
+        dir: PathBuf,
+        /// The file, or the store's folder where it is not known.
+        file: PathBuf,
+        /// What is wrong with it.
+        what: String,
     },
     /// An ingestion got a key that fjall cannot take; it was given up as a whole.
     #[error("key of {0} bytes cannot be stored")]

@@ -26,6 +26,10 @@ pub(super) const TABLES_FOLDER: &str = "tables";
 /// File that says which version is the newest.
 pub(super) const CURRENT_FILE: &str = "current";
 
+/// File that says which version of fjall's format the store has, behind three letters.
+pub(super) const MARKER_FILE: &str = "version";
+const MARKER: &[u8] = b"FJL";
+
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;
 
@@ -105,6 +109,27 @@ pub fn partitions(store: &Path) -> Result<Vec<PathBuf>> {
     }
     numbered.sort_unstable();
     Ok(numbered.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The first file that keeps fjall from opening the store, as far as that is told by a look at each.
+pub fn unreadable(store: &Path) -> Option<BadFile> {
+    let marker = store.join(MARKER_FILE);
+    match fs::read(&marker) {
+        Ok(bytes) if bytes.starts_with(MARKER) && bytes.len() > MARKER.len() => {}
+        Ok(_) => return Some(BadFile::fatal(marker, "it is damaged")),
+        Err(error) => return Some(BadFile::fatal(marker, error.to_string())),
+    }
+    let partitions = match partitions(store) {
+        Ok(partitions) => partitions,
+        Err(error) => return Some(BadFile::fatal(store.join(PARTITIONS_FOLDER), error.to_string())),
+    };
+    partitions.iter().find_map(|partition| match version(partition) {
+        Ok(version) => version.tables.into_iter().find_map(|TableFile { path, .. }| {
+            let what = sfa::Reader::new(&path).err()?.to_string();
+            Some(BadFile::fatal(path, what))
+        }),
+        Err(bad) => Some(bad),
+    })
 }
 
 /// The newest version of a partition, and its tables.

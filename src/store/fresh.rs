@@ -63,7 +63,7 @@ fn make(folder: &Path, shards: u16, options: &StoreOptions) -> Result {
 fn has_marks(folder: &Path, shards: u16) -> bool {
     let keyspaces = folder.join("keyspaces");
     let of_each = (0..=shards).map(|id| keyspaces.join(id.to_string()).join("current"));
-    of_each.chain([folder.join("version")]).all(|mark| mark.is_file())
+    of_each.chain([folder.join(super::files::MARKER_FILE)]).all(|mark| mark.is_file())
 }
 
 /// Copies a folder; all of it is on disk then.

@@ -219,7 +219,7 @@ impl Store {
             fresh::create(&dir, superblock.shards, &options)?;
         }
         let store = Store { superblock, folder, options, db: RwLock::new(None), partitions, _lock: lock };
-        store.open_again(create)?;
+        store.open_again(create).map_err(|error| name_damage(&dir, &store.folder, error))?;
         Ok(store)
     }
 
@@ -366,7 +366,7 @@ fn check_marks(folder: &Path, create: Create) -> Result {
         Ok(false) => Err(StoreError::Lacks { file, of_partition }),
         Err(error) => Err(StoreError::io("look for", &folder.join(file))(error)),
     };
-    lacks("version".into(), false)?;
+    lacks(files::MARKER_FILE.into(), false)?;
     let keyspaces = folder.join("keyspaces");
     let entries = std::fs::read_dir(&keyspaces).map_err(StoreError::io("read", &keyspaces))?;
     lacks("keyspaces/0/current".into(), false)?;
@@ -396,6 +396,19 @@ impl Drop for Store {
         let _slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
         *db = None;
     }
+}
+
+/// Says of an error at opening which file it is about.
+fn name_damage(dir: &Path, store: &Path, error: StoreError) -> StoreError {
+    let (file, what) = match &error {
+        StoreError::Io { path, source, .. } if path.starts_with(store) => (path.clone(), source.to_string()),
+        StoreError::Fjall { source, .. } => match files::unreadable(store) {
+            Some(files::BadFile { path, what, .. }) => (path, what),
+            None => (store.to_owned(), source.to_string()),
+        },
+        _ => return error,
+    };
+    StoreError::Damaged { dir: dir.to_owned(), file, what }
 }
 
 /// Whether a folder is not there, or holds nothing.

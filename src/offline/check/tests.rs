@@ -322,6 +322,44 @@ fn a_missing_store_is_refused() {
     assert_eq!(letters(&accept(&made, "the store is lost")), "bcd");
 }
 
+/// All files in a folder and those below.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_in(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn a_file_of_the_store_that_is_missing_or_cut_is_named() {
+    let made = made();
+    flush_all(&made);
+    let mut refused = 0;
+    for file in files_in(&made.dir.path().join("store")) {
+        let name = file.strip_prefix(made.dir.path()).unwrap();
+        let len = fs::metadata(&file).unwrap().len();
+        for left in [None, Some(0), Some(len / 2), Some(len.saturating_sub(1))] {
+            let dir = tempdir().unwrap();
+            copy(made.dir.path(), dir.path());
+            match left {
+                None => fs::remove_file(dir.path().join(name)).unwrap(),
+                Some(left) => {
+                    let file = fs::OpenOptions::new().write(true).open(dir.path().join(name)).unwrap();
+                    file.set_len(left).unwrap();
+                }
+            }
+            match open(dir.path()) {
+                Ok(engine) => assert_eq!(letters(&keys(&engine)), "abcd", "{name:?} of {left:?} bytes"),
+                Err(error) => {
+                    let said = error.to_string();
+                    let file = name.strip_prefix("store").unwrap().to_str().unwrap();
+                    assert!(said.contains(file) && said.contains("Put the right "), "{name:?}, {left:?}: {said}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 20, "{refused} times");
+}
+
 #[test]
 fn an_emptied_store_is_refused() {
     let made = made();
