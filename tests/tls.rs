@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::flood::assert_lets_others_in;
 use common::resp::{Value, encode};
@@ -510,6 +510,22 @@ fn a_handshake_has_its_time() {
         last_words(&stream);
     }
     until("all are counted", || secure.info("tarn_tls_handshakes_given_up") == 4);
+    secure.assert_sound();
+}
+
+/// Of the whole handshake, not of each of its parts: who says a little now and then keeps its place no longer.
+#[test]
+fn a_handshake_that_goes_on_slowly_has_no_more_time() {
+    let secure = Secure::start("server", &["--tls-handshake-timeout", "1"]);
+    let (mut stream, began) = (secure.raw(), Instant::now());
+    for byte in client_hello() {
+        if stream.write_all(&[byte]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(began.elapsed() < Duration::from_secs(15), "it is still heard");
+    }
+    until("it is given up", || secure.info("tarn_tls_handshakes_given_up") == 1);
     secure.assert_sound();
 }
 

@@ -278,3 +278,22 @@ impl Server {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// By whichever way it is read, what has been waited for before included.
+    #[test]
+    fn what_a_command_waits_for_is_no_time_of_its_own() {
+        const WAITED: Duration = Duration::from_millis(300);
+        let wait = || latency::wait_for(Event::QueueWait, || std::thread::sleep(WAITED));
+        wait();
+        let (clock, mut laps) = (Clock::start(), Clock::start());
+        wait();
+        let ran = [clock.ran_ns(), laps.lap(), laps.lap()];
+        assert!(ran.iter().all(|ns| u128::from(*ns) < WAITED.as_nanos()), "{ran:?}");
+    }
+}

@@ -443,6 +443,30 @@ fn collections_give_back_the_room_of_their_elements() {
     assert!(world.engine().disk_bytes() < before * 9 / 10, "{} of {before}", world.engine().disk_bytes());
 }
 
+/// A round that is to bring so much ends once it has, whatever the number of keys.
+#[test]
+fn no_more_collections_go_than_their_elements_ask_for() {
+    let mut world = world(Fsync::No);
+    for n in 0..200 {
+        world.add_source(name(n).as_bytes(), 0);
+    }
+    world.flush();
+    world.evict();
+    world.evict_to(policy(false, By::Chance), 22);
+    let gone = world.evicted();
+    assert!((20..50).contains(&gone), "{gone}");
+}
+
+#[test]
+fn of_how_many_keys_one_goes_may_be_changed() {
+    let world = world(Fsync::No);
+    let eviction = &world.engine().eviction;
+    for samples in [5, 1, 64] {
+        eviction.set(None, samples);
+        assert_eq!(eviction.samples(), u64::from(samples));
+    }
+}
+
 /// As long as nobody has come to the elements of what has gone they count as given back, and no longer.
 #[test]
 fn what_waits_in_the_queue_of_garbage_counts_as_given_back() {

@@ -4,10 +4,12 @@ use super::world::{DB, Value, World, world};
 use crate::codec::field::FieldTimes;
 use crate::codec::key::tag;
 use crate::codec::{self, Extra, Meta};
+use crate::error::Error;
 use crate::log::Fsync;
 use crate::shard::memory::object::{Body, Kind};
 use crate::shard::memory::packed;
 use crate::shard::rank;
+use crate::shard::txn::Txn;
 use crate::shard::txn::build::{Build, Shape};
 
 const KEY: &[u8] = b"hash";
@@ -123,6 +125,25 @@ fn a_crash_leaves_what_is_packed_of_a_body_that_goes_on() {
         world.verify();
         world.audit();
     }
+}
+
+#[test]
+fn what_is_taken_back_leaves_the_form_that_was() {
+    let mut world = world(Fsync::No);
+    world.change(0..2, true);
+    let ns = world.ns(DB);
+    let form = |txn: &mut Txn<'_, '_>| {
+        let at = txn.find(ns, KEY)?.unwrap();
+        Ok((at, txn.object(at).body.as_ref().unwrap().form))
+    };
+    let (_, before) = world.transact(&[KEY], form).0.unwrap();
+    let refused = world.transact(&[KEY], |txn| {
+        let (at, form) = form(txn)?;
+        txn.set_form(at, form + 1);
+        Err::<(), _>(Error::TooMuch)
+    });
+    assert!(refused.0.is_err());
+    assert_eq!(world.transact(&[KEY], form).0.unwrap().1, before);
 }
 
 #[test]
