@@ -301,4 +301,16 @@ mod tests {
             assert_eq!(counts.map(|by| (by.log_factor, by.decay_minutes)), counted, "{name} {value}");
         }
     }
+
+    #[test]
+    fn of_how_many_keys_one_goes_is_as_was_set_last() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let config = Config::load(Source::Defaults, &[]).unwrap();
+        let server = Server::new(engine(dir.path(), 1), config, &TABLE);
+        for samples in [7, 1, 64] {
+            let changed = server.config.set(&[("maxmemory-samples", samples.to_string())]).unwrap();
+            put_in_force(&server, &changed);
+            assert_eq!(server.engine.eviction.samples(), samples);
+        }
+    }
 }

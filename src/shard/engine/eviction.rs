@@ -141,7 +141,7 @@ impl Eviction {
     }
 
     /// Of so many keys one goes.
-    pub(in crate::shard) fn samples(&self) -> u64 {
+    pub fn samples(&self) -> u64 {
         self.samples.load(Ordering::Relaxed)
     }
 
