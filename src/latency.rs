@@ -179,6 +179,18 @@ pub fn wait_for<R>(event: Event, what: impl FnOnce() -> R) -> R {
     done
 }
 
+/// The same for what may turn out to have been nothing.
+pub fn wait_for_some(event: Event, what: impl FnOnce() -> usize) -> usize {
+    let (began, before) = (ticks::now(), WAITED_HERE.get());
+    let some = what();
+    if some > 0 {
+        let ns = ticks::ns_since(began);
+        WAITED_HERE.set(before + ns);
+        add(event, ns);
+    }
+    some
+}
+
 /// Nanoseconds that this thread's commands have waited so far.
 #[inline]
 pub fn waited_here() -> u64 {

@@ -29,7 +29,7 @@ pub struct Ctx<'a, 'e> {
     /// What the command does beside records.
     pub(super) effects: &'a mut Effects,
     /// What all connections share.
-    pub server: &'a Server,
+    pub server: &'a Arc<Server>,
     /// Whether it has waited.
     pub served: Served,
     /// It is a script's.
@@ -78,7 +78,12 @@ pub struct Mark {
 impl<'a, 'e> Ctx<'a, 'e> {
     /// A command's surroundings.
     #[inline]
-    pub fn new(mut txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
+    pub fn new(
+        mut txn: Txn<'a, 'e>,
+        session: &'a mut Session,
+        effects: &'a mut Effects,
+        server: &'a Arc<Server>,
+    ) -> Self {
         effects.begin();
         txn.by = session.id;
         let heard = server.heard.load(Ordering::Relaxed);

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use super::acl::permit::permit_within;
 use crate::error::LOADING;
 use crate::handler::acl::log::Context;
+use crate::handler::buffers::Away;
 use crate::handler::keys::{Hints, shards_of};
 use crate::handler::limits::Bounds;
 use crate::handler::session::Multi;
@@ -21,12 +22,9 @@ use crate::meter;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::gate;
 use crate::shard::txn::AHEAD;
-use crate::util::scale::Scaled;
 
 /// Of fewer commands the first is run before what the next touches could be there.
 const LEAST_AHEAD: usize = 4;
-/// Commands after which it is looked whether others want to read something.
-const BETWEEN_GUESTS: Scaled<usize> = Scaled::new(16).in_unit_tests(1);
 /// Commands of a queue that are freed on the spot: others wait for the shards meanwhile.
 const FREED_AT_ONCE: usize = 1024;
 
@@ -85,9 +83,7 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
     }
     out.array(queue.len());
     for (at, (command, args)) in queue.iter().enumerate() {
-        if at % BETWEEN_GUESTS.get() == 0 {
-            ctx.txn.have_guests();
-        }
+        ctx.txn.have_guests();
         if at % AHEAD == 0 {
             prefetch(ctx, &queue[at..]);
         }
@@ -124,9 +120,11 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
             (multi.queue, multi.done) = (queue, done);
         }
     } else {
+        let size_bytes = ctx.session().multi.as_ref().map_or(0, Multi::memory_bytes);
         ctx.end_multi();
         if queue.len() > FREED_AT_ONCE {
-            ctx.server.engine.readers.work(Box::new(move || drop(queue)));
+            let away = Away::new(ctx.server, &ctx.session().client, size_bytes);
+            ctx.server.engine.readers.work(Box::new(move || drop((queue, away))));
         }
     }
     fits
@@ -246,7 +244,7 @@ mod tests {
         session.multi.get_or_insert_default().queue.push((command, args));
     }
 
-    fn run(server: &Server, session: &mut Session, may_block: bool) -> (Result, String) {
+    fn run(server: &Arc<Server>, session: &mut Session, may_block: bool) -> (Result, String) {
         let shards = server.engine.all_shards();
         let lease = server.engine.lease(&shards);
         session.follow(&lease.first().unwrap().names);
@@ -284,11 +282,11 @@ mod tests {
     }
 
     /// A server with such an engine and these users, and a session of a client of it.
-    fn begin(dir: &std::path::Path, users: &[&[u8]], client: Arc<Client>) -> (Server, Session) {
+    fn begin(dir: &std::path::Path, users: &[&[u8]], client: Arc<Client>) -> (Arc<Server>, Session) {
         use crate::handler::acl::user::User;
         let engine = with_a_cold_key(dir);
         let ns = engine.first_names().id(b"0").unwrap();
-        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
         for name in users {
             assert!(server.acl.put(None, User { name: (*name).into(), ..User::new_default(&TABLE) }));
         }
@@ -473,7 +471,7 @@ mod tests {
     #[test]
     fn an_exec_has_the_shards_of_what_is_watched() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server = Server::new(engine(dir.path(), 4), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let server = Arc::new(Server::new(engine(dir.path(), 4), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let mut set = WriteSet::default();
         let mut under = |session: &mut Session, shards: &[u16], line: &str| {
@@ -521,7 +519,7 @@ mod tests {
     fn nothing_runs_for_a_user_who_is_removed_meanwhile() {
         use crate::handler::acl::{Identity, user::User};
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         session.ns = server.engine.first_names().id(b"0").unwrap();
         assert!(server.acl.put(None, User { name: (*b"u").into(), ..User::new_default(&TABLE) }));
@@ -540,7 +538,7 @@ mod tests {
     #[test]
     fn a_spoilt_transaction_is_discarded() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         queue(&mut session, "SET k v");
         session.multi.as_mut().unwrap().aborted = true;

@@ -13,8 +13,8 @@
 //! others; where one is taken, the work moves on to that one's mailbox: it is tried again exactly when what it lacked last
 //! is given back. Work that keeps finding one of its shards taken goes to a thread that waits for them in turn.
 //!
-//! **Who keeps cores for long** and may not give them back has a look at the mailboxes now and then, for work that only reads
-//! ([`Guest`]): [`Lease::have_guests`].
+//! **Who keeps cores for long** and may not give them back has a look now and then for work that only reads ([`Guest`]), which
+//! lies apart: [`Lease::have_guests`].
 //!
 //! Invariants: cores are taken in ascending order by whoever waits for them without end; a core is given back by dropping
 //! its [`Guard`] and in no other way: after every unlock the mailbox is looked at again, so that no work is stranded between
@@ -72,30 +72,36 @@ impl Drop for Lease<'_> {
 }
 
 impl<'e> Lease<'e> {
-    /// Whether work has been left at one of the cores.
-    #[inline]
-    pub fn is_wanted(&self) -> bool {
-        self.0.iter().any(|guard| !guard.shard.actor.mailbox.is_empty())
+    /// Whether guests wait for one of the cores.
+    pub fn has_guests(&self) -> bool {
+        self.0.iter().any(|guard| !guard.shard.actor.guests.is_empty())
     }
 
-    /// Runs work that only reads one key, of its shard, where `may` says so; how much of it. The rest stays where it is.
-    pub fn have_guests(&mut self, may: impl Fn(usize, &Core, &Guest) -> bool) -> usize {
+    /// Runs guests of these cores, at the time of who has them, where `may` says so and as long as `go_on` does; how many.
+    pub fn have_guests(
+        &mut self,
+        now_ms: u64,
+        may: impl Fn(usize, &Core, &Guest) -> bool,
+        go_on: impl Fn() -> bool,
+    ) -> usize {
         let mut ran = 0;
         for at in 0..self.0.len() {
             let shard = self.0[at].shard;
-            for _ in 0..shard.actor.mailbox.len().min(DRAIN) {
-                let Some(work) = shard.actor.mailbox.pop() else { break };
-                let is_guest = work.guest.as_ref().is_some_and(|guest| may(at, &self.0[at], guest));
-                let Some(core) = (if is_guest { self.0[at].core.take() } else { None }) else {
-                    shard.actor.mailbox.push(work);
+            for _ in 0..shard.actor.guests.len() {
+                let Some((guest, work)) = shard.actor.guests.pop() else { break };
+                let Some(core) = (if may(at, &self.0[at], &guest) { self.0[at].core.take() } else { None }) else {
+                    shard.actor.guests.push((guest, work));
                     continue;
                 };
                 let mut core = Guard { core: Some(core), shard };
-                core.hosts = true;
+                core.hosts = Some(now_ms);
                 let mut lease = (work.job)(Lease::from_iter([core]));
-                lease.iter_mut().for_each(|core| core.hosts = false);
+                lease.iter_mut().for_each(|core| core.hosts = None);
                 self.0[at].core = lease.0.pop().and_then(|mut guard| guard.core.take());
                 ran += 1;
+                if !go_on() {
+                    return ran;
+                }
             }
         }
         ran
@@ -135,7 +141,7 @@ const LOOKS: usize = 500;
 /// sooner for it. The next ones leave theirs at once.
 const MOST_SLEEP: Duration = Duration::from_millis(1);
 
-/// What work looks at that only reads one key.
+/// What work looks at that only reads one key, and needs the shard of that alone.
 pub struct Guest {
     /// The name of the database.
     pub db: Box<[u8]>,
@@ -149,7 +155,6 @@ pub struct Guest {
 struct Work {
     shards: ShardSet,
     job: Job,
-    guest: Option<Guest>,
     tries: u32,
 }
 
@@ -165,6 +170,8 @@ struct Actor {
     slots_mask: AtomicUsize,
     core: Mutex<Core>,
     mailbox: SegQueue<Work>,
+    /// Of the same, what may be a guest.
+    guests: SegQueue<(Guest, Work)>,
     /// Work for the shard's own thread.
     thread: crossbeam_channel::Sender<(ShardSet, Job)>,
 }
@@ -269,6 +276,7 @@ impl Shards {
             slots_mask: AtomicUsize::new(0),
             core: Mutex::new(core),
             mailbox: SegQueue::new(),
+            guests: SegQueue::new(),
             thread,
         };
         Shards(parts.into_iter().map(actor).collect())
@@ -307,15 +315,18 @@ impl Shards {
     /// Has work run as soon as its shards are free, by whoever frees them; a guest earlier, perhaps.
     pub fn post(&self, shards: ShardSet, job: Job, guest: Option<Guest>) {
         match shards.first() {
-            Some(&first) => self.leave(first, Work { shards, job, guest, tries: 0 }),
+            Some(&first) => self.leave(first, Work { shards, job, tries: 0 }, guest),
             None => drop(job(Lease::default())),
         }
     }
 
     /// Leaves work for whoever holds this core, or runs it if nobody does any more.
-    fn leave(&self, at: ShardId, work: Work) {
+    fn leave(&self, at: ShardId, work: Work, guest: Option<Guest>) {
         let shard = self.at(at);
-        shard.actor.mailbox.push(work);
+        match guest {
+            Some(guest) if work.shards.len() == 1 => shard.actor.guests.push((guest, work)),
+            _ => shard.actor.mailbox.push(work),
+        }
         full_fence();
         drop(shard.try_core());
     }
@@ -332,7 +343,7 @@ impl Shards {
         while let Some((shard, core)) = taken {
             shard.drain(core);
             full_fence();
-            if !shard.actor.mailbox.is_empty() {
+            if shard.has_work() {
                 note(shard.actor.id);
             }
             // Who has one of them looks at its mailbox afterwards.
@@ -399,9 +410,15 @@ impl<'a> Shard<'a> {
         self.actor.thread.send((shards, job)).is_ok()
     }
 
+    /// Whether work was left here.
+    #[inline]
+    fn has_work(self) -> bool {
+        !self.actor.mailbox.is_empty() || !self.actor.guests.is_empty()
+    }
+
     #[inline]
     fn release(self, core: MutexGuard<'a, Core>) {
-        if !self.actor.mailbox.is_empty() {
+        if self.has_work() {
             return self.all.empty(self, core);
         }
         self.unlock(core);
@@ -426,7 +443,7 @@ impl<'a> Shard<'a> {
     /// Looks at what arrived while somebody had the core, which is given back by now.
     #[inline]
     fn look(self) {
-        if !self.actor.mailbox.is_empty()
+        if self.has_work()
             && let Some(core) = self.actor.core.try_lock()
         {
             self.all.empty(self, core);
@@ -436,8 +453,12 @@ impl<'a> Shard<'a> {
     /// Runs what is in the mailbox until something of it needs other shards, too, and gives the core back.
     fn drain(self, core: MutexGuard<'a, Core>) {
         let mut lease = Lease::from_iter([Guard { core: Some(core), shard: self }]);
-        for _ in 0..DRAIN {
-            let Some(work) = self.actor.mailbox.pop() else { break };
+        let guest = || self.actor.guests.pop().map(|(_, work)| work);
+        let mail = || self.actor.mailbox.pop();
+        for n in 0..DRAIN {
+            // In turn: neither has the other wait.
+            let work = if n % 2 == 0 { mail().or_else(guest) } else { guest().or_else(mail) };
+            let Some(work) = work else { break };
             if work.shards.len() > 1 {
                 return self.run_or_move(lease, work);
             }
@@ -460,7 +481,7 @@ impl<'a> Shard<'a> {
                 drop((own, lease));
                 work.tries += 1;
                 return match work.tries {
-                    ..=MOST_TRIES => self.all.leave(shard, work),
+                    ..=MOST_TRIES => self.all.leave(shard, work, None),
                     // If the threads have ended, the job's reply channel closes with it.
                     _ => _ = self.post_to_thread(work.shards, work.job),
                 };
@@ -473,7 +494,7 @@ impl<'a> Shard<'a> {
     /// Jobs that nobody has begun to run.
     #[cfg(test)]
     pub fn waiting(self) -> usize {
-        self.actor.mailbox.len()
+        self.actor.mailbox.len() + self.actor.guests.len()
     }
 
     /// Fetches what every command on this shard will write, its lock first.

@@ -281,7 +281,11 @@ pub fn serve_after_sweeps(server: &Arc<Server>) {
 /// Serves those who wait for what has been changed under this lease.
 #[inline]
 pub fn serve<'e>(server: &Arc<Server>, lease: Lease<'e>) -> Lease<'e> {
-    if lease.iter().any(|core| core.blocked.is_due() && !core.hosts) { serve_due(server, lease) } else { lease }
+    if lease.iter().any(|core| core.blocked.is_due() && core.hosts.is_none()) {
+        serve_due(server, lease)
+    } else {
+        lease
+    }
 }
 
 #[cold]

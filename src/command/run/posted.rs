@@ -268,6 +268,11 @@ impl Request {
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         set.reads = std::mem::take(&mut self.reads);
         drop(std::mem::take(&mut self.brought));
+        if !matches!(place, Place::Served(_)) {
+            // Nothing that has run here before it was later: it has waited. A guest is no later than its host.
+            let now_ms = crate::util::time::now_ms();
+            self.now_ms = lease.first().and_then(|core| core.hosts).map_or(now_ms, |host_ms| now_ms.min(host_ms));
+        }
         let (hash, now_ms, request_bytes) = (self.hash, self.now_ms, self.request_bytes);
         let call = Call { command: self.command, args: self.args.as_args(), hash, now_ms, request_bytes };
         let buffers = (&mut set, &mut effects);

@@ -397,7 +397,7 @@ impl Run<'_> {
         }
         let ns = ctx.ns();
         self.left = SLICE;
-        if !ctx.txn.may_rest() && ctx.txn.lease.is_wanted() {
+        if !ctx.txn.may_rest() && ctx.txn.lease.has_guests() {
             self.have_guests(ctx);
         }
         ctx.txn.rest(ns, || Ok(slice(self)))

@@ -108,8 +108,9 @@ pub struct Core {
     pub miscounted: bool,
     /// Tables of the partition are being dropped, or it is compacted, for what is dead in it; or that is about to be done.
     pub reclaiming: bool,
-    /// Somebody's transaction is under way here, and this is a guest's: nothing leaves the table, nobody is served.
-    pub hosts: bool,
+    /// Somebody's transaction is under way here, which happens at this time, ms, and this is a guest's, which happens before it:
+    /// nothing leaves the table, nobody is served.
+    pub hosts: Option<u64>,
     /// LSN of the shard's last commit.
     pub last_lsn: Lsn,
     /// New keys go straight to fjall, while data is imported.
@@ -420,7 +421,7 @@ impl Core {
             self.admitted = 0;
             return;
         }
-        if self.hosts {
+        if self.hosts.is_some() {
             return;
         }
         // What one command has brought in leaves over several where others wait.
@@ -428,6 +429,11 @@ impl Core {
         let leaving = self.admitted.min(most);
         self.admitted -= leaving;
         self.evict_some(16 * (leaving + 1));
+    }
+
+    /// Whether the table is not much beyond its limit.
+    pub fn has_room(&self) -> bool {
+        self.table_bytes <= self.table_limit + self.table_limit / 16
     }
 
     /// Takes other limits. A second-level cache of another size is a new one; the old one is the caller's to free.

@@ -244,6 +244,11 @@ impl Object {
         self.state & (state::DIRTY | state::IN_FLIGHT) == 0
     }
 
+    /// Whether nothing of it is on disk only.
+    pub fn is_in_memory(&self) -> bool {
+        self.body.as_ref().is_none_or(|body| body.overlay.complete)
+    }
+
     /// Its metadata; `None` for a removal.
     pub fn meta(&self) -> Option<Meta> {
         let mut meta = Meta { expire_ms: self.expire_ms, ..Meta::new(self.kind.stored()?) };

@@ -334,7 +334,7 @@ fn open_core(
         reap_from: None,
         garbage: Queue::new(codec::key::tag::GARBAGE),
         reclaiming: false,
-        hosts: false,
+        hosts: None,
         trash,
         membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
         busy: Default::default(),

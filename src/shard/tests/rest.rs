@@ -3,6 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::world::{DB, NAMES, Value, World, evict, world};
 use crate::codec::element::Group;
@@ -119,14 +120,15 @@ fn for_a_guest_nothing_leaves_the_table() {
     let (result, _) = world.transact(&[b"from"], |txn| {
         txn.find(ns, b"from")?.expect("a source");
         let (told, limit) = (ran.clone(), std::mem::take(&mut txn.lease[0].table_limit));
-        let guest = Guest { db: DB.into(), hash: engine.router.hash(b"near"), key: (*b"near").into() };
+        let guest = Guest { db: DB.into(), hash: engine.router.hash(b"from"), key: (*b"from").into() };
         let visit: Job = Box::new(move |mut lease| {
             told.store(true, Ordering::Relaxed);
             (0..300).for_each(|_| lease.iter_mut().for_each(|core| core.make_room()));
             lease
         });
         engine.post_guest([0][..].into(), visit, Some(guest));
-        assert_eq!(txn.have_guests(), 1);
+        // Time is counted from the first call on.
+        assert_eq!([txn.have_guests(), txn.have_guests()], [0, 1]);
         assert_eq!(txn.lease[0].table.len(), 1);
         // Between two transactions it does.
         (0..300).for_each(|_| txn.lease[0].make_room());
@@ -136,6 +138,32 @@ fn for_a_guest_nothing_leaves_the_table() {
     });
     assert_eq!((result, ran.load(Ordering::Relaxed)), (Ok(()), true));
     world.verify_whole();
+}
+
+/// They have as much of the time as their host, not more: however many come, it goes on.
+#[test]
+fn guests_and_their_host_take_turns() {
+    let mut world = world(Fsync::No);
+    world.add_source(b"from", 0);
+    let (ns, engine) = (world.ns(DB), world.engine().clone());
+    let (result, _) = world.transact(&[b"from"], |txn| {
+        txn.find(ns, b"from")?.expect("a source");
+        let come = || {
+            let guest = Guest { db: DB.into(), hash: engine.router.hash(b"from"), key: (*b"from").into() };
+            let visit: Job = Box::new(|lease| {
+                std::thread::sleep(Duration::from_millis(5));
+                lease
+            });
+            engine.post_guest([0][..].into(), visit, Some(guest));
+        };
+        assert_eq!(txn.have_guests(), 0);
+        (0..5).for_each(|_| come());
+        assert_eq!([txn.have_guests(), txn.have_guests()], [1, 1], "it has run for less");
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(txn.have_guests(), 3, "it has run for longer");
+        Ok(())
+    });
+    assert_eq!(result, Ok(()));
 }
 
 /// Who goes through one collection after the other is charged for one slice at a time.

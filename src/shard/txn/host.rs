@@ -10,7 +10,9 @@
 //! **What the transaction has found stays.** A guest may bring in what it reads; nothing leaves the table for that, and those who
 //! wait for a key are served by others ([`Core::hosts`](crate::shard::memory::core::Core::hosts)).
 //!
-//! **It takes turns.** Between two looks the transaction runs for a while, and a look ends after so many guests.
+//! **It takes turns.** Between two looks the transaction runs for a while, and a look ends when it has taken as long as that.
+//!
+//! **Memory is bounded.** Where the table is full those are let in alone who find there what they read.
 
 use std::collections::HashSet;
 
@@ -29,8 +31,6 @@ const BETWEEN_LOOKS: Scaled<u64> = Scaled::new(250_000).in_unit_tests(0);
 /// What a transaction knows of its guests.
 #[derive(Default)]
 pub(super) struct Host {
-    /// When it has looked for some, in ticks; 0 before the first time.
-    looked: u64,
     /// What has been changed, as far as it was looked at; more where some of that was taken back.
     changed: HashSet<Found, foldhash::fast::RandomState>,
     /// So much of what was changed has been.
@@ -52,29 +52,39 @@ impl Txn<'_, '_> {
     #[inline]
     pub fn have_guests(&mut self) -> usize {
         moment::here(moment::Moment::Hosting);
-        if self.lease.is_wanted() { self.have_guests_now_and_then() } else { 0 }
+        if self.looked == 0 {
+            self.looked = ticks::now();
+            return 0;
+        }
+        let ran_ns = ticks::ns_since(self.looked);
+        if ran_ns < BETWEEN_LOOKS.get() {
+            return 0;
+        }
+        let guests = if self.lease.has_guests() { self.let_in(ran_ns) } else { 0 };
+        self.looked = ticks::now();
+        guests
     }
 
+    /// Lets some in, for about so long.
     #[cold]
-    fn have_guests_now_and_then(&mut self) -> usize {
+    fn let_in(&mut self, most_ns: u64) -> usize {
         let host = self.host.get_or_insert_default();
-        if host.renamed || host.looked != 0 && ticks::ns_since(host.looked) < BETWEEN_LOOKS.get() {
+        if host.renamed {
             return 0;
         }
         host.changed.extend(self.set.touched[host.seen..].iter().map(|(at, _)| *at));
         host.seen = self.set.touched.len();
-        let is_as_before = |at: usize, core: &Core, guest: &Guest| {
+        let may = |at: usize, core: &Core, guest: &Guest| {
             // Of a database that there is not there is nothing to change.
             let Some(ns) = core.names.id(&guest.db) else { return true };
             let index = core.table.find(table_hash(guest.hash, ns), ns, &guest.key);
-            index.is_none_or(|index| !host.changed.contains(&Found { at: at as u16, index }))
+            let is_as_before = index.is_none_or(|index| !host.changed.contains(&Found { at: at as u16, index }));
+            is_as_before && (core.has_room() || index.is_some_and(|index| core.table.at(index).is_in_memory()))
         };
-        let lease = &mut self.lease;
-        let guests = latency::wait_for(Event::QueueWait, || {
-            let _aside = meter::aside();
-            lease.have_guests(is_as_before)
-        });
-        host.looked = ticks::now();
-        guests
+        let (lease, now_ms) = (&mut self.lease, self.now_ms);
+        latency::wait_for_some(Event::QueueWait, || {
+            let (_aside, began) = (meter::aside(), ticks::now());
+            lease.have_guests(now_ms, may, || ticks::ns_since(began) < most_ns)
+        })
     }
 }

@@ -230,3 +230,129 @@ fn a_guest_serves_nobody() {
         assert_eq!(end(waiter), format!("*2 $7 {{k}}list $1 {} ", n + 1));
     }
 }
+
+/// A key that has expired since the transaction began is there for both: it may be brought back.
+#[test]
+fn a_guest_sees_time_as_its_host_does() {
+    let mut world = World::new();
+    assert_eq!(world.call("SET k 1 PX 500"), "+OK ");
+    assert_eq!(world.call("MULTI"), "+OK ");
+    for line in ["ECHO x", "ECHO y", "PERSIST k"] {
+        assert_eq!(world.call(line), "+QUEUED ");
+    }
+    let server = world.runner.server.clone();
+    let (guest, mut at) = (Rc::new(RefCell::new(None)), 0);
+    let comes = guest.clone();
+    let at_look: AtLook = Rc::new(RefCell::new(move || {
+        at += 1;
+        if at == 2 {
+            std::thread::sleep(std::time::Duration::from_millis(600));
+            *comes.borrow_mut() = Some(Guest::new(&server, "GET k"));
+        }
+    }));
+    at_looks(&at_look);
+    assert_eq!(world.call("EXEC"), "*3 $1 x $1 y :1 ");
+    moment::never();
+    assert_eq!(guest.take().unwrap().end(), "$1 1 ", "it was never gone");
+}
+
+/// What a posted command waits for its shard is not taken from its time: who comes later has seen what is past.
+#[test]
+fn a_posted_command_happens_when_it_runs() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    assert_eq!(world.call("SET k 1 PX 100"), "+OK ");
+    let held = server.engine.lease(&[0, 1]);
+    let begun = world.begin(&words("GET k")).unwrap_err();
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    drop(held);
+    assert_eq!(world.end(Err(begun)), "$-1 ");
+}
+
+/// What guests bring in is bounded: where the table is full, they wait.
+#[test]
+fn guests_do_not_fill_the_table() {
+    const KEYS: usize = 64;
+    let limit = 64 << 10;
+    let mut world = World::new();
+    let fields: String = (0..8).map(|field| format!(" f{field} {}", "v".repeat(4000))).collect();
+    (0..KEYS).for_each(|key| assert_eq!(world.call(&format!("HSET {{k}}{key}{fields}")), ":8 "));
+    world.rest();
+    let server = world.runner.server.clone();
+    server.engine.shards.iter().for_each(|shard| shard.core().table_limit = limit);
+    assert_eq!(world.call("MULTI"), "+OK ");
+    assert_eq!(world.call("EXISTS {k}"), "+QUEUED ");
+    (0..3 * KEYS).for_each(|_| assert_eq!(world.call("ECHO x"), "+QUEUED "));
+    let (guests, mut at) = (Rc::new(RefCell::new(Vec::new())), 0);
+    let (come, to) = (guests.clone(), server.clone());
+    let at_look: AtLook = Rc::new(RefCell::new(move || {
+        at += 1;
+        if at > 1 && at <= 1 + KEYS {
+            come.borrow_mut().push(Guest::new(&to, &format!("HGETALL {{k}}{}", at - 2)));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }));
+    at_looks(&at_look);
+    assert!(world.call("EXEC").ends_with("$1 x "));
+    moment::never();
+    let most = server.engine.shards.iter().map(|shard| shard.core().table_bytes).max().unwrap();
+    // The one that finds room may be beyond it.
+    assert!(most <= limit + limit / 16 + 2 * 8 * 4000, "{most}");
+    for guest in guests.take() {
+        assert!(guest.end().starts_with("*16 "));
+    }
+}
+
+/// Whatever stands between a row's name and its key.
+#[test]
+fn subcommands_wait_as_well() {
+    let mut world = World::new();
+    for (before, write, read) in [
+        ("XADD s 1-0 f v", "XADD s 2-0 f v", "XINFO STREAM s"),
+        ("XADD s 1-0 f v", "XGROUP CREATE s g 0", "XINFO GROUPS s"),
+        ("SET k 1", "SET k abc", "OBJECT ENCODING k"),
+        ("SET k 1", "SET k abcdefghijklmnopqrstuvwxyz", "MEMORY USAGE k"),
+        ("SADD h 1", "SADD h a", "OBJECT ENCODING h"),
+        ("SET k 1", "EXPIREAT k 99999999999", "EXPIRETIME k"),
+        ("SET k 1", "SETRANGE k 10 x", "GETRANGE k 0 -1"),
+        ("SET k 1", "SETBIT k 100 1", "BITCOUNT k"),
+        ("SET k 1", "BITFIELD k SET u8 0 7", "BITFIELD_RO k GET u8 0"),
+        ("SET k 1", "GETSET k 2", "DUMP k"),
+        ("HSET h f v", "HPEXPIREAT h 9999999999999 FIELDS 1 f", "HPEXPIRETIME h FIELDS 1 f"),
+        ("GEOADD g 1 1 a", "GEOADD g 2 2 b", "GEOSEARCH g FROMLONLAT 1 1 BYRADIUS 9999 km"),
+        ("ZADD z 1 a", "ZUNIONSTORE z 1 other", "ZCARD z"),
+        ("SET k 1", "MSET k 2 j 3", "GET k"),
+        ("SET k 1", "MSETNX k2 2", "GET k2"),
+        ("SET k 1", "BITOP NOT k k", "GET k"),
+        ("LPUSH l a", "LTRIM l 1 0", "LLEN l"),
+        ("XADD s 1-0 f v", "XSETID s 9-0", "XINFO STREAM s"),
+    ] {
+        assert_eq!(world.call("FLUSHALL"), "+OK ");
+        for line in [before, "ZADD other 5 x 6 y"] {
+            assert!(!world.call(line).starts_with('-'), "{line}");
+        }
+        let (reply, was_done) = world.exec_beside(&[write], read);
+        assert_eq!((reply, was_done), (world.call(read), false), "{read} beside {write}");
+    }
+}
+
+/// A consumer that reads changes what is pending, and its own times.
+#[test]
+fn consumers_are_waited_for() {
+    let mut world = World::new();
+    for (write, read) in [
+        ("XREADGROUP GROUP g c STREAMS s >", "XPENDING s g"),
+        ("XREADGROUP GROUP g c STREAMS s >", "XINFO GROUPS s"),
+        ("XREADGROUP GROUP g new STREAMS s >", "XINFO CONSUMERS s g"),
+        ("XREADGROUP GROUP g c NOACK STREAMS s >", "XINFO GROUPS s"),
+        ("XGROUP CREATECONSUMER s g d", "XINFO CONSUMERS s g"),
+        ("XGROUP SETID s g 1-0", "XINFO GROUPS s"),
+        ("XGROUP DESTROY s g", "XINFO STREAM s"),
+    ] {
+        for line in ["FLUSHALL", "XADD s 1-0 f v", "XADD s 2-0 f v", "XGROUP CREATE s g 0"] {
+            assert!(!world.call(line).starts_with('-'), "{line}");
+        }
+        let (_, was_done) = world.exec_beside(&[write], read);
+        assert!(!was_done, "{read} beside {write}");
+    }
+}
