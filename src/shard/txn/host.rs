@@ -25,7 +25,9 @@ use crate::shard::memory::table::table_hash;
 use crate::util::scale::Scaled;
 use crate::util::ticks;
 
-/// Nanoseconds between two looks.
+/// Nanoseconds after which it is asked again whether somebody waits.
+const BETWEEN_QUESTIONS: Scaled<u64> = Scaled::new(20_000).in_unit_tests(0);
+/// Nanoseconds from a look at who waits to the next one.
 const BETWEEN_LOOKS: Scaled<u64> = Scaled::new(250_000).in_unit_tests(0);
 
 /// What a transaction knows of its guests.
@@ -52,15 +54,18 @@ impl Txn<'_, '_> {
     #[inline]
     pub fn have_guests(&mut self) -> usize {
         moment::here(moment::Moment::Hosting);
-        if self.looked == 0 {
-            self.looked = ticks::now();
+        if self.asked == 0 {
+            (self.asked, self.looked) = (ticks::now(), ticks::now());
+        }
+        if ticks::ns_since(self.asked) < BETWEEN_QUESTIONS.get() {
             return 0;
         }
+        self.asked = ticks::now();
         let ran_ns = ticks::ns_since(self.looked);
-        if ran_ns < BETWEEN_LOOKS.get() {
+        if ran_ns < BETWEEN_LOOKS.get() || !self.lease.has_guests() {
             return 0;
         }
-        let guests = if self.lease.has_guests() { self.let_in(ran_ns) } else { 0 };
+        let guests = self.let_in(ran_ns);
         self.looked = ticks::now();
         guests
     }

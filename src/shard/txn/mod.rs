@@ -147,7 +147,8 @@ pub struct Txn<'a, 'e> {
     pub by: u64,
     /// What is gathered for others; mostly nobody wants it.
     pub(in crate::shard) news: Option<Box<News>>,
-    /// When it has looked for guests, in ticks; 0 before the first time.
+    /// When it has last asked for guests, and let some in, in ticks; 0 before the first time.
+    asked: u64,
     looked: u64,
     /// Of one that has guests.
     host: Option<Box<Host>>,
@@ -182,6 +183,7 @@ impl<'a, 'e> Txn<'a, 'e> {
             part: 0,
             by: 0,
             news: None,
+            asked: 0,
             looked: 0,
             host: None,
         }
