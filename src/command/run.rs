@@ -484,7 +484,7 @@ enum Again {
 #[expect(clippy::too_many_arguments, reason = "the way of every command, without a struct to fill on the hot path")]
 #[inline]
 fn under_lease<'e>(
-    server: &Arc<Server>,
+    server: &Server,
     session: &mut Session,
     command: &'static Command,
     call: Call<'_>,

@@ -10,7 +10,7 @@ use super::effects::{Effect, Ran};
 use super::events::{MONITORED, Telling};
 use super::observe::{Clock, Took, What};
 use super::session::Multi;
-use super::{After, Effects, Error, Found, Result, Server, Session};
+use super::{After, Command, Effects, Error, Found, OwnedArgs, Result, Server, Session};
 use crate::codec::NsId;
 use crate::config::classes::Classes;
 use crate::config::settings::Settings;
@@ -29,7 +29,7 @@ pub struct Ctx<'a, 'e> {
     /// What the command does beside records.
     pub(super) effects: &'a mut Effects,
     /// What all connections share.
-    pub server: &'a Arc<Server>,
+    pub server: &'a Server,
     /// Whether it has waited.
     pub served: Served,
     /// It is a script's.
@@ -78,12 +78,7 @@ pub struct Mark {
 impl<'a, 'e> Ctx<'a, 'e> {
     /// A command's surroundings.
     #[inline]
-    pub fn new(
-        mut txn: Txn<'a, 'e>,
-        session: &'a mut Session,
-        effects: &'a mut Effects,
-        server: &'a Arc<Server>,
-    ) -> Self {
+    pub fn new(mut txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
         effects.begin();
         txn.by = session.id;
         let heard = server.heard.load(Ordering::Relaxed);
@@ -124,6 +119,15 @@ impl Ctx<'_, '_> {
 
     /// Forgets MULTI's queue: EXEC has run it, or nobody will.
     pub fn end_multi(&mut self) {
+        self.session.end_multi();
+    }
+
+    /// The same with a queue that is freed when nobody waits for EXEC's shards.
+    pub fn end_multi_later(&mut self, queue: Vec<(&'static Command, OwnedArgs)>) {
+        if let Some(mut multi) = self.session.multi.take() {
+            multi.queue = queue;
+            self.session.spent = Some(multi);
+        }
         self.session.end_multi();
     }
 

@@ -104,6 +104,8 @@ pub struct Session {
     pub identity: Identity,
     /// MULTI's queue.
     pub multi: Option<Multi>,
+    /// A long one that has been run: its connection has it freed.
+    pub spent: Option<Multi>,
     /// What it watches.
     pub watch: Option<Box<Watch>>,
     /// What it has subscribed to.
@@ -386,6 +388,7 @@ impl Session {
             proto: 2,
             identity,
             multi: None,
+            spent: None,
             watch: None,
             subscriptions: None,
             monitoring: None,

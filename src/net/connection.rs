@@ -33,7 +33,7 @@ use super::worker::Worker;
 use crate::command;
 use crate::command::run::{self, Call, Finished, Outcome, Runner};
 use crate::error::Error;
-use crate::handler::buffers::SLACK;
+use crate::handler::buffers::{Away, SLACK};
 use crate::handler::effects::{Effect, carry_out};
 use crate::handler::observe::Clock;
 use crate::handler::server::{ThreadStats, bump};
@@ -532,7 +532,7 @@ impl Connection {
     }
 
     /// A command that ran elsewhere is back; what else must be waited for.
-    pub(super) fn take_back(self: &Rc<Self>, finished: Finished) -> Option<Parked> {
+    pub(super) fn take_back(self: &Rc<Self>, mut finished: Finished) -> Option<Parked> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let stats = &self.worker.runner.borrow().stats;
@@ -540,6 +540,7 @@ impl Connection {
         if finished.failed {
             stats.count_error(finished.reply.as_slice());
         }
+        let spent = finished.session.spent.take();
         state.session = Some(finished.session);
         // From here on the connection's own buffers count it.
         drop(finished.away);
@@ -550,6 +551,11 @@ impl Connection {
         let stop = self.after(state, begin);
         self.push_notices(state);
         self.reply_soon(state);
+        if let Some(spent) = spent {
+            // By now it is no longer counted as what is queued.
+            let away = Away::new(&self.worker.server, &self.client, spent.memory_bytes());
+            self.worker.server.engine.readers.work(Box::new(move || drop((spent, away))));
+        }
         match stop {
             Some(Stop::Park(parked)) => Some(parked),
             _ => None,

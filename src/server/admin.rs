@@ -325,7 +325,7 @@ mod tests {
     fn the_last_save_is_the_last_flush_once_there_was_one() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let config = Config::load(Source::Defaults, &[]).unwrap();
-        let server = Arc::new(Server::new(engine(dir.path(), 1), config, &TABLE));
+        let server = Server::new(engine(dir.path(), 1), config, &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let mut ask = || {
             let (mut set, mut effects) = (WriteSet::default(), Effects::default());

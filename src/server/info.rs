@@ -508,7 +508,7 @@ mod tests {
         static TABLE: std::sync::LazyLock<Table> = std::sync::LazyLock::new(|| Table::new(&[COMMANDS]));
         let dir = crate::util::scratch::tempdir().unwrap();
         let engine = crate::shard::keyspace::walk::tests::engine(dir.path(), 1);
-        let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         let mut lease = server.engine.lease(&[0]);

@@ -284,7 +284,6 @@ pub const COMMANDS: &[Command] = &[Command::new("memory", unknown_subcommand, -2
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     /// Of a set whose first members are short: those on disk are told of by some, or all.
     #[test]
@@ -310,7 +309,7 @@ mod tests {
         before.flush().unwrap();
         before.close(false).unwrap();
         drop(before);
-        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let told = [&[][..], &["SAMPLES", "5"], &["SAMPLES", "0"]].map(|options| {
             let mut session = Session::new(std::sync::Arc::default(), server.engine.first_names(), &server.acl);
             let (mut set, mut effects) = (WriteSet::default(), Effects::default());

@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn who_may_hear_a_channel_no_more_when_he_has_just_begun_is_refused() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let rules = Rules { table: &TABLE, all_channels: false };
         let mut user = User::new(&TABLE, b"u", false);
         for rule in [&b"+subscribe"[..], b"&a", b"&b"] {

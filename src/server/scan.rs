@@ -337,7 +337,7 @@ mod tests {
 
     /// A server of four shards: a third of its keys is in fjall, a third in memory, a third made anew over what fjall shows. In
     /// the tables they stand among each other.
-    fn server(dir: &std::path::Path) -> (Arc<Server>, Session) {
+    fn server(dir: &std::path::Path) -> (Server, Session) {
         let engine = engine(dir, 4);
         let (shards, ns) = (engine.all_shards(), engine.first_names().id(b"0").unwrap());
         let put = |n: usize| {
@@ -351,20 +351,20 @@ mod tests {
         (0..KEYS).filter(|n| n % 3 != 2).for_each(put);
         engine.flush().unwrap();
         (0..KEYS).filter(|n| n % 3 != 0).for_each(put);
-        let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         session.ns = ns;
         (server, session)
     }
 
     /// What a command replies under the lease that it asks for, its bulks alone, and the shards that it gives back.
-    fn run(server: &Arc<Server>, session: &mut Session, line: &str, may_block: bool) -> (Result, Vec<String>, usize) {
+    fn run(server: &Server, session: &mut Session, line: &str, may_block: bool) -> (Result, Vec<String>, usize) {
         run_and_need(server, session, line, may_block, false).0
     }
 
     /// The same, by a script or not, and what the reply must wait for.
     fn run_and_need(
-        server: &Arc<Server>,
+        server: &Server,
         session: &mut Session,
         line: &str,
         may_block: bool,

@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 use super::acl::permit::permit_within;
 use crate::error::LOADING;
 use crate::handler::acl::log::Context;
-use crate::handler::buffers::Away;
 use crate::handler::keys::{Hints, shards_of};
 use crate::handler::limits::Bounds;
 use crate::handler::session::Multi;
@@ -120,11 +119,9 @@ fn run_queue(ctx: &mut Ctx, out: &mut Reply) -> Result {
             (multi.queue, multi.done) = (queue, done);
         }
     } else {
-        let size_bytes = ctx.session().multi.as_ref().map_or(0, Multi::memory_bytes);
-        ctx.end_multi();
-        if queue.len() > FREED_AT_ONCE {
-            let away = Away::new(ctx.server, &ctx.session().client, size_bytes);
-            ctx.server.engine.readers.work(Box::new(move || drop((queue, away))));
+        match queue.len() {
+            ..=FREED_AT_ONCE => ctx.end_multi(),
+            _ => ctx.end_multi_later(queue),
         }
     }
     fits
@@ -244,7 +241,7 @@ mod tests {
         session.multi.get_or_insert_default().queue.push((command, args));
     }
 
-    fn run(server: &Arc<Server>, session: &mut Session, may_block: bool) -> (Result, String) {
+    fn run(server: &Server, session: &mut Session, may_block: bool) -> (Result, String) {
         let shards = server.engine.all_shards();
         let lease = server.engine.lease(&shards);
         session.follow(&lease.first().unwrap().names);
@@ -282,11 +279,11 @@ mod tests {
     }
 
     /// A server with such an engine and these users, and a session of a client of it.
-    fn begin(dir: &std::path::Path, users: &[&[u8]], client: Arc<Client>) -> (Arc<Server>, Session) {
+    fn begin(dir: &std::path::Path, users: &[&[u8]], client: Arc<Client>) -> (Server, Session) {
         use crate::handler::acl::user::User;
         let engine = with_a_cold_key(dir);
         let ns = engine.first_names().id(b"0").unwrap();
-        let server = Arc::new(Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         for name in users {
             assert!(server.acl.put(None, User { name: (*name).into(), ..User::new_default(&TABLE) }));
         }
@@ -471,7 +468,7 @@ mod tests {
     #[test]
     fn an_exec_has_the_shards_of_what_is_watched() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server = Arc::new(Server::new(engine(dir.path(), 4), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        let server = Server::new(engine(dir.path(), 4), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let mut set = WriteSet::default();
         let mut under = |session: &mut Session, shards: &[u16], line: &str| {
@@ -519,7 +516,7 @@ mod tests {
     fn nothing_runs_for_a_user_who_is_removed_meanwhile() {
         use crate::handler::acl::{Identity, user::User};
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         session.ns = server.engine.first_names().id(b"0").unwrap();
         assert!(server.acl.put(None, User { name: (*b"u").into(), ..User::new_default(&TABLE) }));
@@ -538,7 +535,7 @@ mod tests {
     #[test]
     fn a_spoilt_transaction_is_discarded() {
         let dir = crate::util::scratch::tempdir().unwrap();
-        let server = Arc::new(Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE));
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         queue(&mut session, "SET k v");
         session.multi.as_mut().unwrap().aborted = true;

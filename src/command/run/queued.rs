@@ -38,6 +38,8 @@ impl Request {
         if queue.len() <= MOST_QUEUED.get() || self.through.taken == queue.len() {
             return Some(self);
         }
+        // What was taken last may leave for what is taken now, if there is no room for all of it.
+        lease.iter_mut().for_each(|core| core.make_room());
         let Through { taken, asked } = self.through;
         let (ns, router) = (self.session.ns, &self.server.engine.router);
         for (command, args) in &queue[taken..asked] {
