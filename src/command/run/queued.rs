@@ -7,6 +7,7 @@
 use super::posted::{Place, Request};
 use super::{MOST_QUEUED, want_of};
 use crate::handler::keys::keys_of;
+use crate::handler::limits::Bounds;
 use crate::shard::actor::Lease;
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
@@ -22,6 +23,8 @@ pub(super) struct Through {
     taken: usize,
     /// What those up to here lack has been asked for.
     asked: usize,
+    /// What has been taken in, in bytes.
+    bytes: usize,
 }
 
 impl Request {
@@ -40,7 +43,7 @@ impl Request {
         }
         // What was taken last may leave for what is taken now, if there is no room for all of it.
         lease.iter_mut().for_each(|core| core.make_room());
-        let Through { taken, asked } = self.through;
+        let Through { taken, asked, mut bytes } = self.through;
         let (ns, router) = (self.session.ns, &self.server.engine.router);
         for (command, args) in &queue[taken..asked] {
             let args = args.as_args();
@@ -50,14 +53,17 @@ impl Request {
                 let Ok(at) = lease.binary_search_by_key(&shard, |core| core.shard) else { continue };
                 // Damage is told to who looks it up.
                 if self.reads.knows(&lease[at], table_hash(hash, ns), ns, key) {
+                    let before = lease[at].table_bytes;
                     _ = lease[at].fault(hash, ns, key, &mut self.reads);
+                    bytes += lease[at].table_bytes.saturating_sub(before);
                 }
             }
         }
         // What is in the table need not be kept, and would make room for some of what comes next in its middle.
         self.reads = Reads::default();
-        if asked == queue.len() {
-            self.through.taken = asked;
+        // Of what takes more than a command may hold it would not get to the end.
+        if asked == queue.len() || bytes > Bounds::of(&self.server.config.settings()).command {
+            self.through.taken = queue.len();
             return Some(self);
         }
         let mut until = asked;
@@ -66,7 +72,7 @@ impl Request {
             want_of(&self.server, ns, (command, args.as_args()), lease, &mut self.reads);
             until += 1;
         }
-        self.through = Through { taken: asked, asked: until };
+        self.through = Through { taken: asked, asked: until, bytes };
         if self.reads.is_content() {
             self.post(Place::Elsewhere)
         } else {
