@@ -16,6 +16,9 @@ use crate::util::scale::Scaled;
 /// Commands of a queue whose keys are looked at under one lease.
 const AT_ONCE: Scaled<usize> = Scaled::new(1 << 10).in_unit_tests(64);
 
+/// Of what a command may hold this part is taken ahead at most.
+const TAKEN_OF_COMMAND: usize = 4;
+
 /// How far a queue has been gone through.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Through {
@@ -61,8 +64,9 @@ impl Request {
         }
         // What is in the table need not be kept, and would make room for some of what comes next in its middle.
         self.reads = Reads::default();
-        // Of what takes more than a command may hold it would not get to the end.
-        if asked == queue.len() || bytes > Bounds::of(&self.server.config.settings()).command {
+        // So much comes on top of what the table may hold, until the next command makes room.
+        let most = Bounds::of(&self.server.config.settings()).command / TAKEN_OF_COMMAND;
+        if asked == queue.len() || bytes > most {
             self.through.taken = queue.len();
             return Some(self);
         }
