@@ -18,6 +18,8 @@ const AT_ONCE: Scaled<usize> = Scaled::new(1 << 10).in_unit_tests(64);
 
 /// Of what a command may hold this part is taken ahead at most.
 const TAKEN_OF_COMMAND: usize = 4;
+/// And so many bytes of each queued command, on the average: what is longer takes its time anyway.
+const TAKEN_OF_EACH: usize = 4 << 10;
 
 /// How far a queue has been gone through.
 #[derive(Debug, Default, Clone, Copy)]
@@ -65,7 +67,7 @@ impl Request {
         // What is in the table need not be kept, and would make room for some of what comes next in its middle.
         self.reads = Reads::default();
         // So much comes on top of what the table may hold, until the next command makes room.
-        let most = Bounds::of(&self.server.config.settings()).command / TAKEN_OF_COMMAND;
+        let most = (Bounds::of(&self.server.config.settings()).command / TAKEN_OF_COMMAND).min(asked * TAKEN_OF_EACH);
         if asked == queue.len() || bytes > most {
             self.through.taken = queue.len();
             return Some(self);
