@@ -162,6 +162,27 @@ fn what_a_queued_command_has_not_done_others_read_as_it_was() {
     assert_eq!((reply.as_str(), was_done), ("$1 3 ", false));
 }
 
+/// What comes behind it is looked at alone. As its reply is too long all of it runs again elsewhere, and whoever waits reads before.
+#[test]
+fn what_a_script_has_changed_in_vain_is_not_looked_at_any_more() {
+    let mut world = World::new();
+    let small = [&b"CONFIG"[..], b"SET", b"client-output-buffer-limit", b"normal 16384 0 0"];
+    let begun = world.begin(&small.into_iter().collect());
+    assert_eq!(world.end(begun), "+OK ");
+    let [a, b] = world.keys();
+    assert_eq!(world.call(&format!("MSET {a} 1 {b} 1")), "+OK ");
+    let script =
+        "for\ti=1,9\tdo\tredis.call('SET',KEYS[1]..i,i)end\tfor\ti=1,5000\tdo\tend\treturn(string.rep('x',2e4))";
+    for line in ["MULTI", &format!("SET {a} 2"), &format!("EVAL {script} 1 {{{b}}}"), &format!("INCR {b}"), "ECHO look"]
+    {
+        assert!(!world.call(line).starts_with('-'));
+    }
+    let mut exec = String::new();
+    let read = world.beside(2, &format!("GET {a}"), |world| exec = world.call("EXEC"));
+    assert!(exec.starts_with("*4 +OK -OOM ") && exec.ends_with(" :2 $4 look "), "{exec}");
+    assert_eq!(read, ("$1 1 ".to_owned(), false));
+}
+
 /// Whatever a database's name stands for by then.
 #[test]
 fn beside_a_transaction_that_flushes_nobody_reads() {
