@@ -4,7 +4,9 @@ use super::world::{DB, Value, World, big, world};
 use crate::codec::key::tag;
 use crate::codec::redo;
 use crate::log::Fsync;
+use crate::shard::background::recount::Recount;
 use crate::shard::background::sight::Sighting;
+use crate::shard::txn::Txn;
 
 /// A string, one in chunks, one with a time, and one that is gone; all of them on disk only.
 const KEYS: [&[u8]; 4] = [b"plain", b"chunks", b"timed", b"gone"];
@@ -188,6 +190,14 @@ fn a_replay_knows_by_itself_what_there_was() {
         (world.options.dirty_budget, world.options.table_budget) = (1, 1);
         world.crash(None);
         assert_eq!((blind(&world), count(&world)), (1, 14));
+        let mut recount = Recount::begin(&world.engine().shards.at(0).core()).unwrap();
+        while recount.step().unwrap() {}
+        let end = |txn: &mut Txn<'_, '_>| {
+            recount.end(txn, 0);
+            Ok(())
+        };
+        world.transact(&[], end).0.unwrap();
+        assert_eq!(count(&world), 14, "who counts anew comes to the same");
         world.verify();
         world.verify_counts();
         world.audit();
