@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use crate::util::scratch::tempdir;
 use tempfile::TempDir;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
 use crate::codec::element::Group;
@@ -294,7 +295,15 @@ fn a_note_that_is_damaged_old_or_missing_says_nothing() {
     let note = made.dir.path().join(store::SYNCED_FILE);
     kill_when_noted(made.dir.path(), open(made.dir.path()).unwrap());
     let whole = fs::read(&note).unwrap();
-    for bytes in [&whole[..whole.len() - 1], b"", b"something else, as long as it is"] {
+    // Of a later record than there is: torn as it was written, and of another directory.
+    let [torn, foreign] = [16, 8].map(|at| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        bytes[22] = 1;
+        bytes
+    });
+    let foreign = [&foreign[..24], &xxh3_64(&foreign[..24]).to_le_bytes()].concat();
+    for bytes in [&whole[..whole.len() - 1], b"", b"something else, as long as it is", &torn, &foreign] {
         fs::write(&note, bytes).unwrap();
         assert_eq!(letters(&keys(&open(made.dir.path()).unwrap())), "abcd");
     }
