@@ -441,6 +441,28 @@ mod tests {
         assert_eq!((result, page), (Err(Error::Undeclared), Vec::new()));
     }
 
+    /// As most keys are in shards whose keys have expired, these are mostly asked first.
+    #[test]
+    fn a_random_key_comes_from_whatever_shard_one_lives_in() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 4);
+        let (shards, ns) = (engine.all_shards(), engine.first_names().id(b"0").unwrap());
+        let put = |key: &[u8], expire_ms| engine.transact(&shards, 0, |txn| txn.put_string(ns, key, b"v", expire_ms));
+        (0..400).for_each(|n| _ = put(format!("gone:{n}").as_bytes(), 1).unwrap());
+        let server = Server::new(engine.clone(), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let mut session = Session::new(Arc::new(Client::default()), engine.first_names(), &server.acl);
+        session.ns = ns;
+        for shard in engine.all_shards() {
+            let key = (0..).map(|n| format!("key:{n}")).find(|key| engine.router.shard_of(key.as_bytes()) == shard);
+            let key = key.unwrap();
+            put(key.as_bytes(), 0).unwrap();
+            for _ in 0..20 {
+                assert_eq!(run(&server, &mut session, "RANDOMKEY", true).1, [&key[..]]);
+            }
+            engine.transact(&[shard], 1, |txn| txn.delete(ns, key.as_bytes())).unwrap();
+        }
+    }
+
     /// What the reply tells of each shard is not to be told before the log holds it.
     #[test]
     fn rule_5_what_goes_in_steps_waits_for_every_shard_it_comes_through() {

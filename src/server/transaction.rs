@@ -382,6 +382,23 @@ mod tests {
         assert_eq!((killed(), session.after, session.multi.is_none()), (true, After::Close, true));
     }
 
+    /// What it has done it was allowed to do.
+    #[test]
+    fn an_exec_that_is_run_again_may_have_given_up_the_right_to_what_it_has_done() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let (server, mut session) = begin(dir.path(), &[], Arc::default());
+        queue(&mut session, "SET cold x");
+        assert_eq!(run(&server, &mut session, true).0, Ok(()));
+        ["ACL SETUSER default -acl", "DBSIZE", "ACL WHOAMI"].iter().for_each(|line| queue(&mut session, line));
+        // Nobody knows yet how many keys there are.
+        assert_eq!(run(&server, &mut session, true).0, Err(Error::Uncounted));
+        let _counting = server.engine.counting();
+        server.engine.flush().unwrap();
+        let (result, reply) = run(&server, &mut session, true);
+        assert_eq!(result, Ok(()));
+        assert!(reply.starts_with("*3 +OK :1 -NOPERM "), "{reply}");
+    }
+
     /// An attempt may end before it gets to what one before it has done: that stays done all the same.
     #[test]
     fn what_was_done_is_known_though_a_later_attempt_ends_before_it() {
