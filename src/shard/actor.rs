@@ -24,7 +24,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
@@ -74,7 +74,7 @@ impl Drop for Lease<'_> {
 impl<'e> Lease<'e> {
     /// Whether guests wait for one of the cores.
     pub fn has_guests(&self) -> bool {
-        self.0.iter().any(|guard| !guard.shard.actor.guests.is_empty())
+        self.0.iter().any(|guard| guard.shard.actor.has_guests())
     }
 
     /// Runs guests of these cores, at the time of who has them, where `may` says so and as long as `go_on` does; how many.
@@ -88,9 +88,9 @@ impl<'e> Lease<'e> {
         for at in 0..self.0.len() {
             let shard = self.0[at].shard;
             for _ in 0..shard.actor.guests.len() {
-                let Some((guest, work)) = shard.actor.guests.pop() else { break };
+                let Some((guest, work)) = shard.actor.pop_guest() else { break };
                 let Some(core) = (if may(at, &self.0[at], &guest) { self.0[at].core.take() } else { None }) else {
-                    shard.actor.guests.push((guest, work));
+                    shard.actor.push_guest(guest, work);
                     continue;
                 };
                 let mut core = Guard { core: Some(core), shard };
@@ -164,16 +164,37 @@ struct Actor {
     id: ShardId,
     /// Whoever has the core may take long.
     held_long: AtomicBool,
+    /// Guests that wait; looked at with every release, and therefore here.
+    guests_count: AtomicU32,
     dirty_bytes: AtomicUsize,
     table_bytes: AtomicUsize,
     slots: AtomicPtr<u64>,
     slots_mask: AtomicUsize,
     core: Mutex<Core>,
     mailbox: SegQueue<Work>,
-    /// Of the same, what may be a guest.
-    guests: SegQueue<(Guest, Work)>,
     /// Work for the shard's own thread.
     thread: crossbeam_channel::Sender<(ShardSet, Job)>,
+    /// Work that may be a guest: [`Actor::push_guest`], [`Actor::pop_guest`].
+    guests: SegQueue<(Guest, Work)>,
+}
+
+impl Actor {
+    /// Counted when it is there: who has counted it looks at the core next, for whatever was taken uncounted meanwhile, too.
+    fn push_guest(&self, guest: Guest, work: Work) {
+        self.guests.push((guest, work));
+        self.guests_count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn pop_guest(&self) -> Option<(Guest, Work)> {
+        let popped = self.guests.pop()?;
+        self.guests_count.fetch_sub(1, Ordering::SeqCst);
+        Some(popped)
+    }
+
+    #[inline]
+    fn has_guests(&self) -> bool {
+        self.guests_count.load(Ordering::Relaxed) != 0
+    }
 }
 
 /// All shards.
@@ -270,14 +291,15 @@ impl Shards {
         let actor = |(core, thread): (Core, _)| Actor {
             id: core.shard,
             held_long: AtomicBool::new(false),
+            guests_count: AtomicU32::new(0),
             dirty_bytes: AtomicUsize::new(0),
             table_bytes: AtomicUsize::new(0),
             slots: AtomicPtr::default(),
             slots_mask: AtomicUsize::new(0),
             core: Mutex::new(core),
             mailbox: SegQueue::new(),
-            guests: SegQueue::new(),
             thread,
+            guests: SegQueue::new(),
         };
         Shards(parts.into_iter().map(actor).collect())
     }
@@ -324,7 +346,7 @@ impl Shards {
     fn leave(&self, at: ShardId, work: Work, guest: Option<Guest>) {
         let shard = self.at(at);
         match guest {
-            Some(guest) if work.shards.len() == 1 => shard.actor.guests.push((guest, work)),
+            Some(guest) if work.shards.len() == 1 => shard.actor.push_guest(guest, work),
             _ => shard.actor.mailbox.push(work),
         }
         full_fence();
@@ -413,7 +435,7 @@ impl<'a> Shard<'a> {
     /// Whether work was left here.
     #[inline]
     fn has_work(self) -> bool {
-        !self.actor.mailbox.is_empty() || !self.actor.guests.is_empty()
+        !self.actor.mailbox.is_empty() || self.actor.has_guests()
     }
 
     #[inline]
@@ -453,7 +475,7 @@ impl<'a> Shard<'a> {
     /// Runs what is in the mailbox until something of it needs other shards, too, and gives the core back.
     fn drain(self, core: MutexGuard<'a, Core>) {
         let mut lease = Lease::from_iter([Guard { core: Some(core), shard: self }]);
-        let guest = || self.actor.guests.pop().map(|(_, work)| work);
+        let guest = || self.actor.pop_guest().map(|(_, work)| work);
         let mail = || self.actor.mailbox.pop();
         for n in 0..DRAIN {
             // In turn: neither has the other wait.
