@@ -170,25 +170,20 @@ fn keep_sample(event: Event, ns: u64) {
 
 /// Does what the command that this thread runs waits for: it is no time of the command's run.
 pub fn wait_for<R>(event: Event, what: impl FnOnce() -> R) -> R {
-    let (began, before) = (ticks::now(), WAITED_HERE.get());
-    let done = what();
-    let ns = ticks::ns_since(began);
-    // What has been waited for within is part of it.
-    WAITED_HERE.set(before + ns);
-    add(event, ns);
-    done
+    wait_for_some(event, what, |_| true)
 }
 
 /// The same for what may turn out to have been nothing.
-pub fn wait_for_some(event: Event, what: impl FnOnce() -> usize) -> usize {
+pub fn wait_for_some<R>(event: Event, what: impl FnOnce() -> R, was_some: impl FnOnce(&R) -> bool) -> R {
     let (began, before) = (ticks::now(), WAITED_HERE.get());
-    let some = what();
-    if some > 0 {
+    let done = what();
+    if was_some(&done) {
         let ns = ticks::ns_since(began);
+        // What has been waited for within is part of it.
         WAITED_HERE.set(before + ns);
         add(event, ns);
     }
-    some
+    done
 }
 
 /// Nanoseconds that this thread's commands have waited so far.

@@ -183,6 +183,26 @@ fn a_queue_of_small_commands_is_counted_whole() {
     assert_eq!(mine(&mut client, "multi-mem"), 0);
 }
 
+/// Freed on another thread when it has run: until then it counts, and once.
+#[test]
+fn a_long_queue_that_has_run_counts_once() {
+    const COMMANDS: usize = 2_000;
+    let server = Server::tarn(&["--maxmemory-clients", "8mb"]);
+    let mut client = server.client();
+    for _ in 0..3 {
+        client.call("MULTI");
+        let value = "v".repeat(2_000);
+        for _ in 0..COMMANDS / 100 {
+            assert!(client.send_raw(&encode(&["SET", "k", &value]).repeat(100)).is_ok());
+            (0..100)
+                .for_each(|_| assert_eq!(client.read().map(|queued| queued.text()).ok().as_deref(), Some("QUEUED")));
+        }
+        assert_eq!(client.call("EXEC").items().len(), COMMANDS);
+    }
+    let told = |client: &mut Client| mine(client, "tot-mem");
+    until("what was queued is given back", || told(&mut client) < 2 * MB);
+}
+
 #[test]
 fn a_new_longest_argument_holds_for_open_connections() {
     let server = Server::tarn(&[]);

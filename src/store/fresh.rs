@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fjall::Database;
 
+use super::files::{CURRENT_FILE, MARKER_FILE, PARTITIONS_FOLDER};
 use super::{NEW_STORE_FOLDER, Result, STORE_FOLDER, StoreError, StoreOptions, options, superblock};
 
 /// Linux's file system in memory, which containers have as well.
@@ -61,9 +62,9 @@ fn make(folder: &Path, shards: u16, options: &StoreOptions) -> Result {
 
 /// Whether the files are there without which fjall knows neither a database nor its partitions.
 fn has_marks(folder: &Path, shards: u16) -> bool {
-    let keyspaces = folder.join("keyspaces");
-    let of_each = (0..=shards).map(|id| keyspaces.join(id.to_string()).join("current"));
-    of_each.chain([folder.join(super::files::MARKER_FILE)]).all(|mark| mark.is_file())
+    let partitions = folder.join(PARTITIONS_FOLDER);
+    let of_each = (0..=shards).map(|id| partitions.join(id.to_string()).join(CURRENT_FILE));
+    of_each.chain([folder.join(MARKER_FILE)]).all(|mark| mark.is_file())
 }
 
 /// Copies a folder; all of it is on disk then.

@@ -1,6 +1,7 @@
 //! Commands that go elsewhere, wait, or end on their way.
 
 mod guests;
+mod memory;
 mod passing;
 mod queued;
 mod rests;
@@ -210,131 +211,6 @@ fn a_command_of_very_many_keys_is_begun_elsewhere() {
     let before = meter::tests::taken();
     assert_eq!(world.call(&format!("EXISTS{}", keys(MOST_ARGS.get()))), ":0 ");
     assert_eq!(meter::tests::taken() - before, 0);
-}
-
-/// Other commands take the pool that leaves a command `most` bytes, until what this answers is called.
-fn take_pool(most: usize) -> impl FnOnce() {
-    // The first megabyte of each is its own.
-    let others = [most, 2 << 20].map(|bytes| {
-        let (free, told) = std::sync::mpsc::channel::<()>();
-        let (begun, holds) = std::sync::mpsc::channel();
-        let other = std::thread::spawn(move || {
-            let _running = meter::begin(Allowance::here(most));
-            begun.send(meter::hold(bytes)).unwrap();
-            told.recv()
-        });
-        assert_eq!(holds.recv().unwrap(), Ok(()));
-        (free, other)
-    });
-    || {
-        others.into_iter().for_each(|(free, other)| {
-            free.send(()).unwrap();
-            other.join().unwrap().unwrap();
-        })
-    }
-}
-
-#[test]
-fn a_request_that_waits_for_its_shard_counts_as_its_clients_memory() {
-    let mut world = World::new();
-    let server = world.runner.server.clone();
-    let [key, _] = world.keys();
-    let set: OwnedArgs = ["SET", &key, &"v".repeat(1 << 20)].into_iter().map(str::as_bytes).collect();
-    let held = server.engine.lease(&[0]);
-    let begun = world.begin(&set).unwrap_err();
-    assert!(server.buffers.bytes() >= 1 << 20);
-    drop(held);
-    assert_eq!(world.end(Err(begun)), "+OK ");
-    assert_eq!(server.buffers.bytes(), 0);
-}
-
-/// What was read for it, too, until it has run.
-#[test]
-fn what_was_brought_for_a_request_counts_as_its_clients_memory() {
-    let mut world = World::new();
-    let server = world.runner.server.clone();
-    let [key, _] = world.keys();
-    world.call(&format!("SET {key} {}", "v".repeat(60_000)));
-    world.rest();
-    // Nothing is read before somebody has the shard again.
-    let go = world.hold_up_readers();
-    let held = server.engine.lease(&[0]);
-    let begun = world.begin(&words(&format!("GET {key}"))).unwrap_err();
-    drop(held);
-    world.await_readers_work();
-    let held = server.engine.lease(&[0]);
-    assert_eq!(server.buffers.bytes(), 0);
-    drop(go);
-    let began = std::time::Instant::now();
-    while server.buffers.bytes() < 60_000 {
-        assert!(began.elapsed().as_secs() < 30, "{} bytes", server.buffers.bytes());
-        std::thread::yield_now();
-    }
-    drop(held);
-    assert!(world.end(Err(begun)).starts_with("$60000 "));
-}
-
-/// The names of the keys stand in lines, too.
-#[test]
-fn a_command_that_waits_for_a_key_counts_as_its_clients_memory() {
-    let mut world = World::new();
-    let server = world.runner.server.clone();
-    let key = "k".repeat(1 << 20);
-    let mut other = Peer::new(&server);
-    let waits = other.begin(&words(&format!("BLPOP {key} 0")));
-    assert!(server.buffers.bytes() >= 3 << 20, "{} bytes", server.buffers.bytes());
-    assert_eq!(world.call(&format!("RPUSH {key} v")), ":1 ");
-    assert!(other.end(waits).ends_with(" $1 v "));
-    assert_eq!(server.buffers.bytes(), 0);
-}
-
-/// It would fit alone: it waits, and is not refused.
-#[test]
-fn a_command_that_finds_the_memory_taken_runs_when_it_is_free() {
-    let mut world = World::new();
-    let server = world.runner.server.clone();
-    server.config.set(&[("maxmemory", "32mb")]).unwrap();
-    let big = "v".repeat(1_400_000);
-    assert_eq!(world.call(&format!("SET k {big}")), "+OK ");
-    let most = Bounds::of(&server.config.settings()).command;
-    let free = take_pool(most);
-    let waiting = |commands: usize| {
-        while meter::crowd() < commands {
-            std::thread::yield_now();
-        }
-    };
-    let get: OwnedArgs = ["GET", "k"].into_iter().map(str::as_bytes).collect();
-    let left = world.begin(&get).unwrap_err();
-    waiting(1);
-    // Its client leaves: the turn comes and passes.
-    drop(left);
-    let session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
-    world.session = Some(Box::new(session));
-    let set: OwnedArgs = ["SET", "other", &big].into_iter().map(str::as_bytes).collect();
-    let mut begun = world.begin(&set).unwrap_err();
-    waiting(2);
-    assert!(begun.try_recv().is_err());
-    free();
-    assert_eq!(world.end(Err(begun)), "+OK ");
-    assert_eq!(world.call("STRLEN other"), format!(":{} ", big.len()));
-    assert_eq!(meter::crowd(), 0);
-}
-
-#[test]
-fn a_queue_that_no_command_could_hold_is_given_up() {
-    let mut world = World::new();
-    let server = world.runner.server.clone();
-    server.config.set(&[("maxmemory", "32mb")]).unwrap();
-    assert_eq!(world.call("MULTI"), "+OK ");
-    let big = format!("SET k {}", "v".repeat(3 << 20));
-    assert_eq!(world.call(&big), "+QUEUED ");
-    let client = world.session.as_ref().unwrap().client.clone();
-    assert_eq!(client.multi.load(Ordering::Relaxed), 1);
-    assert!(world.call(&big).starts_with("-OOM command needs more memory"));
-    assert_eq!(client.multi.load(Ordering::Relaxed), 0);
-    let aborted = "-EXECABORT Transaction discarded because of previous errors. ";
-    assert_eq!(world.call("EXEC"), aborted);
-    assert_eq!(world.call("EXISTS k"), ":0 ");
 }
 
 /// A peer that has left ends only what writes nothing; a kill ends all, and nothing is left of it.
@@ -775,7 +651,7 @@ fn a_transaction_that_finds_the_memory_taken_keeps_its_queue() {
     let server = world.runner.server.clone();
     server.config.set(&[("maxmemory", "32mb")]).unwrap();
     let most = Bounds::of(&server.config.settings()).command;
-    let free = take_pool(most);
+    let free = memory::take_pool(most);
     let mut waiting = Vec::new();
     for n in ((1 << 20) - 1200..(1 << 20) - 900).step_by(8) {
         world.connect();

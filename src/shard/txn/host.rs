@@ -77,7 +77,10 @@ impl Txn<'_, '_> {
         if host.renamed {
             return 0;
         }
-        host.changed.extend(self.set.touched[host.seen..].iter().map(|(at, _)| *at));
+        let news = &self.set.touched[host.seen..];
+        // A refusal ends the transaction at its next step.
+        _ = meter::hold(news.len() * 2 * size_of::<Found>());
+        host.changed.extend(news.iter().map(|(at, _)| *at));
         host.seen = self.set.touched.len();
         let may = |at: usize, core: &Core, guest: &Guest| {
             // Of a database that there is not there is nothing to change.
@@ -87,9 +90,10 @@ impl Txn<'_, '_> {
             is_as_before && (core.has_room() || index.is_some_and(|index| core.table.at(index).is_in_memory()))
         };
         let (lease, now_ms) = (&mut self.lease, self.now_ms);
-        latency::wait_for_some(Event::QueueWait, || {
+        let run = || {
             let (_aside, began) = (meter::aside(), ticks::now());
             lease.have_guests(now_ms, may, || ticks::ns_since(began) < most_ns)
-        })
+        };
+        latency::wait_for_some(Event::QueueWait, run, |guests| *guests > 0)
     }
 }

@@ -5,7 +5,7 @@
 //! | a network thread | it goes on: what is long has been sent elsewhere before |
 //! | a shard's own thread | it ends with `Long` and runs again on one of the threads for long commands |
 //! | one of these | it rests: the keys are held, the cores given back, and what needs none of them is done |
-//! | EXEC, timers, anybody who has written something | it goes on with its cores |
+//! | EXEC, timers, anybody who has written something | it goes on with its cores; EXEC and scripts have [guests](super::host) |
 //!
 //! # Why that is sound
 //! **Nobody sees half of it.** It rests only as long as it has written nothing: what it makes stands aside, in memory or in

@@ -129,7 +129,7 @@ fn who_waits_for_a_key_keeps_no_turn_to_have_the_memory() {
     let server = world.runner.server.clone();
     server.config.set(&[("maxmemory", "32mb")]).unwrap();
     let [a, _] = world.keys();
-    let free = take_pool(Bounds::of(&server.config.settings()).command);
+    let free = memory::take_pool(Bounds::of(&server.config.settings()).command);
     let begun = world.begin(&words(&format!("SET {a} {}", "v".repeat(1_400_000))));
     while meter::crowd() < 1 {
         std::thread::yield_now();
