@@ -99,13 +99,13 @@ fn bgsave(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         }
         Some(_) => return Err(Error::Syntax),
     };
-    engine.wake_flusher(true);
+    engine.ask_flush();
     out.status(if scheduled { "Background saving scheduled" } else { "Background saving started" });
     Ok(())
 }
 
 fn bgrewriteaof(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
-    ctx.server.engine.wake_flusher(true);
+    ctx.server.engine.ask_flush();
     let begun = if ctx.may_wait() { "started" } else { "scheduled" };
     out.status(&format!("Background append only file rewriting {begun}"));
     Ok(())

@@ -34,6 +34,7 @@ use smallvec::SmallVec;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::table::Slots;
 use crate::shard::router::ShardId;
+use crate::util::bell::Bell;
 use crate::util::prefetch::{LINE, prefetch_to_write};
 
 /// Cores that a transaction holds, in ascending order of shard. When it is dropped all are given back before it is looked
@@ -174,6 +175,8 @@ struct Actor {
     mailbox: SegQueue<Work>,
     /// Work for the shard's own thread.
     thread: crossbeam_channel::Sender<(ShardSet, Job)>,
+    /// Wakes it.
+    bell: Bell,
     /// Work that may be a guest: [`Actor::push_guest`], [`Actor::pop_guest`].
     guests: SegQueue<(Guest, Work)>,
 }
@@ -299,6 +302,7 @@ impl Shards {
             core: Mutex::new(core),
             mailbox: SegQueue::new(),
             thread,
+            bell: Bell::default(),
             guests: SegQueue::new(),
         };
         Shards(parts.into_iter().map(actor).collect())
@@ -429,7 +433,14 @@ impl<'a> Shard<'a> {
 
     /// Leaves a job for the shard's own thread. False if the threads have ended.
     pub fn post_to_thread(self, shards: ShardSet, job: Job) -> bool {
-        self.actor.thread.send((shards, job)).is_ok()
+        let sent = self.actor.thread.send((shards, job)).is_ok();
+        self.actor.bell.ring();
+        sent
+    }
+
+    /// Wakes the shard's own thread.
+    pub fn bell(self) -> &'a Bell {
+        &self.actor.bell
     }
 
     /// Whether work was left here.

@@ -5,6 +5,7 @@
 //! | [`alloc`] | the counted allocator |
 //! | [`num`] | 64-bit integers and doubles: strict readers, the shortest-looking writer Redis uses |
 //! | [`long_double`] | the 80-bit floats of INCRBYFLOAT and HINCRBYFLOAT |
+//! | [`bell`] | a thread that sleeps until it is called |
 //! | [`glob`] | patterns of KEYS, SCAN, PSUBSCRIBE, CONFIG GET |
 //! | [`histogram`] | how long things took, by number |
 //! | [`inbox`] | what other threads bring to one that serves many |
@@ -21,6 +22,7 @@
 //! | [`time`] | wall and monotonic clock |
 
 pub mod alloc;
+pub mod bell;
 mod bignum;
 mod decimal;
 pub mod glob;

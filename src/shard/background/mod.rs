@@ -3,7 +3,7 @@
 //! | thread | does |
 //! |---|---|
 //! | `flush` | brings what is dirty to fjall, when that takes up half its budget, keeps the tables above theirs, or the log has grown long; looks after the store, opens it again where a compaction failed |
-//! | `watch` | writers' delay by what is dirty and by the runs that wait for compaction; room on the disk, and rounds of eviction; tables over their limit shrink; free memory goes back to the system; who waits too long for other commands' memory goes on |
+//! | `watch` | wakes the flusher and who frees; writers' delay by what is dirty and by the runs that wait for compaction; room on the disk, and rounds of eviction; tables over their limit shrink; free memory goes back to the system; who waits too long for other commands' memory goes on |
 //! | `long-n`, `script-n` | runs commands, and scripts, in slices ([`crate::shard::engine::long`]) |
 //! | `read-n` | reads the store for commands that wait for it ([`crate::shard::engine::readers`]) |
 //! | `free` | frees big overlays that commands have thrown away |
@@ -32,6 +32,7 @@ use crate::shard::engine::{Engine, MOST_DELAY_US, gate, spawn};
 use crate::shard::memory::garbage::Reclaim;
 use crate::shard::router::ShardId;
 use crate::util::alloc::Trimmer;
+use crate::util::bell;
 use crate::util::pace::Pace;
 use crate::util::sys::yield_by;
 
@@ -53,11 +54,8 @@ const CROWDED_EVERY: Duration = Duration::from_secs(1);
 /// As often at most where the disk has little room.
 const SQUEEZED_EVERY: Duration = Duration::from_secs(1);
 
-/// Time between two looks at what is dirty.
+/// Time between two looks at what is dirty, and at the rest that the thread `watch` looks at.
 const WATCH_EVERY: Duration = Duration::from_millis(10);
-
-/// Time between two looks at what is to be freed.
-const FREE_EVERY: Duration = Duration::from_millis(20);
 
 /// Time between two looks at tables that are over their limit.
 const SHRINK_EVERY: Duration = Duration::from_millis(100);
@@ -106,26 +104,30 @@ impl Engine {
     }
 
     fn flush_thread(&self) {
-        let (mut last_flush, mut tend) = (Instant::now(), Tend::new(Instant::now()));
+        let mut tend = Tend::new(Instant::now());
         while !self.stopping.load(Ordering::Relaxed) {
             self.tend(&mut tend, Instant::now());
             let asked = {
                 let mut asked = self.flush_wake.0.lock();
-                if !*asked {
-                    self.flush_wake.1.wait_for(&mut asked, WATCH_EVERY);
+                if !*asked && !self.stopping.load(Ordering::Relaxed) {
+                    self.flush_wake.1.wait_until(&mut asked, tend.next);
                 }
                 std::mem::take(&mut *asked)
             };
-            if !asked && !self.needs_flush(last_flush) {
+            if !asked && !self.needs_flush(self.last_flush()) {
                 continue;
             }
-            last_flush = Instant::now();
+            *self.flushed_at.lock() = Instant::now();
             if self.flush().is_err() {
                 self.stats.flush_errors.fetch_add(1, Ordering::Relaxed);
                 self.mend_store();
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
+    }
+
+    fn last_flush(&self) -> Instant {
+        *self.flushed_at.lock()
     }
 
     /// Whether a flush is to begin.
@@ -155,6 +157,12 @@ impl Engine {
             self.tend_eviction();
             self.follow_sizes();
             meter::tend();
+            if self.needs_flush(self.last_flush()) {
+                self.wake_flusher();
+            }
+            if !self.trash.is_empty() {
+                self.freer.ring();
+            }
             if last_shrink.elapsed() > SHRINK_EVERY {
                 self.shrink_tables();
                 last_shrink = Instant::now();
@@ -214,16 +222,17 @@ impl Engine {
         }
     }
 
-    /// Frees what commands have thrown away, at the lower priority of background work. It looks now and then: waking it
-    /// would cost a command more than it saves.
+    /// Frees what commands have thrown away, at the lower priority of background work. The thread `watch` wakes it: that would
+    /// cost a command more than it saves.
     fn free_thread(&self) {
+        self.freer.answer();
         while !self.stopping.load(Ordering::Relaxed) {
             let mut pace = Pace::new();
             for body in self.trash.try_iter().take_while(|_| !self.stopping.load(Ordering::Relaxed)) {
                 body.overlay.free(|| pace.step());
                 self.stats.freed_bodies.fetch_add(1, Ordering::Relaxed);
             }
-            std::thread::sleep(FREE_EVERY);
+            bell::sleep();
         }
     }
 

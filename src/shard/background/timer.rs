@@ -26,6 +26,7 @@ use crate::codec::{self, DiskKey, ExpiryKind};
 use crate::error::Result;
 use crate::latency::{self, Event};
 use crate::store::Partition;
+use crate::util::bell;
 use crate::util::pace::Pace;
 
 use crate::shard::actor::{Job, Lease, ShardSet};
@@ -57,11 +58,13 @@ const ORDER_TURN: Duration = Duration::from_millis(20);
 
 /// Body of the thread `shard-N`.
 pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Receiver<(ShardSet, Job)>) {
+    engine.shards.at(id).bell().answer();
     let mut next_turn = Instant::now() + TURN;
     let mut timer = Timer::new(engine, id);
     while !engine.stopping.load(std::sync::atomic::Ordering::Relaxed) {
-        if let Ok((shards, job)) = work.recv_deadline(next_turn) {
-            drop(job(engine.lease(&shards)));
+        match work.try_recv() {
+            Ok((shards, job)) => drop(job(engine.lease(&shards))),
+            Err(_) => bell::sleep_until(next_turn),
         }
         if Instant::now() >= next_turn {
             let turn = engine.turn(id);

@@ -253,11 +253,11 @@ impl Engine {
                 }
                 // One that runs may have passed by what has gone.
                 at.0 = At::Flush(self.flushes() + 1 + u64::from(self.flush_lock.is_locked()));
-                return self.wake_flusher(true);
+                return self.ask_flush();
             }
             At::Flush(flushes) if self.flushes() < flushes => {
                 if !self.is_flushing() {
-                    self.wake_flusher(true);
+                    self.ask_flush();
                 }
                 return;
             }

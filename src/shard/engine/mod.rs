@@ -49,6 +49,7 @@ use crate::shard::memory::uses::Uses;
 use crate::shard::router::{Router, ShardId};
 use crate::shard::txn::changes::SweptKey;
 use crate::shard::txn::{Mark, Txn, WriteSet};
+use crate::util::bell::Bell;
 
 /// Bits of [`Engine::gate`]: reasons for a command to stop and look. All clear on the fast path.
 pub mod gate {
@@ -215,8 +216,12 @@ pub struct Engine {
     /// The same, of what they do with the disk: nobody waits for one of these.
     pub(in crate::shard) long_turns: Vec<parking_lot::Mutex<()>>,
     pub(in crate::shard) flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
+    /// When the last flush that the flusher has run began.
+    pub(in crate::shard) flushed_at: parking_lot::Mutex<Instant>,
     /// Big bodies to be freed.
     pub(in crate::shard) trash: crossbeam_channel::Receiver<Box<Body>>,
+    /// Wakes the thread that frees them.
+    pub(in crate::shard) freer: Bell,
     pub(in crate::shard) threads: parking_lot::Mutex<Vec<std::thread::JoinHandle<()>>>,
     pub(in crate::shard) thread_work: parking_lot::Mutex<Vec<crossbeam_channel::Receiver<(ShardSet, Job)>>>,
     pub(in crate::shard) replay: parking_lot::Mutex<Option<log::Replay>>,
@@ -341,7 +346,6 @@ impl Engine {
         self.dirty_budget.store(sizes.dirty, Ordering::Relaxed);
         self.log_limit.store(sizes.log, Ordering::Relaxed);
         self.resized.store(true, Ordering::Release);
-        self.wake_flusher(false);
     }
 
     /// Dirty bytes of all shards, gathered ones included.
@@ -408,10 +412,16 @@ impl Engine {
         *self.flush_wake.0.lock() || self.flush_lock.is_locked()
     }
 
-    /// Wakes the flusher; `now` asks for a flush even below the thresholds.
-    pub fn wake_flusher(&self, now: bool) {
-        let mut asked = self.flush_wake.0.lock();
-        *asked |= now;
+    /// Asks for a flush, even below the thresholds.
+    pub fn ask_flush(&self) {
+        *self.flush_wake.0.lock() = true;
+        self.flush_wake.1.notify_one();
+    }
+
+    /// Has the flusher see that one is due, or that the engine stops.
+    pub(in crate::shard) fn wake_flusher(&self) {
+        // Under the lock: it may have looked and be about to sleep.
+        let _asked = self.flush_wake.0.lock();
         self.flush_wake.1.notify_one();
     }
 

@@ -6,10 +6,11 @@ pub mod replay;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use crate::codec::{self, NamespaceMap};
 use crate::log::{self, Io, Log, Lsn, Replay};
-use crate::shard::actor::{ShardSet, Shards};
+use crate::shard::actor::Shards;
 use crate::shard::background::{recount, timer};
 use crate::shard::engine::background_threads;
 use crate::shard::engine::checkpoint::{self, Checkpoint, Kept, LOST_LSNS, Trust, file_error, lost};
@@ -29,6 +30,7 @@ use crate::shard::memory::tracked::{Tracked, Trackers};
 use crate::shard::memory::uses::Uses;
 use crate::shard::router::{Router, ShardId};
 use crate::store::{CHECKPOINT_FILE, Create, DataDir, Store, StoreError, StoreOptions};
+use crate::util::bell::Bell;
 
 /// Bodies that wait to be freed at most.
 const MOST_TRASH: usize = 1024;
@@ -106,7 +108,9 @@ impl Engine {
             turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             long_turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             flush_wake: Default::default(),
+            flushed_at: parking_lot::Mutex::new(Instant::now()),
             trash,
+            freer: Bell::default(),
             threads: parking_lot::Mutex::new(Vec::new()),
             thread_work: parking_lot::Mutex::new(work),
             replay: parking_lot::Mutex::new(Some(replay)),
@@ -197,11 +201,11 @@ impl Engine {
     /// The end of the log could not be synced, and a flush did not make it superfluous: acknowledged writes may be lost.
     pub fn close(&self, flush: bool) -> std::io::Result<()> {
         self.stopping.store(true, Ordering::SeqCst);
-        self.wake_flusher(false);
+        self.wake_flusher();
+        self.freer.ring();
         self.tell_compacting(None);
         for shard in self.shards.iter() {
-            // Wakes the thread; one that has ended needs no waking.
-            shard.post_to_thread(ShardSet::new(), Box::new(|lease| lease));
+            shard.bell().ring();
         }
         self.readers.end(READERS);
         self.long.end();

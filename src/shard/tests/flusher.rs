@@ -117,9 +117,9 @@ fn a_flush_that_fails_is_tried_again() {
     live.sim.fail(Op::Create, 0, 1, libc::ENOSPC);
     let (sender, failed) = crossbeam_channel::unbounded();
     live.sim.at(Moment::After(Op::Create), move || sender.send(()).unwrap_or(()));
-    live.engine.wake_flusher(true);
+    live.engine.ask_flush();
     wait(&failed);
-    live.engine.wake_flusher(true);
+    live.engine.ask_flush();
     wait(&flushed);
     assert!(live.engine.is_flushing() || !live.engine.flush_fails());
     assert_eq!(live.engine.stats.flush_errors.load(Ordering::Relaxed), 1);

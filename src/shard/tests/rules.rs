@@ -320,7 +320,7 @@ fn rule_13_writers_are_slowed_while_a_flush_runs() {
     world.put(DB, &key, b"1", 0);
     // A flush gets no further than the other shard.
     let other = engine.lease(&[1]);
-    engine.wake_flusher(true);
+    engine.ask_flush();
     wait_for(&|| engine.shards.at(0).dirty_bytes() == 0);
     assert!(engine.is_flushing());
     world.put(DB, &key, &vec![b'x'; 2 * world.options.dirty_budget], 0);
