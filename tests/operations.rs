@@ -486,3 +486,37 @@ fn monitor_shows_what_runs_and_no_passwords() {
         }
     }
 }
+
+/// How often the threads of a process have gone to sleep, by their names.
+fn slept(pid: u32) -> std::collections::BTreeMap<String, u64> {
+    let mut slept = std::collections::BTreeMap::new();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let thread = thread.unwrap().path();
+        let status = text(&thread.join("status"));
+        let times = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        let times = times.and_then(|times| times.trim().parse::<u64>().ok()).unwrap_or(0);
+        *slept.entry(text(&thread.join("comm")).trim().to_owned()).or_default() += times;
+    }
+    slept
+}
+
+/// One thread looks every hundredth of a second whether there is something to do; the others sleep until it wakes them.
+#[test]
+fn one_thread_of_an_idle_server_looks_often() {
+    let server = Server::start(Kind::Tarn, &["--shards", "4"]).unwrap();
+    let pid = server.pid().unwrap();
+    server.client().call("SET k v");
+    // The start is over by then.
+    until("the watch looks", || slept(pid)["watch"] >= 50);
+    let before = slept(pid);
+    until("the watch looks", || slept(pid)["watch"] >= before["watch"] + 200);
+    let after = slept(pid);
+    let times = |name: &str| after[name] - before[name];
+    let looked = times("watch");
+    for name in ["flush", "free", "compact", "log"] {
+        assert!(times(name) < looked / 10, "{name} went to sleep {} times, watch {looked} times", times(name));
+    }
+    for name in ["shard-0", "shard-3"] {
+        assert!(times(name) < looked / 5, "{name} went to sleep {} times, watch {looked} times", times(name));
+    }
+}
