@@ -259,6 +259,17 @@ fn authorities_of_a_directory() {
     secure.assert_sound();
 }
 
+/// Who names both a file and a directory means the authorities of both.
+#[test]
+fn authorities_of_a_file_and_of_a_directory_beside_it() {
+    let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    std::fs::copy(file("other-ca.crt"), dir.path().join("other-ca.crt")).unwrap_or_else(|e| panic!("{e}"));
+    let secure = Secure::start("server", &["--tls-ca-cert-dir", &dir.path().display().to_string()]);
+    assert!(secure.ping(Client { identity: Some(("other.crt", "other.key")), ..Client::unknown() }).is_ok());
+    assert!(secure.ping(Client::unknown()).is_err());
+    secure.assert_sound();
+}
+
 #[test]
 fn protocols_and_ciphers_are_those_that_were_named() {
     let secure =

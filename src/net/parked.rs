@@ -374,6 +374,17 @@ mod tests {
         });
     }
 
+    /// What it has asked for besides is run for nobody.
+    #[test]
+    fn who_takes_no_reply_any_more_is_gone_at_once() {
+        with_connection(|connection, peer| async move {
+            drop(peer);
+            assert!(!is_gone(&connection), "it may be behind with its reading");
+            connection.put_held(b"+OK\r\n");
+            assert!(is_gone(&connection));
+        });
+    }
+
     #[test]
     fn a_killed_connection_waits_for_nothing_that_runs_elsewhere() {
         with_connection(|connection, _peer| async move {

@@ -1,6 +1,7 @@
 //! Rule 6: failed writes and failed syncs.
 
 use super::*;
+use crate::log::noted;
 use crate::log::read::CHUNK;
 use crate::log::sim::{Moment, Op};
 
@@ -274,5 +275,23 @@ fn rule_6_a_start_makes_good_the_failed_syncs_of_several_segments() {
         let (log, records) = reopen(&sim, Fsync::No).unwrap();
         assert_eq!((records.len(), log.synced()), (8, 8));
         assert_eq!(reopen(&sim.power_loss(seed), Fsync::No).unwrap().1.len(), 8, "seed {seed}");
+    }
+}
+
+/// Nothing else would write it, where nobody writes any more: a log that is cut then would pass for whole.
+#[test]
+fn a_note_of_what_was_synced_that_failed_is_written_by_the_next_turn() {
+    for op in [Op::Create, Op::Write] {
+        let (sim, note) = (SimIo::new(), Path::new("SYNCED"));
+        let options = Options { note: Some(note.into()), ..Options::new(dir(), Fsync::EverySec) };
+        let (log, _) = reopen_with(&sim, &options).unwrap();
+        let waiter = log.register(Box::new(|| {}));
+        add(&log, waiter);
+        sim.fail(op, 0, 1, libc::EIO);
+        log.core.turn(true);
+        assert_eq!((log.synced(), log.is_healthy()), (1, true));
+        assert_eq!(noted(&sim, note, 0).unwrap(), 0);
+        log.core.turn(true);
+        assert_eq!(noted(&sim, note, 0).unwrap(), 1);
     }
 }
