@@ -4,6 +4,7 @@
 //! again and again would pay for that at each turn, and have others' threads interrupted by it.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, fence};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -17,10 +18,13 @@ impl Bell {
         if self.0.set(std::thread::current()).is_err() {
             unreachable!("a bell is answered by one thread");
         }
+        // Whoever rings and does not see this has put its work where the next look finds it.
+        fence(Ordering::SeqCst);
     }
 
     /// Wakes it, or has it not fall asleep next.
     pub fn ring(&self) {
+        fence(Ordering::SeqCst);
         if let Some(thread) = self.0.get() {
             thread.unpark();
         }
@@ -45,7 +49,7 @@ pub fn sleep() {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn one_ring_a_piece_is_enough() {
