@@ -96,6 +96,20 @@ fn a_dirty_budget_used_by_half_is_flushed() {
     wait(&flushed);
 }
 
+/// It looks after the store once a second: who had it flush only then would take a minute for these.
+#[test]
+fn the_flusher_is_woken_when_a_flush_is_due() {
+    let live = Live::new(|options| options.dirty_budget = 64 << 10);
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    for round in 0..60 {
+        let flushed = live.flushed();
+        for n in 0..8 {
+            live.put(&format!("k{n}"), &[round; 8 << 10]);
+        }
+        flushed.recv_deadline(end).expect("the flusher flushes");
+    }
+}
+
 #[test]
 fn rule_6_a_poisoned_segment_is_flushed_away() {
     let live = Live::new(|_| ());
