@@ -15,6 +15,7 @@ use crate::shard::Engine;
 use crate::shard::actor::{Guest, Job};
 use crate::shard::background::timer::Timer;
 use crate::shard::memory::object::Kind;
+use crate::shard::txn::Found;
 use crate::shard::txn::build::{Build, Shape};
 use crate::shard::txn::rest::Rests;
 
@@ -137,6 +138,27 @@ fn for_a_guest_nothing_leaves_the_table() {
     });
     assert_eq!((result, ran.load(Ordering::Relaxed)), (Ok(()), true));
     world.verify_whole();
+}
+
+/// Of each key that it changes the host notes that guests may not read it, once.
+#[test]
+fn what_a_host_notes_for_its_guests_is_charged() {
+    let mut world = world(Fsync::No);
+    let (ns, engine) = (world.ns(DB), world.engine().clone());
+    let (result, _) = world.transact(&[], |txn| {
+        let mut charged = |keys: std::ops::Range<u32>| -> Result<usize> {
+            for n in keys {
+                txn.put_string(ns, format!("k{n}").as_bytes(), b"v", 0)?;
+            }
+            let (before, guest) = (meter::held(), Guest { db: DB.into(), hash: 0, key: (*b"other").into() });
+            engine.post_guest([0][..].into(), Box::new(|lease| lease), Some(guest));
+            txn.have_guests();
+            Ok((meter::held() - before) / size_of::<Found>())
+        };
+        assert_eq!([charged(0..300)?, charged(0..0)?, charged(300..301)?], [600, 0, 2]);
+        Ok(())
+    });
+    assert_eq!(result, Ok(()));
 }
 
 /// They have as much of the time as their host, not more: however many come, it goes on.
