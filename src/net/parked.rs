@@ -22,7 +22,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::connection::{BEHIND, Connection};
 use crate::command::run::Finished;
@@ -243,8 +243,9 @@ impl Connection {
         until_ms: u64,
     ) -> Option<Finished> {
         let server = &self.worker.server;
-        let left = Duration::from_millis(until_ms.saturating_sub(now_ms()));
-        let mut time = pin!(sleep(if until_ms == 0 { LONGEST } else { left.min(LONGEST) }));
+        // Who waits for ever needs no timer.
+        let left = || Duration::from_millis(until_ms.saturating_sub(now_ms())).min(LONGEST);
+        let mut time = pin!((until_ms != 0).then(|| sleep(left())));
         let (mut ask_again, mut heeds_end) = (ASK_AGAIN[0], true);
         loop {
             let next = async {
@@ -252,9 +253,9 @@ impl Connection {
                     biased;
                     finished = finished.as_mut() => Some(finished.ok()),
                     () = self.client.news.notified() => None,
-                    () = time.as_mut() => {
+                    Some(()) = async { Some(time.as_mut().as_pin_mut()?.await) } => {
                         end_in_time(server, waiter);
-                        time.as_mut().reset(Instant::now() + ask_again);
+                        time.set(Some(sleep(ask_again)));
                         ask_again = ASK_AGAIN[1].min(2 * ask_again);
                         None
                     }

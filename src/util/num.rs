@@ -54,9 +54,16 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     }
 }
 
+/// A whole number of so many digits is a double.
+const EXACT_DIGITS: usize = 15;
+
 /// Reads a double: all of the text, decimal or hexadecimal or infinity, but neither NaN, nor a number too high to be
 /// finite, nor one that is not zero but too near to it.
 pub fn parse_double(text: &[u8]) -> Option<f64> {
+    // Most are short whole numbers: exact as they are.
+    if (1..=EXACT_DIGITS).contains(&text.len()) && text.iter().all(u8::is_ascii_digit) {
+        return Some(text.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')) as f64);
+    }
     let scanned = scan_double(text)?;
     let (magnitude, is_zero) = match scanned.number {
         Number::Infinity => return Some(if scanned.negative { f64::NEG_INFINITY } else { f64::INFINITY }),
