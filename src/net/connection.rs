@@ -256,7 +256,7 @@ impl Connection {
             Poll::Ready(Err(_) | Ok(0)) => return Poll::Ready(None),
             Poll::Ready(Ok(read)) => &mut scratch[..read],
         };
-        self.worker.stay_awake(self.socket.is_secure());
+        self.worker.stay_awake();
         state.pauses = 0;
         state.more = data.len() == super::worker::READ;
         self.count(|stats| &stats.reads, 1);

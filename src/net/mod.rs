@@ -7,6 +7,7 @@
 //! | [`worker`] | one thread: a current-thread runtime, its connections, the tick that commits and replies |
 //! | [`connection`] | one connection: input, commands, replies |
 //! | [`state`] | its buffers |
+//! | [`linger`] | whether a thread looks on for a little before it sleeps |
 //! | [`parked`] | a connection that waits |
 //! | [`pushes`] | what a connection is sent without having asked |
 //! | [`reads`] | reads of the store between two looks at the sockets |
@@ -19,6 +20,7 @@
 pub mod ahead;
 pub mod connection;
 mod handshake;
+mod linger;
 pub mod listen;
 pub mod listeners;
 mod parked;

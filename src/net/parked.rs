@@ -22,7 +22,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::connection::{BEHIND, Connection};
 use crate::command::run::Finished;
@@ -253,7 +253,7 @@ impl Connection {
                     biased;
                     finished = finished.as_mut() => Some(finished.ok()),
                     () = self.client.news.notified() => None,
-                    Some(()) = async { Some(time.as_mut().as_pin_mut()?.await) } => {
+                    () = over(time.as_mut()) => {
                         end_in_time(server, waiter);
                         time.set(Some(sleep(ask_again)));
                         ask_again = ASK_AGAIN[1].min(2 * ask_again);
@@ -328,6 +328,14 @@ impl Connection {
 
     fn mark(&self, bit: u32, on: bool) {
         self.client.set_bit(bit, on);
+    }
+}
+
+/// Returns when the time is over, if there is an end to it.
+async fn over(time: Pin<&mut Option<Sleep>>) {
+    match time.as_pin_mut() {
+        Some(time) => time.await,
+        None => std::future::pending().await,
     }
 }
 

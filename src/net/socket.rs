@@ -34,11 +34,6 @@ macro_rules! on {
 }
 
 impl Socket {
-    /// Whether TLS is spoken on it.
-    pub(super) fn is_secure(&self) -> bool {
-        matches!(self, Socket::Secure(_))
-    }
-
     /// Reads once; 0 is the end.
     pub(super) fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         if let Socket::Secure(secure) = self {

@@ -8,12 +8,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
 use super::ahead::Ahead;
 use super::connection::Connection;
+use super::linger::{LINGER, Linger, Look};
 use super::reads::OwnReads;
 use super::secure::{Open, Secure};
 use super::socket::Socket;
@@ -56,22 +57,16 @@ pub struct Worker {
     settings: RefCell<(u64, Arc<Settings>)>,
     /// What requests may contain, by the directives of this generation.
     limits: Cell<(u64, Limits)>,
-    /// Something arrived since the spinner last looked.
+    /// Something was read since the spinner last looked.
     busy: Cell<bool>,
+    /// The spinner looks on, or is about to.
+    spins: Cell<bool>,
     spin: Notify,
-    /// What is read of TLS sockets.
-    secure: RefCell<SecureRate>,
+    linger: RefCell<Linger>,
 }
 
 /// For so many seconds INFO tells of the largest buffers, and for as many more.
 const SIZES_EVERY_S: u64 = 4;
-
-/// How long a thread that is asked much by TLS looks for more before it sleeps: about what it costs a peer to wake it. Whoever
-/// asks by TLS needs longer for each request than without, and the thread would sleep between any two.
-const LINGER: Duration = Duration::from_micros(10);
-/// Much are so many reads in so little time.
-const LINGER_READS: u32 = 32;
-const LINGER_WITHIN_NS: u64 = 1_000_000;
 
 /// Bytes read from a socket at once.
 pub const READ: usize = 64 << 10;
@@ -94,37 +89,6 @@ pub enum StdSocket {
     Unix(std::os::unix::net::UnixStream),
     /// TCP, after a TLS handshake.
     Secure(std::net::TcpStream, Box<rustls::ServerConnection>),
-}
-
-/// How often TLS sockets have been read of late.
-#[derive(Default)]
-struct SecureRate {
-    /// Reads since `since`.
-    reads: u32,
-    /// When it was last known how many there are.
-    since: u64,
-    /// There were many.
-    many: bool,
-}
-
-impl SecureRate {
-    /// Counts one, at this tick.
-    fn add(&mut self, now: u64) {
-        self.reads += 1;
-        if self.reads < LINGER_READS {
-            return;
-        }
-        *self = SecureRate { reads: 0, since: now, many: self.is_fresh(now) };
-    }
-
-    /// Whether so many are read of late that the thread [lingers](LINGER). Not once they end: nothing tells of that.
-    fn lingers(&self, now: u64) -> bool {
-        self.many && self.is_fresh(now)
-    }
-
-    fn is_fresh(&self, now: u64) -> bool {
-        ticks::to_ns(now.wrapping_sub(self.since)) <= LINGER_WITHIN_NS
-    }
 }
 
 /// How long connections have waited for the log in a tick.
@@ -190,6 +154,7 @@ impl Worker {
         let waiter = server.engine.log.register(Box::new(move || wake.notify_one()));
         let settings = RefCell::new((server.config.generation(), server.config.settings()));
         let limits = Cell::new((server.config.generation(), request_limits(&server.config.settings())));
+        let polls = !server.config.settings().busy_poll.is_zero();
         let runner = Runner::new(server.clone(), stats);
         let messages = server.hub.messages();
         Rc::new(Worker {
@@ -207,8 +172,9 @@ impl Worker {
             settings,
             limits,
             busy: Cell::new(false),
+            spins: Cell::new(false),
             spin: Notify::new(),
-            secure: RefCell::default(),
+            linger: RefCell::new(Linger::new(polls)),
         })
     }
 
@@ -302,33 +268,47 @@ impl Worker {
         }
     }
 
-    /// Notes that there was work, for `busy-poll`; `secure` if it came by TLS.
+    /// Notes that something was read: the thread may be to look on before it sleeps.
     #[inline]
-    pub fn stay_awake(&self, secure: bool) {
-        let news = !self.busy.replace(true);
-        let lingers = secure && {
-            let (mut rate, now) = (self.secure.borrow_mut(), ticks::now());
-            rate.add(now);
-            rate.lingers(now)
-        };
-        if news || lingers {
+    pub fn stay_awake(&self) {
+        self.busy.set(true);
+        if self.linger.borrow_mut().reads() && !self.spins.replace(true) {
             self.spin.notify_one();
         }
     }
 
-    /// With `busy-poll`, or if much is asked by TLS, keeps polling for a while after the last request instead of sleeping.
+    /// Looks on for more, where that pays or is wanted, instead of having the thread sleep.
     async fn spinner(self: Rc<Self>) {
         loop {
             self.spin.notified().await;
-            // While nobody is to stay awake `busy` stays set: nobody notifies until the sweep finds the directive changed, or much is
-            // read by TLS.
-            let mut since = Instant::now();
-            let least = || if self.secure.borrow().lingers(ticks::now()) { LINGER } else { Duration::ZERO };
-            while since.elapsed() < self.setting(|settings| settings.busy_poll).max(least()) {
-                tokio::task::yield_now().await;
-                if self.busy.replace(false) {
-                    since = Instant::now();
+            loop {
+                let look = self.look_on().await;
+                if !self.linger.borrow_mut().learn(look) {
+                    break;
                 }
+            }
+            self.spins.set(false);
+        }
+    }
+
+    /// Looks on until something was read, but for a little.
+    async fn look_on(&self) -> Look {
+        self.busy.set(false);
+        tokio::task::yield_now().await;
+        if self.busy.get() {
+            return Look::AtOnce;
+        }
+        // From here on: before, replies were on their way.
+        let since = ticks::now();
+        let long = LINGER.max(self.setting(|settings| settings.busy_poll)).as_nanos() as u64;
+        loop {
+            let ns = ticks::ns_since(since);
+            if ns >= long {
+                return Look::Missed;
+            }
+            tokio::task::yield_now().await;
+            if self.busy.get() {
+                return Look::Found(ns);
             }
         }
     }
@@ -341,9 +321,7 @@ impl Worker {
                 self.runner.borrow().stats.age_sizes();
             }
             let settings = self.server.config.settings();
-            if !settings.busy_poll.is_zero() {
-                self.spin.notify_one();
-            }
+            self.linger.borrow_mut().always = !settings.busy_poll.is_zero();
             let now_ms = crate::util::time::now_ms();
             for client in self.server.every_client() {
                 if Arc::ptr_eq(&client.messages, &self.messages)
@@ -399,30 +377,6 @@ pub(super) mod tests {
             let server = Arc::new(Server::new(engine(dir.path(), 1), config, table));
             test(Worker::new(server, Arc::new(ThreadStats::new(table.slots())))).await;
         });
-    }
-
-    /// Few reads cost nobody a wait, however long there was nothing before.
-    #[test]
-    fn a_thread_lingers_while_much_is_read_by_tls() {
-        let mut rate = SecureRate::default();
-        let ticks_of = |ns: u64| (1..).find(|shift| ticks::to_ns(1 << shift) >= ns).map_or(0, |shift| 1 << shift);
-        let (quick, slow) = (1, ticks_of(2 * LINGER_WITHIN_NS / u64::from(LINGER_READS)));
-        let mut now = ticks_of(1_000_000_000);
-        let mut read = |pause, reads| {
-            for _ in 0..reads {
-                now += pause;
-                rate.add(now);
-            }
-            (rate.lingers(now), rate.lingers(now + ticks_of(2 * LINGER_WITHIN_NS)))
-        };
-        assert_eq!(read(slow, 10 * LINGER_READS), (false, false), "few in a second");
-        assert_eq!(read(quick, LINGER_READS - 1), (false, false), "not so many yet");
-        assert_eq!(
-            read(quick, LINGER_READS + 1),
-            (true, false),
-            "as long as they come, and without a word when they end"
-        );
-        assert_eq!(read(slow, 2 * LINGER_READS), (false, false));
     }
 
     /// Each class has limits of its own, whatever the other's are; time that others take, and silence that is meant, are no idleness.

@@ -44,8 +44,8 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Seconds between keep-alive probes on new connections; 0 sends none."),
             live("io-threads", Int(0, 128), "0", "Threads that serve connections; 0 is half of the cores.").at_start(),
             live("busy-poll", Duration, "0",
-                "How long a thread looks for more work before it sleeps, as 20us: lower latency for more CPU; 0 \
-                does not."),
+                "How long a thread looks for more work before it sleeps, as 50us: lower latency for more CPU; with 0 for \
+                25us where that has paid of late."),
             live("proto-max-bulk-len", Mem(MB, MAX), "512mb", "Longest argument and longest string."),
             live("client-query-buffer-limit", Umem(MB, MAX), "1gb",
                 "Most bytes of a request held before it is whole."),
