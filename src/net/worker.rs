@@ -379,6 +379,47 @@ pub(super) mod tests {
         });
     }
 
+    #[test]
+    fn a_look_tells_what_came_and_when() {
+        with_worker(|worker| async move {
+            let comes_after = |turns: usize| {
+                let worker = worker.clone();
+                tokio::task::spawn_local(async move {
+                    for _ in 0..turns {
+                        tokio::task::yield_now().await;
+                    }
+                    worker.busy.set(true);
+                })
+            };
+            worker.busy.set(true);
+            assert_eq!(worker.look_on().await, Look::Missed, "what was there before is no news");
+            // What comes comes in time, however slow this machine.
+            worker.server.config.set(&[("busy-poll", "60s")]).unwrap();
+            comes_after(0);
+            assert_eq!(worker.look_on().await, Look::AtOnce);
+            comes_after(3);
+            assert!(matches!(worker.look_on().await, Look::Found(_)));
+        });
+    }
+
+    #[test]
+    fn a_thread_that_has_looked_on_in_vain_does_so_again_when_it_is_asked() {
+        with_worker(|worker| async move {
+            worker.linger.borrow_mut().always = true;
+            tokio::task::spawn_local(worker.clone().spinner());
+            for _ in 0..3 {
+                worker.stay_awake();
+                assert!(worker.spins.get());
+                let ended = async {
+                    while worker.spins.get() {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                assert!(tokio::time::timeout(Duration::from_secs(20), ended).await.is_ok(), "it goes on for ever");
+            }
+        });
+    }
+
     /// Each class has limits of its own, whatever the other's are; time that others take, and silence that is meant, are no idleness.
     #[test]
     fn who_is_idle_or_does_not_read_is_closed_and_nobody_else() {

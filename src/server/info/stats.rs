@@ -97,7 +97,11 @@ pub(super) const STATS: &[Entry] = &[
     counter("reply_buffer_shrinks", "Output buffers that were given back.", |f| f.totals.buffers[0].into()),
     counter("reply_buffer_expands", "Output buffers that had to grow.", |f| f.totals.buffers[1].into()),
     counter("eventloop_cycles", "Turns of all network threads.", |f| f.totals.turns[0].into()),
-    counter("eventloop_duration_sum", "Microseconds that these took.", |f| (f.totals.turns[1] / 1000).into()),
+    counter(
+        "eventloop_duration_sum",
+        "Microseconds that these took, looking for more at their ends among them.",
+        |f| (f.totals.turns[1] / 1000).into(),
+    ),
     counter("eventloop_duration_cmd_sum", "Microseconds that commands ran.", |f| (f.totals.ran_ns / 1000).into()),
     gauge("instantaneous_eventloop_cycles_per_sec", "Turns of all network threads a second, of late.", |f| {
         f.rates[3].into()
