@@ -557,6 +557,25 @@ fn what_is_mended_holds_what_is_left() {
     assert_eq!(left, [true, true, false]);
 }
 
+/// A name that was mistyped is said to be nothing, and nothing is made of it.
+#[test]
+fn a_directory_that_is_not_there_is_not_made() {
+    let aside = tempfile::tempdir().unwrap();
+    let [none, file] = ["none", "dump.rdb"].map(|name| aside.path().join(name).to_str().unwrap().to_owned());
+    for args in [
+        &["check", &none][..],
+        &["check", "--repair", &none],
+        &["compact", &none],
+        &["reshard", "--shards", "4", &none],
+        &["export", &file, "--dir", &none],
+        &["restore", &none, "--dir", &file],
+    ] {
+        let (ok, said) = tarn(args);
+        assert!(!ok && said.contains(&none), "{args:?}: {said}");
+        assert_eq!(fs::read_dir(aside.path()).unwrap().count(), 0, "{args:?}");
+    }
+}
+
 /// A key in two shards, and what belongs to the first one only.
 #[test]
 fn records_of_another_shard_are_found_and_removed() {
