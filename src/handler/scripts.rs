@@ -250,6 +250,22 @@ mod tests {
         Arc::new(Script { sha: [n; 40], chunk, no_writes: false, allow_oom: false, has_flags: false, bytes: 10 })
     }
 
+    /// Each thread tells what its interpreters hold now, not what they hold more than before.
+    #[test]
+    fn the_bytes_of_interpreters_follow_what_threads_tell() {
+        let scripts = Scripts::default();
+        let tell = |of, bytes: &[usize]| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| bytes.iter().for_each(|bytes| scripts.tell_machine(of, *bytes)));
+            });
+            scripts.machine_bytes()
+        };
+        assert_eq!(tell(Of::Scripts, &[100, 300, 200]), [200, 0]);
+        assert_eq!(tell(Of::Scripts, &[50, 50]), [250, 0]);
+        assert_eq!(tell(Of::Functions, &[30, 10]), [250, 10]);
+        assert_eq!(tell(Of::Scripts, &[70, 0]), [250, 10]);
+    }
+
     #[test]
     fn of_evals_the_oldest_leaves_and_what_was_loaded_stays() {
         let scripts = Scripts::default();
@@ -270,6 +286,7 @@ mod tests {
         let known = Arc::downgrade(&scripts.find(&[0; 40]).unwrap());
         scripts.flush();
         assert!(known.upgrade().is_none(), "nobody keeps what was flushed");
+        assert_eq!(scripts.counts(), (0, 0, scripts.counts().2), "nor counts it");
         assert!(scripts.find(&[0; 40]).is_none() && scripts.counts().1 == 0);
     }
 
