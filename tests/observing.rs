@@ -138,6 +138,20 @@ fn resetstat_begins_anew() {
     assert!(facts.iter().filter(|(name, _)| name.starts_with("tarn_wait_")).all(|(_, sum)| sum == "count=0,usec=0"));
 }
 
+/// Who has done nothing yet, or has forgotten what it did, tells of parts of nothing.
+#[test]
+fn a_part_of_nothing_is_a_number() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    for _ in 0..2 {
+        for (name, value) in facts(&mut client) {
+            let number = value.trim_end_matches('%').parse::<f64>();
+            assert!(number.is_err() || number.is_ok_and(f64::is_finite), "{name}:{value}");
+        }
+        assert_eq!(client.call("CONFIG RESETSTAT").text(), "OK");
+    }
+}
+
 /// Counters of INFO stats that a load has moved begin anew, each of them: what they count from here on is as little as it is.
 #[test]
 fn every_counter_begins_anew() {
