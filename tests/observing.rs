@@ -460,3 +460,61 @@ fn no_number_stays_0_but_those_that_are_listed() {
         still.is_empty() || still.iter().all(|name| name == "master_replid2")
     });
 }
+
+/// Numbers of what there is at the moment, which a load moves.
+const COUNTED: [&str; 23] = [
+    "blocked_clients",
+    "clients_in_timeout_table",
+    "connected_clients",
+    "number_of_cached_scripts",
+    "number_of_functions",
+    "number_of_libraries",
+    "pubsub_channels",
+    "pubsub_clients",
+    "pubsub_patterns",
+    "pubsubshard_channels",
+    "tarn_clients_elsewhere",
+    "tarn_dirty_bytes",
+    "tarn_dirty_objects",
+    "tarn_namespaces_with_keys",
+    "tarn_table_objects",
+    "total_blocking_keys",
+    "total_blocking_keys_on_nokey",
+    "total_watched_keys",
+    "tracking_clients",
+    "tracking_total_items",
+    "tracking_total_keys",
+    "used_memory_functions",
+    "watching_clients",
+];
+
+/// Clients that are gone, and what was flushed, are counted no more.
+#[test]
+fn what_is_gone_is_counted_no_more() {
+    let server = Server::tarn(&["--io-threads", "2"]);
+    let mut client = server.client();
+    assert_eq!(client.call("SAVE").text(), "OK");
+    until("connections of the start are gone", || facts(&mut client)["connected_clients"] == "1");
+    let before = facts(&mut client);
+    let others = load(&server);
+    let moved = |facts: &BTreeMap<String, String>| {
+        COUNTED.into_iter().filter(|name| facts[*name] != before[*name]).collect::<Vec<_>>()
+    };
+    let mut found = Vec::new();
+    until("all are counted", || {
+        found = moved(&facts(&mut client));
+        found.len() == COUNTED.len()
+    });
+    drop(others);
+    for command in ["FLUSHALL", "SCRIPT FLUSH", "FUNCTION FLUSH", "SAVE"] {
+        assert_eq!(client.call(command).text(), "OK");
+    }
+    until("none is counted", || {
+        let left = moved(&facts(&mut client));
+        if left != found {
+            eprintln!("still counted: {left:?}");
+        }
+        found = left;
+        found.is_empty()
+    });
+}
