@@ -244,6 +244,26 @@ fn valkey_has_the_facts_of_its_rows() {
     prove(Kind::Valkey, &["valkey"]);
 }
 
+/// What proxies and clients of clusters are told of commands is what Redis tells them.
+#[test]
+fn tips_are_those_of_redis() {
+    let Some(redis) = Server::start(Kind::Redis82, &[]) else {
+        notice("skipped: no redis 8.2 on this machine to compare tips with");
+        return;
+    };
+    let tarn = Server::tarn(&[]);
+    let (mut ours, mut theirs) = (tarn.client(), redis.client());
+    let tips = |client: &mut Client, name: &str| {
+        let info = client.try_call(&["COMMAND", "INFO", name]).unwrap();
+        let tips = info.items().first()?.items().get(7)?.items().iter().map(Value::text).collect::<BTreeSet<_>>();
+        Some(tips)
+    };
+    let names = listed(&mut ours);
+    let both = names.iter().filter_map(|name| Some((name, tips(&mut ours, name)?, tips(&mut theirs, name)?)));
+    let (same, other): (Vec<_>, Vec<_>) = both.partition(|(_, ours, theirs)| ours == theirs);
+    assert!(same.len() > 300 && other.is_empty(), "{} are the same, not {other:?}", same.len());
+}
+
 /// Commands that Tarn does not have, by group, as COMPAT.md lists them. Subcommands stand under a container that Tarn has.
 fn missing(have: &BTreeSet<String>) -> String {
     let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();

@@ -60,18 +60,25 @@ fn tips(name: &str) -> &'static [&'static str] {
     const MIN: &str = "response_policy:agg_min";
     const SPECIAL: &str = "response_policy:special";
     match name {
-        "client|setinfo" | "client|setname" | "config|resetstat" | "config|rewrite" | "config|set"
-        | "slowlog|reset" | "commandlog|reset" => &[NODES, ALL_OK],
+        "acl|deluser" | "acl|save" | "acl|setuser" | "client|setinfo" | "client|setname" | "config|resetstat"
+        | "config|rewrite" | "config|set" | "script|flush" | "script|load" | "slowlog|reset" | "commandlog|reset" => {
+            &[NODES, ALL_OK]
+        }
         "client|info" | "client|list" | "cluster|info" | "cluster|nodes" | "cluster|shards" | "cluster|slots"
-        | "dump" | "lastsave" | "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" | "pttl"
-        | "time" | "ttl" | "hpttl" | "httl" | "hrandfield" | "hscan" | "spop" | "srandmember" | "sscan" | "xadd"
-        | "xautoclaim" | "xclaim" | "xinfo|consumers" | "xpending" | "xtrim" | "zrandmember" | "zscan" => &[RANDOM],
-        "command" | "command|docs" | "command|info" | "command|list" | "module|list" | "hgetall" | "hkeys"
-        | "hvals" | "sdiff" | "sinter" | "smembers" | "sunion" => &[UNORDERED],
+        | "dump" | "lastsave" | "migrate" | "object|encoding" | "object|freq" | "object|idletime"
+        | "object|refcount" | "pttl" | "time" | "ttl" | "hpttl" | "httl" | "hrandfield" | "hscan" | "spop"
+        | "srandmember" | "sscan" | "xadd" | "xautoclaim" | "xclaim" | "xinfo|consumers" | "xpending" | "xtrim"
+        | "zrandmember" | "zscan" => &[RANDOM],
+        "command" | "command|docs" | "command|info" | "command|list" | "function|list" | "module|list" | "hgetall"
+        | "hkeys" | "hvals" | "sdiff" | "sinter" | "smembers" | "sunion" => &[UNORDERED],
         "dbsize" => &[SHARDS, SUM],
         "del" | "exists" | "touch" | "unlink" => &[MULTI, SUM],
-        "flushall" | "flushdb" | "memory|purge" | "ping" => &[SHARDS, ALL_OK],
-        "info" | "memory|doctor" | "memory|malloc-stats" | "memory|stats" => &[RANDOM, SHARDS, SPECIAL],
+        "flushall" | "flushdb" | "function|delete" | "function|flush" | "function|load" | "function|restore"
+        | "memory|purge" | "ping" => &[SHARDS, ALL_OK],
+        "function|kill" | "script|kill" => &[SHARDS, "response_policy:one_succeeded"],
+        "function|stats" | "info" | "memory|doctor" | "memory|malloc-stats" | "memory|stats" => {
+            &[RANDOM, SHARDS, SPECIAL]
+        }
         "keys" => &[SHARDS, UNORDERED],
         "latency|doctor" | "latency|graph" | "latency|histogram" | "latency|history" | "latency|latest" => {
             &[RANDOM, NODES, SPECIAL]
@@ -80,6 +87,7 @@ fn tips(name: &str) -> &'static [&'static str] {
         "mget" => &[MULTI],
         "mset" => &[MULTI, ALL_OK],
         "randomkey" => &[SHARDS, SPECIAL, RANDOM],
+        "script|exists" => &[SHARDS, "response_policy:agg_logical_and"],
         "scan" => &[RANDOM, "request_policy:special", SPECIAL],
         "slowlog|get" | "commandlog|get" => &[NODES, RANDOM],
         "slowlog|len" | "commandlog|len" => &[NODES, SUM, RANDOM],
