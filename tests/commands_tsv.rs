@@ -264,6 +264,33 @@ fn tips_are_those_of_redis() {
     assert!(same.len() > 300 && other.is_empty(), "{} are the same, not {other:?}", same.len());
 }
 
+/// By the name of each command and subcommand what COMMAND DOCS says of it, but for its texts and arguments.
+fn docs(client: &mut Client) -> BTreeMap<String, Vec<String>> {
+    const OF_REDIS: [&str; 5] = ["since", "group", "doc_flags", "deprecated_since", "replaced_by"];
+    let (mut all, mut todo) = (BTreeMap::new(), vec![client.call("COMMAND DOCS")]);
+    while let Some(pairs) = todo.pop() {
+        for pair in pairs.items().chunks_exact(2) {
+            let facts = OF_REDIS.map(|name| field(&pair[1], name).map(|fact| format!("{name} {fact:?}")));
+            all.insert(pair[0].text(), facts.into_iter().flatten().collect());
+            todo.extend(field(&pair[1], "subcommands").cloned());
+        }
+    }
+    all
+}
+
+#[test]
+fn docs_have_the_facts_of_redis() {
+    let Some(redis) = Server::start(Kind::Redis82, &[]) else {
+        notice("skipped: no redis 8.2 on this machine to compare docs with");
+        return;
+    };
+    let tarn = Server::tarn(&[]);
+    let theirs = docs(&mut redis.client());
+    let both = docs(&mut tarn.client()).into_iter().filter_map(|(name, ours)| Some((theirs.get(&name)?, name, ours)));
+    let (same, other): (Vec<_>, Vec<_>) = both.partition(|(theirs, _, ours)| *theirs == ours);
+    assert!(same.len() > 300 && other.is_empty(), "{} are the same, not {other:?}", same.len());
+}
+
 /// Commands that Tarn does not have, by group, as COMPAT.md lists them. Subcommands stand under a container that Tarn has.
 fn missing(have: &BTreeSet<String>) -> String {
     let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();

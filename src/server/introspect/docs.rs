@@ -37,8 +37,27 @@ fn deprecation(name: &str) -> Option<(&'static str, &'static str)> {
         "quit" => ("7.2.0", "just closing the connection"),
         "slaveof" => ("5.0.0", "`REPLICAOF`"),
         "cluster|slots" => ("7.0.0", "`CLUSTER SHARDS`"),
+        "hmset" => ("4.0.0", "`HSET` with multiple field-value pairs"),
+        "rpoplpush" => ("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments"),
+        "brpoplpush" => ("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments"),
+        "zrangebylex" => ("6.2.0", "`ZRANGE` with the `BYLEX` argument"),
+        "zrangebyscore" => ("6.2.0", "`ZRANGE` with the `BYSCORE` argument"),
+        "zrevrange" => ("6.2.0", "`ZRANGE` with the `REV` argument"),
+        "zrevrangebylex" => ("6.2.0", "`ZRANGE` with the `REV` and `BYLEX` arguments"),
+        "zrevrangebyscore" => ("6.2.0", "`ZRANGE` with the `REV` and `BYSCORE` arguments"),
+        "georadius" => ("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with the `BYRADIUS` argument"),
+        "georadius_ro" => ("6.2.0", "`GEOSEARCH` with the `BYRADIUS` argument"),
+        "georadiusbymember" => {
+            ("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with the `BYRADIUS` and `FROMMEMBER` arguments")
+        }
+        "georadiusbymember_ro" => ("6.2.0", "`GEOSEARCH` with the `BYRADIUS` and `FROMMEMBER` arguments"),
         _ => return None,
     })
+}
+
+/// Whether it is for servers, and those who look into them.
+fn is_internal(name: &str) -> bool {
+    matches!(name, "debug" | "pfdebug" | "pfselftest" | "replconf" | "restore-asking")
 }
 
 /// A name and its map.
@@ -50,6 +69,7 @@ pub(super) fn write(entry: Entry, out: &mut Reply) {
     debug_assert_eq!(args.is_empty(), row.syntax.is_empty(), "the grammar reads: {name}");
     let fields = 4
         + 3 * usize::from(deprecation.is_some())
+        + usize::from(is_internal(&name))
         + usize::from(!args.is_empty())
         + usize::from(!row.subcommands.is_empty());
     out.bulk(name.as_bytes());
@@ -64,6 +84,11 @@ pub(super) fn write(entry: Entry, out: &mut Reply) {
         out.status("deprecated");
         write_text(out, "deprecated_since", since);
         write_text(out, "replaced_by", by);
+    }
+    if is_internal(&name) {
+        out.bulk(b"doc_flags");
+        out.set(1);
+        out.status("syscmd");
     }
     if !args.is_empty() {
         out.bulk(b"arguments");
