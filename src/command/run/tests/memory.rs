@@ -126,3 +126,21 @@ fn a_queue_that_no_command_could_hold_is_given_up() {
     assert_eq!(world.call("EXEC"), aborted);
     assert_eq!(world.call("EXISTS k"), ":0 ");
 }
+
+/// However many there are: who asks for all of them goes elsewhere in time.
+#[test]
+fn a_list_of_clients_takes_steps_for_each() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    let mut steps = [0, 100].map(|more| {
+        let clients = (1..=more).map(|id| (id, Arc::new(Client { id, ..Client::default() })));
+        server.clients.lock().extend(clients);
+        let before = meter::tests::taken();
+        let lines = world.call("CLIENT LIST").matches("id=").count();
+        assert!(lines >= more as usize, "{lines} lines");
+        meter::tests::taken() - before
+    });
+    steps[1] -= steps[0];
+    assert!(steps[1] > 1000, "{steps:?}");
+    server.clients.lock().clear();
+}

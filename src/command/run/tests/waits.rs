@@ -251,6 +251,20 @@ fn a_command_that_is_refused_for_now_ends_what_was_said_of_it() {
     assert_eq!(server.engine.trackers.counts()[1], 1);
 }
 
+/// As long as it is not known what there is nobody sees it change; what needs no keys is answered.
+#[test]
+fn no_key_is_watched_before_the_data_is_there() {
+    let mut world = World::new();
+    let server = world.runner.server.clone();
+    server.engine.gate.fetch_or(gate::LOADING, Ordering::Relaxed);
+    for (line, reply) in [("PING", "+PONG "), ("UNWATCH", "+OK "), ("MULTI", "+OK "), ("DISCARD", "+OK ")] {
+        assert_eq!(world.call(line), reply, "{line}");
+    }
+    assert!(world.call("WATCH k").starts_with("-LOADING "));
+    server.engine.gate.fetch_and(!gate::LOADING, Ordering::Relaxed);
+    assert_eq!(world.call("WATCH k"), "+OK ");
+}
+
 /// A reply that comes from elsewhere waits for its connection, which may have other things to do first.
 #[test]
 fn a_reply_from_elsewhere_that_is_too_much_with_the_others_closes_the_largest() {
