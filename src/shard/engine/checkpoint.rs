@@ -305,6 +305,8 @@ impl Engine {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn sample() -> Checkpoint {
@@ -334,6 +336,24 @@ mod tests {
         }
         for len in 0..bytes.len() {
             assert_eq!(decode(&bytes[..len]), None);
+        }
+    }
+
+    /// The first one, and after a failure, which may have left the one or the other.
+    #[test]
+    fn what_may_not_be_in_the_file_is_written_though_it_is_the_same() {
+        let aside = crate::util::scratch::tempdir().unwrap();
+        let (dir, io) = (aside.path().join("dir"), crate::log::RealIo);
+        let load = || Checkpoint::load(&io, &dir, 7, 2).unwrap();
+        let mut kept = Kept::new(&dir, None, 7, 2);
+        for round in 0..2 {
+            fs::create_dir(&dir).unwrap();
+            kept.change(&io, |_| {}).unwrap();
+            assert_eq!(load(), Some(Checkpoint::fresh(7, 2)), "round {round}");
+            fs::remove_dir_all(&dir).unwrap();
+            kept.change(&io, |_| {}).unwrap();
+            assert!(!dir.exists(), "it is known to be there");
+            assert!(kept.change(&io, |next| next.complete = 5).is_err());
         }
     }
 
