@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-/// The longest look: less than a peer that was asleep itself needs to come again would be of little use.
+/// The longest look: about what a peer takes to come again that was itself asleep.
 pub(super) const LINGER: Duration = Duration::from_micros(25);
 
 /// What it costs this thread and its peer to have it sleep and be woken.

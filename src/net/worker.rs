@@ -300,7 +300,8 @@ impl Worker {
         }
         // From here on: before, replies were on their way.
         let since = ticks::now();
-        let long = LINGER.max(self.setting(|settings| settings.busy_poll)).as_nanos() as u64;
+        let wanted = self.setting(|settings| settings.busy_poll);
+        let long = if wanted.is_zero() { LINGER } else { wanted }.as_nanos() as u64;
         loop {
             let ns = ticks::ns_since(since);
             if ns >= long {
