@@ -105,7 +105,7 @@ pub const READS_HERE: usize = 4;
 impl Runner {
     /// For one network thread.
     pub fn new(server: Arc<Server>, stats: Arc<ThreadStats>) -> Self {
-        let bounds = bounds(&server);
+        let bounds = (server.config.generation(), server.bounds());
         Runner {
             server,
             stats,
@@ -123,14 +123,10 @@ impl Runner {
     #[inline]
     fn bounds(&mut self) -> Bounds {
         if self.bounds.0 != self.server.config.generation() {
-            self.bounds = bounds(&self.server);
+            self.bounds = (self.server.config.generation(), self.server.bounds());
         }
         self.bounds.1
     }
-}
-
-fn bounds(server: &Server) -> (u64, Bounds) {
-    (server.config.generation(), Bounds::of(&server.config.settings()))
 }
 
 /// One call as it was parsed.

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
 use super::buffers::Buffers;
+use super::limits::Bounds;
 use super::observe::Observer;
 use super::session::Client;
 use super::table::{Slot, Table};
@@ -225,6 +226,8 @@ pub struct Server {
     pub config: Config,
     /// How the memory is divided now.
     pub budget: parking_lot::Mutex<Budget>,
+    /// What commands may take, and the generation of the directives that say so.
+    pub(super) bounds: parking_lot::RwLock<(u64, Bounds)>,
     /// CLIENT PAUSE; who is held back waits for it to change.
     pub pause: watch::Sender<Pause>,
     /// Open connections by id.
@@ -282,6 +285,18 @@ pub struct Server {
 }
 
 impl Server {
+    /// What one command may take.
+    pub fn bounds(&self) -> Bounds {
+        let now = self.config.generation();
+        let (generation, known) = *self.bounds.read();
+        if generation == now {
+            return known;
+        }
+        let bounds = Bounds::of(&self.config.settings());
+        *self.bounds.write() = (now, bounds);
+        bounds
+    }
+
     /// A server that has no connections yet.
     pub fn new(engine: Arc<Engine>, config: Config, table: &'static Table) -> Self {
         let acl = super::acl::Acl::new(table, &config.settings().requirepass.0);
@@ -292,6 +307,7 @@ impl Server {
             table,
             engine,
             budget: parking_lot::Mutex::new(Budget::new(&config.settings(), &Machine::read())),
+            bounds: parking_lot::RwLock::new((config.generation(), Bounds::of(&config.settings()))),
             config,
             pause: watch::channel(Pause { number: 1, ..Pause::default() }).0,
             clients: Default::default(),

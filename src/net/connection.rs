@@ -61,6 +61,8 @@ pub struct Connection {
     queued: Cell<bool>,
     /// Since when, in ticks.
     pub(super) queued_at: Cell<u64>,
+    /// A reply of `out` is one for which it has waited, while others of the thread had their turns.
+    pub(super) was_away: Cell<bool>,
     /// LSN that the replies in `out` wait for.
     pub(super) need: Cell<Lsn>,
     /// What the sum of all buffers holds of this one's.
@@ -110,8 +112,9 @@ impl Connection {
         let names = server.engine.first_names();
         let session = Box::new(Session::new(client.clone(), names, &server.acl));
         let state = State::new(session);
-        let (queued, queued_at, need, told) = (Cell::new(false), Cell::new(0), Cell::new(0), Cell::new(0));
-        Rc::new(Connection { worker, client, socket, state: RefCell::new(state), queued, queued_at, need, told })
+        let (queued, queued_at, was_away) = (Cell::new(false), Cell::new(0), Cell::new(false));
+        let (state, need, told) = (RefCell::new(state), Cell::new(0), Cell::new(0));
+        Rc::new(Connection { worker, client, socket, state, queued, queued_at, was_away, need, told })
     }
 
     /// LSN that the replies wait for.
@@ -550,6 +553,7 @@ impl Connection {
         self.note(state, finished.effects);
         let stop = self.after(state, begin);
         self.push_notices(state);
+        self.was_away.set(true);
         self.reply_soon(state);
         if let Some(spent) = spent {
             // By now it is no longer counted as what is queued.
@@ -605,6 +609,7 @@ impl Connection {
     }
 
     fn send_now(&self, state: &mut State) {
+        self.was_away.set(false);
         if !state.effects.is_empty() {
             state.effect_bytes = 0;
             carry_out(Some((&self.worker.server, &self.worker.runner.borrow().stats)), state.effects.drain(..));

@@ -32,9 +32,22 @@ mod state;
 mod subscribers;
 pub mod worker;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::Context;
+use std::task::{Context, Poll};
+
+/// Awaits that the tasks have had a turn that are ready by now; sockets are not looked at.
+async fn ready_ones_first() {
+    let mut waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
 
 /// Has the task come again behind others, and behind those whose sockets have something by now. One that only woke itself would run
 /// dozens of times before the runtime looks at the sockets.

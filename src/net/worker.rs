@@ -16,6 +16,7 @@ use super::ahead::Ahead;
 use super::connection::Connection;
 use super::linger::{LINGER, Linger, Look};
 use super::reads::OwnReads;
+use super::ready_ones_first;
 use super::secure::{Open, Secure};
 use super::socket::Socket;
 use super::subscribers::Subscribers;
@@ -233,10 +234,13 @@ impl Worker {
         let mut due: Vec<Rc<Connection>> = Vec::new();
         loop {
             self.tick.notified().await;
+            // Those who were served by this tick's commands have their replies by then, and share the tick.
+            ready_ones_first().await;
             self.runner.borrow_mut().reads_here = READS_HERE;
             self.reads.inbox.empty();
             self.has_news.set(false);
             std::mem::swap(&mut *self.waiting.borrow_mut(), &mut due);
+            put_in_order(&mut due);
             let Some(need) = due.iter().map(|c| c.need()).max() else { continue };
             let log = &self.server.engine.log;
             let mut acked = log.commit(need);
@@ -339,6 +343,14 @@ impl Worker {
     }
 }
 
+/// Who has waited comes before whoever has just come: a peer that sits at both ends is woken by the last of its replies instead of by
+/// each. Of two, the first wakes its peer while the second is sent.
+fn put_in_order(due: &mut [Rc<Connection>]) {
+    if due.len() > 2 {
+        due.sort_by_key(|connection| !connection.was_away.get());
+    }
+}
+
 /// Why a connection is closed that does nothing wrong at the moment.
 #[derive(Debug, PartialEq, Eq)]
 enum Overdue {
@@ -418,6 +430,60 @@ pub(super) mod tests {
                 };
                 assert!(tokio::time::timeout(Duration::from_secs(20), ended).await.is_ok(), "it goes on for ever");
             }
+        });
+    }
+
+    fn connect(worker: &Rc<Worker>) -> (Rc<Connection>, std::os::unix::net::UnixStream) {
+        let (ours, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let socket = Socket::Unix(tokio::net::UnixStream::from_std(ours).unwrap());
+        (Connection::open(worker.clone(), socket, String::new(), String::new()), peer)
+    }
+
+    #[test]
+    fn who_is_served_shares_the_tick_of_those_who_serve() {
+        use std::io::{Read as _, Write as _};
+        with_worker(|worker| async move {
+            tokio::task::spawn_local(worker.clone().ticks());
+            let mut peers: Vec<_> = (0..6).map(|_| connect(&worker)).collect();
+            for (connection, _) in &peers {
+                tokio::task::spawn_local(connection.clone().serve());
+            }
+            let (wait, serve) = peers.split_at_mut(3);
+            for (key, (connection, peer)) in wait.iter_mut().enumerate() {
+                peer.write_all(format!("BLPOP key{key} 0\r\n").as_bytes()).unwrap();
+                while connection.client.bits.load(Ordering::Relaxed) & bits::BLOCKED == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            for (key, (_, peer)) in serve.iter_mut().enumerate() {
+                peer.write_all(format!("LPUSH key{key} v\r\n").as_bytes()).unwrap();
+            }
+            for (_, peer) in &mut peers {
+                while peer.read(&mut [0; 64]).is_err() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            // Else it was sent its reply by itself, behind those of the tick.
+            assert!(peers.iter().all(|(connection, _)| connection.queued_at.get() != 0));
+        });
+    }
+
+    #[test]
+    fn who_has_waited_comes_first_where_there_are_more_than_two() {
+        with_worker(|worker| async move {
+            let connections: Vec<_> = (0..5).map(|_| connect(&worker).0).collect();
+            let order = |of: &[usize]| {
+                let mut due: Vec<_> = of.iter().map(|at| connections[*at].clone()).collect();
+                put_in_order(&mut due);
+                let at = |one: &Rc<Connection>| connections.iter().position(|other| Rc::ptr_eq(one, other));
+                due.iter().map(|one| at(one).unwrap()).collect::<Vec<_>>()
+            };
+            connections[1].was_away.set(true);
+            connections[3].was_away.set(true);
+            assert_eq!(order(&[0, 1, 2, 3, 4]), [1, 3, 0, 2, 4]);
+            assert_eq!(order(&[0, 1]), [0, 1]);
         });
     }
 

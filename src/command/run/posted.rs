@@ -10,6 +10,7 @@
 //!
 //! Each run tells where the next one is to be, until one ends.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,7 +24,6 @@ use crate::handler::buffers::Away;
 use crate::handler::ctx::Served;
 use crate::handler::effects::carry_out;
 use crate::handler::keys::has_others;
-use crate::handler::limits::Bounds;
 use crate::handler::observe::{Clock, Took};
 use crate::handler::session::bits;
 use crate::handler::table::Id;
@@ -43,6 +43,9 @@ use crate::util::ticks;
 
 /// What commands gather of each of their arguments: where it stands, what it was read as.
 const BYTES_OF_AN_ARG: usize = 24;
+
+/// Room that a reply begins with: most need no more.
+const REPLY_BYTES: usize = 64;
 
 /// What is done first for a command that is posted.
 pub(super) enum First {
@@ -256,7 +259,7 @@ impl Request {
             let Some(gone_through) = self.go_through_queue(&mut lease) else { return lease };
             self = gone_through;
         }
-        let bounds = Bounds::of(&server.config.settings());
+        let bounds = server.bounds();
         let running = meter::begin(match &place {
             Place::Here | Place::Served(_) => Allowance::here(bounds.command),
             Place::Elsewhere | Place::Long => Allowance::elsewhere(bounds.command, self.ended()),
@@ -265,7 +268,7 @@ impl Request {
         // The copy of the request counts, too. A refusal ends the command at its first step.
         _ = meter::hold(self.args.memory_bytes() + self.args.as_args().len() * BYTES_OF_AN_ARG);
         let mut reply = self.new_reply();
-        let (mut set, mut effects) = (WriteSet::default(), Effects::default());
+        let (mut set, mut effects) = (SPARE.take().unwrap_or_default(), Effects::default());
         set.reads = std::mem::take(&mut self.reads);
         drop(std::mem::take(&mut self.brought));
         if !matches!(place, Place::Served(_)) {
@@ -275,7 +278,7 @@ impl Request {
         }
         let (hash, now_ms, request_bytes) = (self.hash, self.now_ms, self.request_bytes);
         let call = Call { command: self.command, args: self.args.as_args(), hash, now_ms, request_bytes };
-        let buffers = (&mut set, &mut effects);
+        let buffers = (&mut *set, &mut effects);
         let (here, rests) =
             (matches!(place, Place::Here | Place::Served(_)), place.rests(&self.session, self.row, call.args));
         let served = match (&self.waits, &place) {
@@ -320,7 +323,7 @@ impl Request {
             Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
             Err(Again::Elsewhere) => {
                 want_rest(&server, &self.session, self.row, self.args.as_args(), &lease, &mut set.reads);
-                (self.reads, self.runs) = (set.reads, self.runs + 1);
+                (self.reads, self.runs) = (std::mem::take(&mut set.reads), self.runs + 1);
                 self.bring(Place::Here);
             }
             Err(Again::Counted) => self.count(),
@@ -337,14 +340,22 @@ impl Request {
                 }));
             }
         }
+        set.hints.clear();
+        set.reads = Reads::default();
+        SPARE.set(Some(set));
         lease
     }
+}
+
+thread_local! {
+    /// What the thread's last posted command has written with: its buffers, empty.
+    static SPARE: Cell<Option<Box<WriteSet>>> = const { Cell::new(None) };
 }
 
 impl Request {
     /// An empty reply to it.
     pub(super) fn new_reply(&self) -> Reply {
-        Reply::new(self.proto)
+        Reply::from_vec(Vec::with_capacity(REPLY_BYTES), self.proto)
     }
 
     /// Sends the reply, and the session with it, to the connection.
