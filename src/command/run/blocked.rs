@@ -97,7 +97,7 @@ fn remove(core: &mut Core, waiter: &Arc<Waiter>, key: &[u8], have_others_looked_
 }
 
 impl Request {
-    /// Has it wait for the first time.
+    /// Has it wait for the first time. A connection that awaits it already is to be told (`Client::news`).
     pub(super) fn wait(mut self, what: Wait, need: Lsn, lease: &mut Lease<'_>) {
         let server = self.server.clone();
         let Wait { keys, kind, hears_all, until_ms, whole, args } = what;
@@ -120,7 +120,6 @@ impl Request {
         }
         client.set_bit(bits::BLOCKED, true);
         self.wait_as(&server, &waiter, lease);
-        client.news.notify_one();
         if server.buffers.are_full() {
             crate::server::client::evict(&server);
         }

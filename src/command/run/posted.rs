@@ -318,7 +318,11 @@ impl Request {
                 };
                 self.finish(reply, need, failed, effects.take());
             }
-            Err(Again::Waits(what, need)) if self.waits.is_none() => self.wait(*what, need, &mut lease),
+            Err(Again::Waits(what, need)) if self.waits.is_none() => {
+                let client = self.session.client.clone();
+                self.wait(*what, need, &mut lease);
+                client.news.notify_one();
+            }
             Err(Again::Waits(_, need) | Again::InVain(need)) => self.wait_again(need, !served_here, &mut lease),
             Err(Again::Elsewhere) if set.reads.is_content() || self.runs == MOST_RUNS => self.post(Place::Elsewhere),
             Err(Again::Elsewhere) => {

@@ -242,9 +242,16 @@ pub enum Next {
 /// The keys of a shard that clients wait for.
 #[derive(Default)]
 pub struct Blocked {
-    of: HashMap<NsId, HashMap<Box<[u8]>, Line, foldhash::fast::RandomState>, foldhash::fast::RandomState>,
+    of: HashMap<NsId, Lines, foldhash::fast::RandomState>,
     due: VecDeque<Due>,
+    /// No lines, and room for a few: where one waits at a time, each would have a map made for it.
+    spare: Lines,
 }
+
+type Lines = HashMap<Box<[u8]>, Line, foldhash::fast::RandomState>;
+
+/// Lines for which room is kept when there are none.
+const KEPT_LINES: usize = 32;
 
 impl Blocked {
     /// Whether nobody waits.
@@ -275,7 +282,7 @@ impl Blocked {
 
     /// Puts a waiter at the end of a key's line.
     pub fn add(&mut self, ns: NsId, key: &[u8], waiter: &Arc<Waiter>) {
-        let keys = self.of.entry(ns).or_default();
+        let keys = self.of.entry(ns).or_insert_with(|| std::mem::take(&mut self.spare));
         match keys.get_mut(key) {
             Some(line) => line.waiters.push_back(waiter.clone()),
             None => {
@@ -303,8 +310,11 @@ impl Blocked {
             return;
         }
         keys.remove(key);
-        if keys.is_empty() {
-            self.of.remove(&ns);
+        if keys.is_empty()
+            && let Some(keys) = self.of.remove(&ns)
+            && keys.capacity() <= KEPT_LINES
+        {
+            self.spare = keys;
         }
     }
 
