@@ -344,8 +344,7 @@ impl Request {
                 }));
             }
         }
-        set.hints.clear();
-        set.reads = Reads::default();
+        set.end();
         SPARE.set(Some(set));
         lease
     }

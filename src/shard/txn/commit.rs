@@ -7,6 +7,7 @@ use crate::log::{LARGE, Log, Lsn};
 use crate::shard::memory::blocked::Turn;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::object::{Kind, Object, state};
+use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::Index;
 
 /// What each buffer of a write set may keep from one transaction to the next.
@@ -288,6 +289,16 @@ impl WriteSet {
         if self.uses.len() < MOST_USES {
             self.uses.push((at, before));
         }
+    }
+
+    /// Forgets what was read and where keys lay, to be used for another command; what was written has been committed, or taken back.
+    pub fn end(&mut self) {
+        debug_assert!(
+            self.redo.bytes().is_empty() && self.undo.is_empty() && self.touched.is_empty() && self.counts.is_empty(),
+            "a command leaves its writes to the next one"
+        );
+        self.hints.clear();
+        self.reads = Reads::default();
     }
 
     /// Gives back what an unusual transaction took: the buffers are its thread's, which may never see another.
