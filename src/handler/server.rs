@@ -227,7 +227,7 @@ pub struct Server {
     /// How the memory is divided now.
     pub budget: parking_lot::Mutex<Budget>,
     /// What commands may take, and the generation of the directives that say so.
-    pub(super) bounds: parking_lot::RwLock<(u64, Bounds)>,
+    bounds: parking_lot::RwLock<(u64, Bounds)>,
     /// CLIENT PAUSE; who is held back waits for it to change.
     pub pause: watch::Sender<Pause>,
     /// Open connections by id.

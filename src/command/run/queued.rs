@@ -7,7 +7,6 @@
 use super::posted::{Place, Request};
 use super::{MOST_QUEUED, want_of};
 use crate::handler::keys::keys_of;
-use crate::handler::limits::Bounds;
 use crate::shard::actor::Lease;
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
@@ -67,7 +66,7 @@ impl Request {
         // What is in the table need not be kept, and would make room for some of what comes next in its middle.
         self.reads = Reads::default();
         // So much comes on top of what the table may hold, until the next command makes room.
-        let most = (Bounds::of(&self.server.config.settings()).command / TAKEN_OF_COMMAND).min(asked * TAKEN_OF_EACH);
+        let most = (self.server.bounds().command / TAKEN_OF_COMMAND).min(asked * TAKEN_OF_EACH);
         if asked == queue.len() || bytes > most {
             self.through.taken = queue.len();
             return Some(self);

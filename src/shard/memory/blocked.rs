@@ -498,6 +498,17 @@ mod tests {
         assert!(blocked.is_held_up(1, b"key", &list) && !blocked.is_held_up(1, b"key", &zset));
     }
 
+    #[test]
+    fn room_is_kept_for_a_few_lines_and_not_for_many() {
+        let (mut blocked, one) = (Blocked::default(), waiter(Kind::List));
+        for (lines, is_kept) in [(1usize, true), (1000, false)] {
+            let keys: Vec<_> = (0..lines).map(usize::to_be_bytes).collect();
+            keys.iter().for_each(|key| blocked.add(1, key, &one));
+            keys.iter().for_each(|key| blocked.remove(1, key, &one, false));
+            assert!(blocked.is_empty() && (blocked.spare.capacity() > 0) == is_kept, "{lines} lines");
+        }
+    }
+
     /// What has to end its wait is there once.
     #[test]
     fn who_asks_for_one_whose_wait_goes_on_changes_nothing() {

@@ -297,6 +297,7 @@ impl WriteSet {
             self.redo.bytes().is_empty() && self.undo.is_empty() && self.touched.is_empty() && self.counts.is_empty(),
             "a command leaves its writes to the next one"
         );
+        debug_assert!(self.capacities().iter().all(|bytes| *bytes <= KEPT_BYTES), "its thread keeps what it took");
         self.hints.clear();
         self.reads = Reads::default();
     }

@@ -102,6 +102,22 @@ fn many_who_wait_for_one_key_are_served_in_several_turns() {
     assert_eq!(world.call(&format!("LRANGE {key} 0 -1")), "*1 $1 7 ");
 }
 
+/// Who has begun the wait itself looks for it anyway; told besides, it would look twice.
+#[test]
+fn who_begins_to_wait_elsewhere_is_told_and_who_begins_here_is_not() {
+    let world = World::new();
+    let ([key, _], server) = (world.keys(), world.runner.server.clone());
+    for elsewhere in [false, true] {
+        let mut peer = Peer::new(&server);
+        let client = peer.connect();
+        let held = elsewhere.then(|| server.engine.lease(&[0]));
+        let _waits = peer.begin(&words(&format!("BLPOP {key} 0"))).unwrap_err();
+        drop(held);
+        let told = pin!(client.news.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert_eq!(told, elsewhere);
+    }
+}
+
 /// A reply of nothing, too, follows what it has seen there was.
 #[test]
 fn who_was_served_in_vain_waits_for_what_it_has_seen() {
