@@ -86,14 +86,13 @@ impl OwnReads {
 
     /// Reads of an errand, so many at most; how many of these are no longer to be done in this turn.
     fn go_on(&self, readers: &Readers, mut errand: Errand, most: usize, watch: &mut Watch) -> usize {
-        let mut quick = errand.rest.as_slice().iter().all(|wanted| wanted.partition().reads_are_quick());
+        let mut quick = errand.rest.as_slice().iter().all(Wanted::is_quick);
         let most = if quick { most } else { 0 };
         let mut done = 0;
         for wanted in errand.rest.by_ref().take(most) {
-            let partition = wanted.partition().clone();
             errand.brought.add(wanted.read(watch));
             done += 1;
-            quick = partition.reads_are_quick();
+            quick = wanted.is_quick();
             if !quick {
                 break;
             }

@@ -3,6 +3,7 @@
 //! keep back one of few for longer than those before it take.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Thread;
@@ -63,6 +64,10 @@ impl Counts {
 
 /// What a command or a pipeline waits for.
 struct Errand {
+    /// Freed as one, by whoever is the last: a reader frees as little as can be of what is of another thread's heap, as both wait
+    /// for each other then.
+    wanted: Vec<Wanted>,
+    /// How many of these have not been read.
     left: AtomicUsize,
     brought: Mutex<Reads>,
     then: Mutex<Option<Then>>,
@@ -73,7 +78,8 @@ pub const READS_OF_TASK: usize = 4;
 
 /// What a reader does next.
 enum Task {
-    Read(Arc<Errand>, Vec<Wanted>),
+    /// Some of what an errand is for.
+    Read(Arc<Errand>, Range<usize>),
     /// What else waits for the disk and holds no lock for long.
     Work(Box<dyn FnOnce() + Send>),
 }
@@ -82,7 +88,7 @@ impl Task {
     /// Whether it is likely to be done at once.
     fn is_quick(&self) -> bool {
         match self {
-            Task::Read(_, wanted) => wanted.iter().all(|wanted| wanted.partition().reads_are_quick()),
+            Task::Read(errand, some) => errand.wanted[some.clone()].iter().all(Wanted::is_quick),
             Task::Work(_) => false,
         }
     }
@@ -150,14 +156,14 @@ impl Readers {
         if wanted.is_empty() {
             return then(reads);
         }
-        let quick = wanted.iter().all(|wanted| wanted.partition().reads_are_quick());
-        let left = AtomicUsize::new(wanted.len());
-        let errand = Arc::new(Errand { left, brought: Mutex::new(reads), then: Mutex::new(Some(then)) });
-        let mut wanted = wanted.into_iter();
+        let quick = wanted.iter().all(Wanted::is_quick);
         let (most, worth) = if quick { (READS_OF_TASK, if_quick) } else { (1, Worth::Each) };
-        let tasks = wanted.len().div_ceil(most);
-        self.pending.fetch_add(wanted.len(), Ordering::Relaxed);
-        self.add((0..tasks).map(|_| Task::Read(errand.clone(), wanted.by_ref().take(most).collect())), worth);
+        let count = wanted.len();
+        let (brought, then) = (Mutex::new(reads), Mutex::new(Some(then)));
+        let errand = Arc::new(Errand { wanted, left: AtomicUsize::new(count), brought, then });
+        self.pending.fetch_add(count, Ordering::Relaxed);
+        let some = |task: usize| task * most..count.min((task + 1) * most);
+        self.add((0..count.div_ceil(most)).map(|task| Task::Read(errand.clone(), some(task))), worth);
     }
 
     /// Has work done that reads the store. Dropped undone once they have ended.
@@ -221,7 +227,7 @@ impl Readers {
         while let Some((task, away)) = self.next(&sleeper, was_away) {
             was_away = away;
             match task {
-                Task::Read(errand, wanted) => self.read(&errand, wanted),
+                Task::Read(errand, some) => self.read(&errand, some),
                 Task::Work(work) => {
                     work();
                     self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -273,7 +279,7 @@ impl Readers {
 
     fn count_off(&self, undone: &Task) {
         let reads = match undone {
-            Task::Read(_, wanted) => wanted.len(),
+            Task::Read(_, some) => some.len(),
             Task::Work(_) => 1,
         };
         self.pending.fetch_sub(reads, Ordering::Relaxed);
@@ -284,10 +290,10 @@ impl Readers {
     pub fn help(&self) -> bool {
         let mut queue = self.queue.lock();
         if queue.tasks.front().is_some_and(Task::is_quick)
-            && let Some(Task::Read(errand, wanted)) = queue.tasks.pop_front()
+            && let Some(Task::Read(errand, some)) = queue.tasks.pop_front()
         {
             drop(queue);
-            self.read(&errand, wanted);
+            self.read(&errand, some);
             queue = self.queue.lock();
         }
         let next_is_quick = queue.tasks.front().map(Task::is_quick);
@@ -297,13 +303,12 @@ impl Readers {
         next_is_quick == Some(true)
     }
 
-    fn read(&self, errand: &Errand, wanted: Vec<Wanted>) {
-        let reads = wanted.len();
+    fn read(&self, errand: &Errand, some: Range<usize>) {
+        let reads = some.len();
         let (mut brought, mut watch) = (SmallVec::<[_; READS_OF_TASK]>::new(), Watch::default());
-        for wanted in wanted {
-            let partition = wanted.partition().clone();
+        for wanted in &errand.wanted[some] {
             brought.push(wanted.read(&mut watch));
-            if !partition.reads_are_quick() {
+            if !wanted.is_quick() {
                 // Others can wait for the disk meanwhile.
                 self.call(self.queue.lock(), Worth::Each);
             }

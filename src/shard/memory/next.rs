@@ -1,6 +1,8 @@
 //! What a command looks for behind a key's metadata, where only the store has both: it is read right after that, by the same
 //! thread, so that a pipeline of such commands waits once, and not each command for itself.
 
+use smallvec::SmallVec;
+
 use super::ahead::{LONGEST, Look};
 use super::missing::{is_small, place_of_element, place_of_whole};
 use super::object::Kind;
@@ -8,11 +10,14 @@ use super::reads::Place;
 use crate::codec::key::decode_key;
 use crate::codec::{DiskKey, Meta};
 
+/// Names of so many bytes need no memory of their own.
+const USUAL_NAME: usize = 24;
+
 /// What a command looks for in a collection of which nothing is known yet.
 pub(super) struct Next {
     look: Look,
-    /// The element's name.
-    text: Box<[u8]>,
+    /// The element's name. Where it is a usual one a reader has nothing to free that another thread's heap is of.
+    text: SmallVec<[u8; USUAL_NAME]>,
 }
 
 impl Next {
@@ -42,6 +47,12 @@ impl Next {
 mod tests {
     use super::*;
     use crate::codec::{self, key::meta_key};
+
+    #[test]
+    fn a_usual_name_is_nothing_that_a_reader_frees() {
+        let next = |len| Next::new((&Look::field(2), &[b'f'; LONGEST][..len]));
+        assert!(!next(USUAL_NAME).text.spilled() && next(USUAL_NAME + 1).text.spilled());
+    }
 
     #[test]
     fn nothing_is_read_behind_a_record_that_has_the_elements() {

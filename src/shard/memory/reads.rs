@@ -49,7 +49,7 @@ const USUAL_KEY: usize = 48;
 const KEPT: usize = 256;
 
 /// Where a record is to be found, or the records of a range.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
     key: SmallVec<[u8; USUAL_KEY]>,
     /// The end of a range, and how many of it there may be.
@@ -128,29 +128,32 @@ pub struct Brought {
 
 impl Wanted {
     /// Reads it, as one of some that the thread reads on end. With no lock held.
-    pub fn read(self, watch: &mut Watch) -> Brought {
-        let Wanted { partition, era, place, odds, next } = self;
+    pub fn read(&self, watch: &mut Watch) -> Brought {
+        let brought = self.read_at(self.place.clone(), self.odds, watch);
+        let next = match (&brought.found, &self.next) {
+            (Found::Record(Some(value)), Some(next)) => next.place(&brought.place.key, value),
+            _ => None,
+        };
+        let next = next.map(|place| Box::new(self.read_at(place, Odds::Even, watch)));
+        Brought { next, ..brought }
+    }
+
+    fn read_at(&self, place: Place, odds: Odds, watch: &mut Watch) -> Brought {
         let found = match &place.to {
-            None => match partition.get_of_some(&place.key, odds, watch) {
+            None => match self.partition.get_of_some(&place.key, odds, watch) {
                 Ok(value) if value.as_ref().is_none_or(|value| value.len() <= MOST_BYTES) => Found::Record(value),
                 _ => Found::Nothing,
             },
-            Some((to, most)) => match partition.few_of_some((&place.key, to), *most, MOST_BYTES, watch) {
+            Some((to, most)) => match self.partition.few_of_some((&place.key, to), *most, MOST_BYTES, watch) {
                 Ok(Some(records)) => Found::Range(records),
                 _ => Found::Nothing,
             },
         };
-        let next = match (&found, next) {
-            (Found::Record(Some(value)), Some(next)) => next.place(&place.key, value),
-            _ => None,
-        };
-        let next =
-            next.map(|place| Box::new(Wanted { partition, era, place, odds: Odds::Even, next: None }.read(watch)));
-        Brought { era, place, found, next }
+        Brought { era: self.era, place, found, next: None }
     }
 
     /// Whether the read is likely to come back at once.
-    fn is_quick(&self) -> bool {
+    pub fn is_quick(&self) -> bool {
         self.partition.reads_are_quick()
     }
 
@@ -158,11 +161,6 @@ impl Wanted {
     #[cfg(test)]
     pub fn odds(&self) -> Odds {
         self.odds
-    }
-
-    /// What it is read from.
-    pub const fn partition(&self) -> &Arc<Partition> {
-        &self.partition
     }
 }
 
@@ -354,11 +352,10 @@ impl Reads {
         let mut rest = self.take_wanted().into_iter();
         let (mut done, mut watch) = (0, Watch::default());
         for wanted in rest.by_ref() {
-            let partition = wanted.partition.clone();
             let brought = wanted.read(&mut watch);
             done += brought.reads();
             self.add(brought);
-            if done >= most || !partition.reads_are_quick() {
+            if done >= most || !wanted.is_quick() {
                 break;
             }
         }
