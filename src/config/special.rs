@@ -2,6 +2,7 @@
 //! form in which they are read back. Texts equal Redis's, except where Tarn refuses what it does not do.
 
 use super::value::{Reason, Words, bounded, bytes, integer, name};
+use crate::util::num::parse_double;
 
 type Checked = Result<Vec<u8>, Reason>;
 
@@ -148,8 +149,7 @@ pub(super) fn oom_scores(words: &Words<'_>) -> Checked {
 pub(super) fn percentiles(words: &Words<'_>) -> Checked {
     let mut shown = Vec::new();
     for arg in words.args {
-        let number: Option<f64> = std::str::from_utf8(arg).ok().and_then(|text| text.parse().ok());
-        let Some(number) = number.filter(|number| number.is_finite()) else {
+        let Some(number) = parse_double(arg) else {
             return Err("Invalid latency-tracking-info-percentiles parameters".into());
         };
         if !(0.0..=100.0).contains(&number) {

@@ -19,6 +19,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::classes::Classes;
+use crate::util::words::c_string;
 
 /// Why a value is refused, as it stands after `CONFIG SET failed (…) - `.
 pub type Reason = Cow<'static, str>;
@@ -100,19 +101,20 @@ impl Kind {
             return read(&Words { args, current: &current, again }).map(Value::Text);
         }
         let [arg] = args else { return Err("wrong number of arguments".into()) };
+        let text = c_string(arg);
         match self {
-            Kind::Bool if arg.eq_ignore_ascii_case(b"yes") => Ok(Value::Bool(true)),
-            Kind::Bool if arg.eq_ignore_ascii_case(b"no") => Ok(Value::Bool(false)),
+            Kind::Bool if text.eq_ignore_ascii_case(b"yes") => Ok(Value::Bool(true)),
+            Kind::Bool if text.eq_ignore_ascii_case(b"no") => Ok(Value::Bool(false)),
             Kind::Bool => Err("argument must be 'yes' or 'no'".into()),
             Kind::Int(min, max) => bounded(integer(arg)?, min, max, false).map(Value::Int),
             Kind::Uint(min, max) => bounded(integer(arg)?, min, max, true).map(Value::Int),
             Kind::Mem(min, max) => bounded(bytes(arg)?, min, max, false).map(Value::Int),
             Kind::Umem(min, max) => bounded(bytes(arg)?, min, max, true).map(Value::Int),
             Kind::MemOrPercent => memory_or_percent(arg).map(Value::Int),
-            Kind::Octal(max) => octal(arg, max).map(Value::Int),
-            Kind::Enum(names) => name(arg, names).map(Value::Name),
+            Kind::Octal(max) => octal(text, max).map(Value::Int),
+            Kind::Enum(names) => name(text, names).map(Value::Name),
             Kind::Duration => duration(arg).map(Value::Int),
-            Kind::Classes => Classes::parse(arg).map(|classes| Value::Int(classes.bits().into())),
+            Kind::Classes => Classes::parse(text).map(|classes| Value::Int(classes.bits().into())),
             Kind::Text(read) => read(arg).map(Value::Text),
             Kind::Words(_) => unreachable!("handled above"),
         }
@@ -176,6 +178,7 @@ pub fn bytes(arg: &[u8]) -> Result<i64, Reason> {
 }
 
 fn memory(arg: &[u8]) -> Option<i64> {
+    let arg = c_string(arg);
     let digits = arg.iter().take_while(|c| c.is_ascii_digit()).count();
     let (number, unit) = arg.split_at(digits);
     let factor: u64 = match unit.to_ascii_lowercase().as_slice() {
@@ -194,10 +197,12 @@ fn memory(arg: &[u8]) -> Option<i64> {
 
 fn memory_or_percent(arg: &[u8]) -> Result<i64, Reason> {
     let refused = || Cow::Borrowed("argument must be a memory or percent value");
-    let value = match arg.strip_suffix(b"%") {
-        Some(percent) if percent.is_empty() || !percent.iter().all(u8::is_ascii_digit) => return Err(refused()),
-        Some(percent) => memory(percent).ok_or_else(refused)?.checked_neg().unwrap_or(i64::MIN),
-        None => memory(arg).ok_or_else(refused)?,
+    let value = match (memory(arg), arg.strip_suffix(b"%")) {
+        (Some(bytes), _) => bytes,
+        (None, Some(percent)) if !percent.is_empty() && percent.iter().all(u8::is_ascii_digit) => {
+            memory(percent).ok_or_else(refused)?.checked_neg().unwrap_or(i64::MIN)
+        }
+        _ => return Err(refused()),
     };
     if value < -100 { Err("percentage argument must be less or equal to 100".into()) } else { Ok(value) }
 }

@@ -27,6 +27,7 @@ use crate::latency::{self, Event};
 use crate::meter;
 use crate::util::ticks;
 use crate::util::time::now_ms;
+use crate::util::words::c_string;
 
 /// Arguments of a command that an entry tells, the one included that says how many more there are.
 const MOST_ARGS: usize = 32;
@@ -247,8 +248,8 @@ impl What {
         if told < args.len() {
             texts.push(format!("... ({} more arguments)", args.len() - told).into_bytes().into());
         }
-        let (addr, name) =
-            client.map_or_else(Default::default, |client| (client.addr.clone(), cut(&client.labels.lock().name)));
+        let (addr, name) = client
+            .map_or_else(Default::default, |client| (client.addr.clone(), cut(c_string(&client.labels.lock().name))));
         What { args: texts, addr, name }
     }
 }

@@ -20,11 +20,12 @@ use crate::meter;
 use crate::shard::memory::blocked::End;
 use crate::types::timeout::timeout_ms;
 use crate::util::num::parse_i64;
+use crate::util::words::c_string;
 use filter::Filter;
 
 /// Names, library names and versions: no byte that would break a line of CLIENT LIST.
 pub(super) fn check_label(label: &[u8], what: &str) -> Result {
-    if label.iter().all(u8::is_ascii_graphic) {
+    if c_string(label).iter().all(u8::is_ascii_graphic) {
         return Ok(());
     }
     Err(Error::Text(format!("ERR {what} cannot contain spaces, newlines or special characters.").into()))
@@ -69,7 +70,7 @@ pub(super) fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut V
     let mut text = String::new();
     let _ = write!(text, "id={} addr={} laddr={} fd={} name=", client.id, client.addr, client.laddr, client.fd);
     line.extend_from_slice(text.as_bytes());
-    line.extend_from_slice(&labels.name);
+    line.extend_from_slice(c_string(&labels.name));
     text.clear();
     let _ = write!(
         text,
@@ -95,9 +96,9 @@ pub(super) fn describe(table: &Table, client: &Client, now_ms: u64, line: &mut V
     text.clear();
     let _ = write!(text, " redir={} resp={} lib-name=", redirect_of(client), client.proto.load(Ordering::Relaxed));
     line.extend_from_slice(text.as_bytes());
-    line.extend_from_slice(&labels.lib_name);
+    line.extend_from_slice(c_string(&labels.lib_name));
     line.extend_from_slice(b" lib-ver=");
-    line.extend_from_slice(&labels.lib_ver);
+    line.extend_from_slice(c_string(&labels.lib_ver));
     text.clear();
     let _ = writeln!(text, " io-thread=0 tot-net-in={bytes_in} tot-net-out={bytes_out} tot-cmds={commands}");
     line.extend_from_slice(text.as_bytes());
@@ -206,12 +207,13 @@ fn getname(ctx: &mut Ctx, _args: Args<'_>, out: &mut Reply) -> Result {
 }
 
 fn setinfo(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let is_name = match args[2].to_ascii_lowercase().as_slice() {
+    let attribute = c_string(&args[2]);
+    let is_name = match attribute.to_ascii_lowercase().as_slice() {
         b"lib-name" => true,
         b"lib-ver" => false,
-        _ => return Err(Error::quoting("ERR Unrecognized option '", &args[2], usize::MAX, "'")),
+        _ => return Err(Error::quoting("ERR Unrecognized option '", attribute, usize::MAX, "'")),
     };
-    check_label(&args[3], &String::from_utf8_lossy(&args[2]))?;
+    check_label(&args[3], &String::from_utf8_lossy(attribute))?;
     let mut labels = ctx.alter().client.labels.lock();
     *(if is_name { &mut labels.lib_name } else { &mut labels.lib_ver }) = args[3].to_vec();
     out.ok();

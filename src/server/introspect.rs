@@ -14,7 +14,7 @@ mod grammar;
 use super::{help, unknown_subcommand};
 use crate::handler::acl::category::{categories_of, category};
 use crate::handler::keys::{access_of_known, keys_of};
-use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Table, flags, key};
+use crate::handler::{Args, Begin, Command, Ctx, Error, Group, KeysAt, Reply, Result, Table, flags, key};
 use crate::meter;
 use crate::util::glob;
 use describe::{key_flags, write_info};
@@ -151,7 +151,10 @@ fn keys_of_call(table: &Table, args: Args<'_>) -> Result<Vec<(usize, u16)>> {
         return Err(Error::err("ERR Invalid number of arguments specified for command"));
     }
     meter::hold(2 * args.len() * size_of::<(usize, u16)>())?;
-    let found = keys_of(row, args).unwrap_or_default();
+    // A key that may be left out is one that Redis misses here.
+    let lacks_one = row.named.is_none()
+        && row.keys.iter().any(|spec| matches!(spec.begin, Begin::Index(index) if index >= args.len()));
+    let found = if lacks_one { KeysAt::new() } else { keys_of(row, args).unwrap_or_default() };
     if found.is_empty() && !row.has(flags::NO_MANDATORY_KEYS) {
         return Err(Error::err("ERR Invalid arguments specified for command"));
     }

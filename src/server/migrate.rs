@@ -100,7 +100,8 @@ impl<'a> Options<'a> {
 fn named(args: Args<'_>) -> (KeysAt, bool) {
     let mut keys = 3..4;
     let mut at = 6;
-    while let Some(word) = args.get(at) {
+    // KEYS with nothing behind it names none.
+    while let Some(word) = args.get(at).filter(|_| at + 1 < args.len()) {
         let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
         if is(b"keys") {
             keys = if args[3].is_empty() { at + 1..args.len() } else { 0..0 };

@@ -20,23 +20,19 @@ use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::slices::Slices;
 use crate::util::glob;
-use crate::util::num::parse_u64;
+use crate::util::num::parse_string_u64;
+use crate::util::words::c_string;
 
 /// Elements or keys looked at if COUNT does not say.
 const COUNT: usize = 10;
 const INVALID_CURSOR: Error = Error::err("ERR invalid cursor");
 
-/// A cursor as Redis reads it: signs but `-`, blanks and zeros in front are passed over.
+/// A cursor as Redis reads it.
 ///
 /// # Errors
 /// `ERR invalid cursor`.
 pub fn parse_cursor(text: &[u8]) -> Result<u64> {
-    let blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
-    let text = &text[text.iter().take_while(|byte| blank(byte)).count()..];
-    let text = text.strip_prefix(b"+").unwrap_or(text);
-    let zeros = text.iter().take_while(|byte| **byte == b'0').count();
-    let digits = if zeros == text.len() { &text[zeros.saturating_sub(1)..] } else { &text[zeros..] };
-    parse_u64(digits).ok_or(INVALID_CURSOR)
+    parse_string_u64(c_string(text)).ok_or(INVALID_CURSOR)
 }
 
 /// The options of a call.
@@ -229,10 +225,18 @@ mod tests {
 
     #[test]
     fn cursors_as_redis_reads_them() {
-        for (text, cursor) in [("0", 0), ("17", 17), (" +007", 7), ("18446744073709551615", u64::MAX)] {
+        for (text, cursor) in [
+            ("0", 0),
+            ("17", 17),
+            (" +007", 7),
+            ("18446744073709551615", u64::MAX),
+            ("-0", 0),
+            ("-05", u64::MAX - 4),
+            ("5\0x", 5),
+        ] {
             assert_eq!(parse_cursor(text.as_bytes()), Ok(cursor), "{text:?}");
         }
-        for text in ["", "-1", "x", "1x", "18446744073709551616"] {
+        for text in ["", "\0", "-", "- 1", "-1", "x", "1x", "18446744073709551616"] {
             assert_eq!(parse_cursor(text.as_bytes()), Err(INVALID_CURSOR), "{text:?}");
         }
     }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`parse_i64`] | `-?[1-9][0-9]*` or `0`, in range | integer arguments and values |
 //! | [`parse_u64`] | the same without sign, to 2⁶⁴−1 | |
+//! | [`parse_string_u64`] | the same, or what `strtoull` takes | cursors, ids of streams |
 //! | [`parse_double`] | whole text a float, in range, not NaN | scores, coordinates |
 //! | [`parse_bound`] | decimal up to a zero byte; empty is 0 | ends of score ranges |
 //! | [`format_double`] | | scores in replies, doubles in RESP3 |
@@ -12,6 +13,7 @@
 
 use super::decimal::{self, DOUBLE, Number, Rounded};
 use super::grisu;
+use super::words::c_string;
 
 /// Reads an integer in the only form Redis prints: no `+`, no spaces, no leading zero, no `-0`.
 #[inline]
@@ -54,6 +56,35 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     }
 }
 
+/// Reads an unsigned number as Redis's `string2ull` does: what is no integer of its own form is read as `strtoull` reads it, with
+/// blanks and zeros in front, a sign, and a negative one wrapped around. The caller cuts at a zero byte.
+pub fn parse_string_u64(text: &[u8]) -> Option<u64> {
+    match parse_i64(text) {
+        Some(number) => u64::try_from(number).ok(),
+        None => parse_c(text),
+    }
+}
+
+/// As `strtoull` reads a whole text.
+#[cold]
+fn parse_c(text: &[u8]) -> Option<u64> {
+    let spaces = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
+    let text = &text[spaces..];
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let number = digits.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })?;
+    Some(if negative { number.wrapping_neg() } else { number })
+}
+
 /// A whole number of so many digits is a double.
 const EXACT_DIGITS: usize = 15;
 
@@ -82,7 +113,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
 /// Reads the end of a score range, which Redis reads as a C string: nothing is zero, what follows a zero byte is not
 /// seen. Numbers out of range become infinite or zero; neither NaN nor hexadecimal.
 pub fn parse_bound(text: &[u8]) -> Option<f64> {
-    let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+    let text = c_string(text);
     if text.is_empty() {
         return Some(0.0);
     }

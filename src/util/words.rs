@@ -10,10 +10,15 @@
 
 use std::ops::Range;
 
+/// A text as C sees it: up to a zero byte.
+pub fn c_string(text: &[u8]) -> &[u8] {
+    memchr::memchr(0, text).map_or(text, |end| &text[..end])
+}
+
 /// The words of `line`, or `None` when a quote is not closed or is followed by something other than white space. A zero
 /// byte ends the line, as it ends a string of C.
 pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut line = line.split(|&byte| byte == 0).next().unwrap_or_default().to_vec();
+    let mut line = c_string(line).to_vec();
     let mut words = Vec::new();
     let closed = split_in_place(&mut line, |word| words.push(word));
     closed.then(|| words.into_iter().map(|word| line[word].to_vec()).collect())

@@ -14,7 +14,8 @@
 use crate::codec::order::StreamId;
 use crate::error::{Error, Result};
 use crate::resp::Reply;
-use crate::util::num;
+use crate::util::num::parse_string_u64;
+use crate::util::words::c_string;
 
 /// The lowest id. No entry has it.
 pub const MIN: StreamId = StreamId { ms: 0, seq: 0 };
@@ -56,8 +57,8 @@ pub enum NewId {
 /// Reads `ms-seq` or `ms`, whose sequence number is then `missing_seq`.
 pub fn parse(arg: &[u8], missing_seq: u64) -> Result<StreamId> {
     let (ms, seq) = split(arg).ok_or(INVALID_ID)?;
-    let seq = seq.map_or(Some(missing_seq), parse_number).ok_or(INVALID_ID)?;
-    Ok(StreamId { ms: parse_number(ms).ok_or(INVALID_ID)?, seq })
+    let seq = seq.map_or(Some(missing_seq), parse_string_u64).ok_or(INVALID_ID)?;
+    Ok(StreamId { ms: parse_string_u64(ms).ok_or(INVALID_ID)?, seq })
 }
 
 /// Reads an id, `-` or `+`.
@@ -72,7 +73,7 @@ pub fn parse_lax(arg: &[u8], missing_seq: u64) -> Result<StreamId> {
 /// Reads what XADD takes behind its options, other than `*`.
 pub fn parse_new(arg: &[u8]) -> Result<NewId> {
     match split(arg) {
-        Some((ms, Some(b"*"))) => Ok(NewId::At(parse_number(ms).ok_or(INVALID_ID)?)),
+        Some((ms, Some(b"*"))) => Ok(NewId::At(parse_string_u64(ms).ok_or(INVALID_ID)?)),
         _ => parse(arg, 0).map(NewId::Exactly),
     }
 }
@@ -103,38 +104,11 @@ fn split(arg: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     if arg.len() > LONGEST {
         return None;
     }
-    let text = arg.split(|&byte| byte == 0).next().unwrap_or_default();
+    let text = c_string(arg);
     Some(match memchr::memchr(b'-', text) {
         Some(dash) => (&text[..dash], Some(&text[dash + 1..])),
         None => (text, None),
     })
-}
-
-fn parse_number(text: &[u8]) -> Option<u64> {
-    match num::parse_i64(text) {
-        Some(number) => u64::try_from(number).ok(),
-        None => parse_c(text),
-    }
-}
-
-/// As `strtoull` reads a whole text.
-#[cold]
-fn parse_c(text: &[u8]) -> Option<u64> {
-    let spaces = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
-    let text = &text[spaces..];
-    let (negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
-        digits => (false, digits),
-    };
-    if digits.is_empty() {
-        return None;
-    }
-    let number = digits.iter().try_fold(0u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })?;
-    Some(if negative { number.wrapping_neg() } else { number })
 }
 
 /// The text of an id, in place.
