@@ -264,14 +264,12 @@ fn tips_are_those_of_redis() {
     assert!(same.len() > 300 && other.is_empty(), "{} are the same, not {other:?}", same.len());
 }
 
-/// By the name of each command and subcommand what COMMAND DOCS says of it, but for its texts and arguments.
-fn docs(client: &mut Client) -> BTreeMap<String, Vec<String>> {
-    const OF_REDIS: [&str; 5] = ["since", "group", "doc_flags", "deprecated_since", "replaced_by"];
+/// By the name of each command and subcommand what is `told` of it by COMMAND DOCS.
+fn docs<T>(client: &mut Client, told: &dyn Fn(&Value) -> T) -> BTreeMap<String, T> {
     let (mut all, mut todo) = (BTreeMap::new(), vec![client.call("COMMAND DOCS")]);
     while let Some(pairs) = todo.pop() {
         for pair in pairs.items().chunks_exact(2) {
-            let facts = OF_REDIS.map(|name| field(&pair[1], name).map(|fact| format!("{name} {fact:?}")));
-            all.insert(pair[0].text(), facts.into_iter().flatten().collect());
+            all.insert(pair[0].text(), told(&pair[1]));
             todo.extend(field(&pair[1], "subcommands").cloned());
         }
     }
@@ -285,10 +283,73 @@ fn docs_have_the_facts_of_redis() {
         return;
     };
     let tarn = Server::tarn(&[]);
-    let theirs = docs(&mut redis.client());
-    let both = docs(&mut tarn.client()).into_iter().filter_map(|(name, ours)| Some((theirs.get(&name)?, name, ours)));
+    // All but its texts and arguments.
+    let facts = |entry: &Value| {
+        const OF_REDIS: [&str; 5] = ["since", "group", "doc_flags", "deprecated_since", "replaced_by"];
+        OF_REDIS.map(|name| field(entry, name).map(|fact| format!("{name} {fact:?}")))
+    };
+    let theirs = docs(&mut redis.client(), &facts);
+    let both =
+        docs(&mut tarn.client(), &facts).into_iter().filter_map(|(name, ours)| Some((theirs.get(&name)?, name, ours)));
     let (same, other): (Vec<_>, Vec<_>) = both.partition(|(theirs, _, ours)| *theirs == ours);
     assert!(same.len() > 300 && other.is_empty(), "{} are the same, not {other:?}", same.len());
+}
+
+/// Arguments as text: names, but of groups and tokens, with type, token, flags, key spec and parts. What Redis calls groups and
+/// tokens, and since when it has an argument, is its own.
+fn shape(args: Option<&Value>) -> String {
+    let one = |arg: &Value| {
+        let told = |name: &str| field(arg, name).map(Value::text);
+        let kind = told("type").unwrap_or_default();
+        let name = told("name").filter(|_| !["block", "oneof", "pure-token"].contains(&&kind[..]));
+        let token = told("token").map(|token| format!("={token}"));
+        let flags = field(arg, "flags").map_or(&[][..], Value::items).iter().map(|flag| format!(",{}", flag.text()));
+        let spec = field(arg, "key_spec_index").and_then(Value::int).map(|spec| format!("#{spec}"));
+        let parts = field(arg, "arguments").map(|parts| format!("({})", shape(Some(parts))));
+        let all = [name, Some(format!(":{kind}")), token, Some(flags.collect()), spec, parts];
+        all.into_iter().flatten().collect::<String>()
+    };
+    args.map_or(&[][..], Value::items).iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// Commands whose arguments are told otherwise than Redis tells them, and why.
+const OTHER_ARGUMENTS: [(&str, &str); 14] = [
+    ("bgsave", "CANCEL of Valkey"),
+    ("client|kill", "filters of Valkey, and a block of options where Redis tells of a repeated choice"),
+    ("client|list", "filters of Valkey"),
+    ("debug", "Redis tells of none"),
+    ("failover", "Redis tells of FORCE behind TO as of a value of TO"),
+    ("geosearch", "BYPOLYGON of Valkey"),
+    ("geosearchstore", "BYPOLYGON of Valkey"),
+    ("hsetex", "NX and XX of Valkey"),
+    ("set", "IFEQ and its like"),
+    ("shutdown", "SAFE and FAILOVER of Valkey"),
+    ("sort", "Redis gives its patterns a key spec"),
+    ("sort_ro", "Redis gives its patterns a key spec"),
+    ("xtrim", "Redis tells of one block"),
+    ("zscan", "Redis does not tell of NOSCORES"),
+];
+
+#[test]
+fn arguments_are_those_of_redis() {
+    let Some(redis) = Server::start(Kind::Redis82, &[]) else {
+        notice("skipped: no redis 8.2 on this machine to compare arguments with");
+        return;
+    };
+    let tarn = Server::tarn(&[]);
+    let theirs = docs(&mut redis.client(), &|entry| shape(field(entry, "arguments")));
+    let ours = docs(&mut tarn.client(), &|entry| shape(field(entry, "arguments")));
+    let both = ours.into_iter().filter_map(|(name, ours)| Some((theirs.get(&name)?, name, ours)));
+    let (same, other): (Vec<_>, Vec<_>) = both.partition(|(theirs, _, ours)| *theirs == ours);
+    let unknown: Vec<_> =
+        other.iter().filter(|(_, name, _)| OTHER_ARGUMENTS.iter().all(|(other, _)| other != name)).collect();
+    assert!(unknown.is_empty(), "{unknown:#?}");
+    assert!(
+        same.len() > 300 && other.len() == OTHER_ARGUMENTS.len(),
+        "{} are the same, {} are not",
+        same.len(),
+        other.len()
+    );
 }
 
 /// Commands that Tarn does not have, by group, as COMPAT.md lists them. Subcommands stand under a container that Tarn has.

@@ -233,7 +233,7 @@ const CLUSTER: &[Command] = &[
     cluster("info", 2, flags::STALE).help("3.0.0", "Describes the state of the cluster.").syntax("", "O(1)"),
     cluster("keyslot", 3, flags::STALE)
         .help("3.0.0", "Returns the slot of a key.")
-        .syntax("key", "O(N) where N is the length of the key"),
+        .syntax("key:string", "O(N) where N is the length of the key"),
     cluster("myid", 2, flags::STALE).help("3.0.0", "Returns the node's id.").syntax("", "O(1)"),
     cluster("nodes", 2, flags::STALE)
         .help("3.0.0", "Describes the nodes of the cluster.")

@@ -2,8 +2,8 @@
 //!
 //! | grammar | argument |
 //! |---|---|
-//! | `name` | one value; its type by its name |
-//! | `WORD` | a pure token |
+//! | `name`, `name:type` | one value; its type by its name, or as it stands there |
+//! | `WORD` | a pure token; `""` is the empty one |
 //! | `WORD name`, `WORD a b` | a value, or a block of values, with a token |
 //! | `<a | b>` | one of these |
 //! | `[…]` | the same, optional |
@@ -43,13 +43,17 @@ impl Kind {
 
     fn of(name: &str) -> Kind {
         match name {
-            "key" | "key1" | "key2" | "newkey" | "source" | "destination" | "destkey" | "sourcekey" => Kind::Key,
-            "pattern" | "match-pattern" => Kind::Pattern,
+            "key" | "key1" | "key2" | "keys" | "newkey" | "source" | "src" | "sourcekey" | "destination"
+            | "destkey" | "dst" | "storekey" | "storedistkey" => Kind::Key,
+            "pattern" | "match-pattern" | "by-pattern" | "get-pattern" => Kind::Pattern,
             "score" | "longitude" | "latitude" | "radius" | "width" | "height" => Kind::Double,
             "seconds" | "milliseconds" | "count" | "offset" | "start" | "stop" | "end" | "decrement" | "increment"
             | "index" | "cursor" | "numkeys" | "timeout" | "client-id" | "not-client-id" | "db" | "not-db"
             | "destination-db" | "protover" | "maxage" | "idle" | "limit" | "rank" | "len" | "bit" | "numreplicas"
-            | "numlocal" | "version" | "port" | "min-match-len" | "index1" | "index2" | "numfields" => Kind::Integer,
+            | "numlocal" | "version" | "port" | "min-match-len" | "index1" | "index2" | "numfields" | "bits"
+            | "num-matches" | "ttl" | "frequency" | "ms" | "numids" | "entriesread" | "entries-added" | "weight" => {
+                Kind::Integer
+            }
             name if name.starts_with("unix-time") => Kind::UnixTime,
             _ => Kind::String,
         }
@@ -70,10 +74,16 @@ pub(super) struct Arg {
 }
 
 impl Arg {
-    fn value(name: &str) -> Arg {
+    fn value(word: &str) -> Arg {
+        let (name, kind) = match word.split_once(':') {
+            Some((name, "double")) => (name, Kind::Double),
+            Some((name, "integer")) => (name, Kind::Integer),
+            Some((name, _)) => (name, Kind::String),
+            None => (word, Kind::of(word)),
+        };
         Arg {
             name: name.to_owned(),
-            kind: Kind::of(name),
+            kind,
             token: None,
             optional: false,
             multiple: false,
@@ -83,8 +93,9 @@ impl Arg {
     }
 
     fn token(word: &str) -> Arg {
-        let name = word.to_ascii_lowercase();
-        Arg { kind: Kind::PureToken, token: Some(word.to_owned()), ..Arg::value(&name) }
+        let (name, token) =
+            if word == "\"\"" { ("empty-string".to_owned(), "") } else { (word.to_ascii_lowercase(), word) };
+        Arg { kind: Kind::PureToken, token: Some(token.to_owned()), ..Arg::value(&name) }
     }
 
     fn group(kind: Kind, parts: Vec<Arg>) -> Arg {
@@ -273,6 +284,8 @@ mod tests {
             ("[message]", "message?"),
             ("[section [section ...]]", "section?*"),
             ("<ON | OFF>", "on-off:oneof(on:pure-token=ON off:pure-token=OFF)"),
+            ("a:double b:integer start:string", "a:double b:integer start"),
+            ("<key | \"\">", "key-empty-string:oneof(key:key empty-string:pure-token=)"),
             ("timeout [WRITE | ALL]", "timeout:integer write-all:oneof?(write:pure-token=WRITE all:pure-token=ALL)"),
             (
                 "key [EX seconds | PERSIST] [GET]",

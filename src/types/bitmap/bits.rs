@@ -82,5 +82,5 @@ pub const COMMANDS: &[Command] = &[
         .tells(&events::SETBIT)
         .keys(&[KeySpec::one(1, key::RW | key::ACCESS | key::UPDATE)])
         .help("2.2.0", "Sets or clears one bit of a string, which grows as needed, and returns the bit's old value.")
-        .syntax("key offset value", "O(1)"),
+        .syntax("key offset value:integer", "O(1)"),
 ];

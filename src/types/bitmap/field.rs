@@ -250,9 +250,9 @@ pub const COMMANDS: &[Command] = &[
         .access_by(bitfield_access)
         .help("3.2.0", "Reads, sets and increments integers of any width within a string.")
         .syntax(
-            "key [<GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | \
+            "key [<GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value:integer | \
              INCRBY encoding offset increment>> [<GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] \
-             <SET encoding offset value | INCRBY encoding offset increment>> ...]]",
+             <SET encoding offset value:integer | INCRBY encoding offset increment>> ...]]",
             "O(1) for each operation.",
         ),
     Command::new("bitfield_ro", bitfield_ro, -2, flags::READONLY | flags::FAST, Group::Bitmap)

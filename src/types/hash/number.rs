@@ -56,5 +56,5 @@ pub const COMMANDS: &[Command] = &[
         .keys(KEYS)
         .looks_at(Look::field(2))
         .help("2.6.0", "Adds a float to a field of a hash, 0 if it is not there.")
-        .syntax("key field increment", "O(1)"),
+        .syntax("key field increment:double", "O(1)"),
 ];

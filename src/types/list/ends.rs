@@ -316,7 +316,7 @@ pub const COMMANDS: &[Command] = &[
             "2.0.0",
             "Removes the first element of the first list that is there and returns both; waits if there is none.",
         )
-        .syntax("key [key ...] timeout", PER_KEY),
+        .syntax("key [key ...] timeout:double", PER_KEY),
     Command::new("brpop", brpop, -3, POP_OR_WAIT, Group::List)
         .tells(&events::RPOP)
         .keys(DELETES_SOME)
@@ -324,26 +324,26 @@ pub const COMMANDS: &[Command] = &[
             "2.0.0",
             "Removes the last element of the first list that is there and returns both; waits if there is none.",
         )
-        .syntax("key [key ...] timeout", PER_KEY),
+        .syntax("key [key ...] timeout:double", PER_KEY),
     Command::new("blmove", blmove, 6, MOVE_OR_WAIT, Group::List)
         .keys(MOVES)
         .help(
             "6.2.0",
             "Moves an element from an end of one list to an end of another, or of the same; waits if there is none.",
         )
-        .syntax("source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout", "O(1)"),
+        .syntax("source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout:double", "O(1)"),
     Command::new("brpoplpush", brpoplpush, 4, MOVE_OR_WAIT, Group::List)
         .keys(MOVES)
         .help(
             "2.2.0",
             "Moves the last element of a list to the front of another, or of the same; waits if there is none.",
         )
-        .syntax("source destination timeout", "O(1)"),
+        .syntax("source destination timeout:double", "O(1)"),
     Command::new("blmpop", blmpop, -5, POP_OR_WAIT | flags::MOVABLEKEYS, Group::List)
         .keys(&[KeySpec::counted(2, 1, key::RW | key::ACCESS | key::DELETE)])
         .help("7.0.0", "Removes elements at an end of the first list that is there; waits if there is none.")
         .syntax(
-            "timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
+            "timeout:double numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
             "O(N+M), where N is the number of keys and M that of elements returned.",
         ),
 ];

@@ -217,7 +217,7 @@ pub const COMMANDS: &[Command] = &[
     Command::new("xautoclaim", xautoclaim, -6, flags::WRITE | flags::FAST, Group::Stream)
         .keys(&[KeySpec::one(1, key::RW | key::DELETE)])
         .help("6.2.0", "Gives a consumer entries that have long been pending for others.")
-        .syntax("key group consumer min-idle-time start [COUNT count] [JUSTID]", "O(1) if COUNT is small"),
+        .syntax("key group consumer min-idle-time start:string [COUNT count] [JUSTID]", "O(1) if COUNT is small"),
     Command::new("xclaim", xclaim, -6, flags::WRITE | flags::FAST, Group::Stream)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("5.0.0", "Gives a consumer entries that are pending for others.")

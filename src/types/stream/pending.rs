@@ -166,7 +166,7 @@ pub const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, key::RO | key::ACCESS)])
         .help("5.0.0", "Shows what is pending for a consumer group.")
         .syntax(
-            "key group [[IDLE min-idle-time] start end count [consumer]]",
+            "key group [[IDLE min-idle-time:integer] start:string end:string count [consumer]]",
             "O(C) with C consumers; with a range O(N) with N entries looked at",
         ),
 ];

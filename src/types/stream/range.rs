@@ -51,9 +51,9 @@ pub const COMMANDS: &[Command] = &[
     Command::new("xrange", xrange, -4, flags::READONLY, Group::Stream)
         .keys(READ)
         .help("5.0.0", "Returns the entries of a stream between two ids.")
-        .syntax("key start end [COUNT count]", "O(log(N)+M) with M the number of entries returned"),
+        .syntax("key start:string end:string [COUNT count]", "O(log(N)+M) with M the number of entries returned"),
     Command::new("xrevrange", xrevrange, -4, flags::READONLY, Group::Stream)
         .keys(READ)
         .help("5.0.0", "Returns the entries of a stream between two ids, the last first.")
-        .syntax("key end start [COUNT count]", "O(log(N)+M) with M the number of entries returned"),
+        .syntax("key end:string start:string [COUNT count]", "O(log(N)+M) with M the number of entries returned"),
 ];

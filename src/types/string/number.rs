@@ -89,5 +89,5 @@ pub const COMMANDS: &[Command] = &[
         .tells(&events::INCRBYFLOAT)
         .keys(KEYS)
         .help("2.6.0", "Adds a float to a number, 0 if the key is not there.")
-        .syntax("key increment", "O(1)"),
+        .syntax("key increment:double", "O(1)"),
 ];

@@ -232,7 +232,7 @@ pub const COMMANDS: &[Command] = &[
         .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("1.2.0", "Returns members in a range of ranks, scores or members.")
-        .syntax("key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]", COST),
+        .syntax("key start:string stop:string [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]", COST),
     Command::new("zrangestore", zrangestore, -5, flags::WRITE | flags::DENYOOM, Group::SortedSet)
         .tells(&events::ZRANGESTORE)
         .keys(&[KeySpec::one(1, key::OW | key::UPDATE), KeySpec::one(2, key::RO | key::ACCESS)])
@@ -250,12 +250,12 @@ pub const COMMANDS: &[Command] = &[
         .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("1.0.5", "Returns members whose scores lie in a range.")
-        .syntax("key min max [WITHSCORES] [LIMIT offset count]", COST),
+        .syntax("key min:double max:double [WITHSCORES] [LIMIT offset count]", COST),
     Command::new("zrevrangebyscore", zrevrangebyscore, -4, flags::READONLY, Group::SortedSet)
         .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("2.2.0", "Returns members whose scores lie in a range, by descending score.")
-        .syntax("key max min [WITHSCORES] [LIMIT offset count]", COST),
+        .syntax("key max:double min:double [WITHSCORES] [LIMIT offset count]", COST),
     Command::new("zrangebylex", zrangebylex, -4, flags::READONLY, Group::SortedSet)
         .looks_at(Look::ZSET)
         .keys(ACCESS)

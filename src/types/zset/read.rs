@@ -133,7 +133,7 @@ pub const COMMANDS: &[Command] = &[
         .looks_at(Look::ZSET)
         .keys(ACCESS)
         .help("2.0.0", "Counts the members whose scores lie in a range.")
-        .syntax("key min max", LOG),
+        .syntax("key min:double max:double", LOG),
     Command::new("zlexcount", zlexcount, 4, READS, Group::SortedSet)
         .looks_at(Look::ZSET)
         .keys(ACCESS)

@@ -310,15 +310,15 @@ pub const COMMANDS: &[Command] = &[
     Command::new("bzpopmin", bzpopmin, -3, POP_OR_WAIT | flags::FAST, Group::SortedSet).tells(&events::ZPOPMIN)
         .keys(POPPED_FROM_ONE)
         .help("5.0.0", "Removes and returns the member with the lowest score of the first sorted set that is there; waits if there is none.")
-        .syntax("key [key ...] timeout", "O(log(N)) with N being the number of elements in the sorted set."),
+        .syntax("key [key ...] timeout:double", "O(log(N)) with N being the number of elements in the sorted set."),
     Command::new("bzpopmax", bzpopmax, -3, POP_OR_WAIT | flags::FAST, Group::SortedSet).tells(&events::ZPOPMAX)
         .keys(POPPED_FROM_ONE)
         .help("5.0.0", "Removes and returns the member with the highest score of the first sorted set that is there; waits if there is none.")
-        .syntax("key [key ...] timeout", "O(log(N)) with N being the number of elements in the sorted set."),
+        .syntax("key [key ...] timeout:double", "O(log(N)) with N being the number of elements in the sorted set."),
     Command::new("bzmpop", bzmpop, -5, POP_OR_WAIT | flags::MOVABLEKEYS, Group::SortedSet)
         .keys(&[KeySpec::counted(2, 1, key::RW | key::ACCESS | key::DELETE)])
         .help("7.0.0", "Removes and returns members at one end of the first sorted set that is there; waits if there is none.")
-        .syntax("timeout numkeys key [key ...] <MIN | MAX> [COUNT count]", POP_COST),
+        .syntax("timeout:double numkeys key [key ...] <MIN | MAX> [COUNT count]", POP_COST),
     Command::new("zremrangebyrank", zremrangebyrank, 4, flags::WRITE, Group::SortedSet).tells(&events::ZREMRANGEBYRANK)
         .keys(REMOVED)
         .help("2.0.0", "Removes the members in a range of ranks.")
@@ -326,7 +326,7 @@ pub const COMMANDS: &[Command] = &[
     Command::new("zremrangebyscore", zremrangebyscore, 4, flags::WRITE, Group::SortedSet).tells(&events::ZREMRANGEBYSCORE)
         .keys(REMOVED)
         .help("1.2.0", "Removes the members whose scores lie in a range.")
-        .syntax("key min max", COST),
+        .syntax("key min:double max:double", COST),
     Command::new("zremrangebylex", zremrangebylex, 4, flags::WRITE, Group::SortedSet).tells(&events::ZREMRANGEBYLEX)
         .keys(REMOVED)
         .help("2.8.9", "Removes the members that lie in a range, all scores being equal.")
