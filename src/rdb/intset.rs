@@ -19,6 +19,9 @@ pub(super) fn strings(bytes: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, Rdb
     if !matches!(width, 2 | 4 | 8) || HEADER_LEN + u64::from(width) * u64::from(count) != bytes.len() as u64 {
         return Err(CORRUPT);
     }
+    if count == 0 {
+        return Err(CORRUPT);
+    }
     let mut all = Vec::new();
     let mut last = None;
     let mut buf = itoa::Buffer::new();

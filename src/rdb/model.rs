@@ -157,6 +157,9 @@ pub enum RdbError {
     /// A value that takes more memory than it may.
     #[error("value is too large")]
     TooLarge,
+    /// A collection without elements, which does not exist. Redis once wrote such: in a file it passes over them.
+    #[error("collection without elements")]
+    Empty,
     /// Bytes that contradict the format; in what part.
     #[error("{0}")]
     Corrupt(&'static str),

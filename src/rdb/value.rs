@@ -142,7 +142,7 @@ fn check(value: &Value) -> Result<(), RdbError> {
         Value::Zset(members) => distinct(members.iter().map(|(member, _)| member.as_slice()))?,
         Value::Hash(fields) => distinct(fields.iter().map(|field| field.name.as_slice()))?,
     };
-    if len == 0 { Err(RdbError::Corrupt("collection without elements")) } else { Ok(()) }
+    if len == 0 { Err(RdbError::Empty) } else { Ok(()) }
 }
 
 /// How many there are, if no two are the same.

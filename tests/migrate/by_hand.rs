@@ -4,7 +4,7 @@ use std::process::Output;
 
 use super::{assert_imported, import, start, tarn};
 use crate::common::resp::{Value as Reply, encode};
-use crate::common::server::Server;
+use crate::common::server::{Kind, Server};
 
 /// A small file, as Redis 7.0 writes it, made by hand.
 pub(super) fn small_file() -> Vec<u8> {
@@ -269,6 +269,48 @@ fn a_damaged_file_leaves_everything_as_it_was() {
 }
 
 /// Redis before 7.0 may write scripts themselves to its AOF.
+/// Redis has written collections without elements, and passes over them: also where they are long, as lists of empty nodes are.
+#[test]
+fn collections_without_elements_are_left_out() {
+    const ZIPLIST: &[u8] = b"\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff";
+    const LISTPACK: &[u8] = b"\x07\x07\0\0\0\0\0\xff";
+    const MANY: u32 = 60_000;
+    let many = |node: &[u8]| [&[0x80][..], &MANY.to_be_bytes(), &node.repeat(MANY as usize)].concat();
+    let packed = [b"\x02", LISTPACK].concat();
+    let file = [
+        &b"REDIS0010\xfe\x00\x01\x01l\x00\x02\x01s\x00\x04\x01h\x00\x05\x01z\x00"[..],
+        b"\x0e\x01q\x01",
+        ZIPLIST,
+        b"\x12\x01p\x01",
+        &packed,
+        b"\x10\x01x",
+        LISTPACK,
+        b"\xfc\x01\0\0\0\0\0\0\0\x0e\x04past",
+        &many(ZIPLIST),
+        b"\x0e\x03big",
+        &many(ZIPLIST),
+        b"\x12\x03BIG",
+        &many(&packed),
+        b"\x00\x03key\x05value\xff\0\0\0\0\0\0\0\0",
+    ]
+    .concat();
+    for kind in [Kind::Redis82, Kind::Valkey] {
+        let Some(mut real) = Server::prepare(kind, &[]) else { continue };
+        std::fs::create_dir(real.dir().join("data")).unwrap();
+        std::fs::write(real.dir().join("data/dump.rdb"), &file).unwrap();
+        real.begin();
+        assert_eq!(texts(&real.client().call("KEYS *")), ["key"]);
+    }
+    let (mut tarn, dir) = tarn();
+    let path = tarn.dir().join("file.rdb");
+    std::fs::write(&path, &file).unwrap();
+    let report = assert_imported(&import(&[&path], &dir, &[]));
+    assert!(report.starts_with("1 keys, 1 whose time has passed"), "{report}");
+    assert!(report.contains("\n9 × key without elements, left out\n"), "{report}");
+    start(&mut tarn);
+    assert_eq!(texts(&tarn.client().call("KEYS *")), ["key"]);
+}
+
 #[test]
 fn a_long_script_of_an_aof_is_run_whole() {
     let (mut tarn, dir) = tarn();

@@ -14,7 +14,7 @@ use crate::error::{Error, Result as Ran};
 use crate::handler::{OwnedArgs, Server};
 use crate::migrate::local::Local;
 use crate::rdb::file::{Bounds, FileError, Input, Item, Key, Part, Reader, decode, kind_of, may_expire_by_field};
-use crate::rdb::{Field, Value};
+use crate::rdb::{Field, RdbError, Value};
 use crate::shard::router::ShardId;
 use crate::types::dump::builder::Builder;
 use crate::types::dump::scatter::scatter;
@@ -60,6 +60,8 @@ struct Shared<'a> {
     landed: Condvar,
     put: AtomicU64,
     expired: AtomicU64,
+    /// Collections without elements, which are no keys.
+    empty: AtomicU64,
     failure: FirstFailure,
 }
 
@@ -117,12 +119,16 @@ impl Shared<'_> {
         };
         let mut values = Vec::with_capacity(batch.entries.len());
         for entry in &batch.entries {
-            let value = decode(entry.tag, self.version, &batch.bytes[entry.value.clone()], ROOM);
-            let mut value = value.map_err(|error| failure(entry, &error))?;
-            if self.trim(&mut value) {
-                values.push((entry, value));
-            } else {
-                self.expired.fetch_add(1, Ordering::Relaxed);
+            match decode(entry.tag, self.version, &batch.bytes[entry.value.clone()], ROOM) {
+                Ok(mut value) => {
+                    if self.trim(&mut value) {
+                        values.push((entry, value));
+                    } else {
+                        self.expired.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                Err(RdbError::Empty) => _ = self.empty.fetch_add(1, Ordering::Relaxed),
+                Err(error) => return Err(failure(entry, &error)),
             }
         }
         local.select(&batch.db);
@@ -190,7 +196,7 @@ impl Shared<'_> {
         shard: ShardId,
     ) -> Result<bool, FileOrError> {
         let Some(kind) = kind_of(key.tag, self.version) else {
-            return Err(FileOrError::File(crate::rdb::RdbError::UnknownType(key.tag).into()));
+            return Err(FileOrError::File(RdbError::UnknownType(key.tag).into()));
         };
         let (mut file_error, mut left) = (None, false);
         let put = local.transact(&[shard], self.now_ms, |ctx| {
@@ -336,6 +342,7 @@ impl Session {
             gathers: self.server.engine.dirty_budget.load(Ordering::Relaxed) as usize / 2,
             put: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            empty: AtomicU64::new(0),
             failure: FirstFailure::default(),
         };
         // While some wait for the disk, with what lands, others go on.
@@ -362,6 +369,10 @@ impl Session {
         engine.go_straight(false);
         self.tally.keys += shared.put.load(Ordering::Relaxed);
         self.tally.expired += shared.expired.load(Ordering::Relaxed);
+        match shared.empty.load(Ordering::Relaxed) {
+            0 => {}
+            count => self.tally.note("key without elements, left out".to_owned(), count),
+        }
         match shared.failure.take() {
             Some(failure) => Err(failure),
             None => read.map(|()| (reader.into_input(), is_base)),
@@ -446,9 +457,15 @@ impl Session {
         }
         if !lives {
             shared.expired.fetch_add(1, Ordering::Relaxed);
-            return reader.parts(key.tag, &mut |_| true).map_err(|error| place(reader.offset()).failure(error));
+            return match reader.parts(key.tag, &mut |_| true) {
+                Ok(()) | Err(FileError::Value(RdbError::Empty)) => Ok(()),
+                Err(error) => Err(place(reader.offset()).failure(error)),
+            };
         }
         match shared.put_parts(&mut self.local, reader, key, shard) {
+            Err(FileOrError::File(FileError::Value(RdbError::Empty))) => {
+                _ = shared.empty.fetch_add(1, Ordering::Relaxed)
+            }
             Ok(true) => _ = shared.put.fetch_add(1, Ordering::Relaxed),
             Ok(false) => _ = shared.expired.fetch_add(1, Ordering::Relaxed),
             Err(error) => return Err(place(reader.offset()).failure(error)),
@@ -497,6 +514,7 @@ mod tests {
             landed: Condvar::new(),
             put: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            empty: AtomicU64::new(0),
             failure: FirstFailure::default(),
         }
     }

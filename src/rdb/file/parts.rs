@@ -149,12 +149,14 @@ impl<R: Read> Pieces<'_, R> {
         read: impl Fn(&mut Source<'_>) -> Result<Vec<Part>, RdbError>,
         each: Each<'_>,
     ) -> Result<(), FileError> {
-        let count = self.count()?;
-        for _ in 0..count {
+        let mut is_empty = true;
+        for _ in 0..self.count()? {
             let parts = self.piece(&mut extent, &read)?;
+            // A list may have nodes without elements.
+            is_empty &= parts.is_empty();
             parts.into_iter().try_for_each(|part| give(part, each))?;
         }
-        if count == 0 { Err(RdbError::Corrupt("collection without elements").into()) } else { Ok(()) }
+        if is_empty { Err(RdbError::Empty.into()) } else { Ok(()) }
     }
 
     fn count(&mut self) -> Result<u64, FileError> {
