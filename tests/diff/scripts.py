@@ -25,6 +25,9 @@ ENDS = [b"error('boom')", b"error({err='TABLE boom'})", b"redis.call()", b"redis
 
 FLAGS = [b"", b" flags=no-writes", b" flags=allow-oom", b" flags=no-writes,allow-stale", b" flags=no-cluster", b" flags=nosuch", b" name=x", b" flags="]
 
+# Words of commands that set a time.
+TIMES = [b"EXPIRE", b"SETEX", b"EXAT", b"PXAT"]
+
 # The names that library() gives.
 LIBRARIES = [b"lib0", b"lib1", b"lib2", b"x"]
 
@@ -41,13 +44,15 @@ class Writer:
         self.g, self.one, self.is_key = g, one, is_key
         self.keys, self.args = [], []
         self.declares = g.p(0.6)
+        # A function is called with other arguments than it was written with.
+        self.is_function = False
 
-    def argument(self, x):
+    def argument(self, x, fixed):
         if self.declares and self.is_key(x):
             if x not in self.keys:
                 self.keys.append(x)
             return b"KEYS[%d]" % (self.keys.index(x) + 1)
-        if self.g.p(0.15):
+        if self.g.p(0.15) and not fixed:
             self.args.append(x)
             return b"ARGV[%d]" % len(self.args)
         if x.isdigit() and not x.startswith(b"0") and len(x) < 9 and self.g.p(0.5):
@@ -55,7 +60,11 @@ class Writer:
         return literal(x)
 
     def command(self):
-        return b", ".join([literal(x) if i == 0 else self.argument(x) for i, x in enumerate(self.one())])
+        words = self.one()
+        # No argument becomes a time that is soon: what expires meanwhile is not the same on two servers.
+        upper = [x.upper() for x in words]
+        fixed = self.is_function and any(x in (b"EX", b"PX") or any(t in x for t in TIMES) for x in upper)
+        return b", ".join([literal(x) if i == 0 else self.argument(x, fixed) for i, x in enumerate(words)])
 
     def statement(self):
         k, g = self.g.i(10), self.g
@@ -100,7 +109,7 @@ def library(g, one, is_key):
     lines = [DESCRIBE]
     for i in range(1 + g.i(3)):
         w = Writer(g, one, is_key)
-        w.declares = False
+        w.declares, w.is_function = False, True
         text = b"function(KEYS, ARGV)\n%s\nend" % w.body()
         # Of several names that others have, Redis tells of one by chance.
         name = b"f%d%d" % (n, i) if g.p(0.95) else b"f00"
