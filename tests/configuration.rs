@@ -316,3 +316,27 @@ fn a_bad_line_ends_the_start() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.ends_with("Bad directive or wrong number of arguments; is 'maxmemory' meant?\n"), "{text}");
 }
+
+/// A path that leads nowhere ends the start, and is named.
+#[test]
+fn a_bad_path_ends_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let port = common::server::free_port().to_string();
+    for (name, path, said) in [
+        ("logfile", "none/x", "cannot open the log file: No such file or directory"),
+        ("logfile", ".", "cannot open the log file: Is a directory"),
+        ("unixsocket", "none/sock", "could not bind none/sock: No such file or directory"),
+        ("aclfile", "none/acl", "/none/acl': No such file or directory"),
+        ("include", "none.conf", "Fatal error, can't open config file 'none.conf': No such file or directory"),
+        ("dir", "file", "/file: File exists"),
+        ("dir", "/proc/none", "cannot create /proc/none: No such file or directory"),
+    ] {
+        let args = ["--port", &port, "--dir", "data", &format!("--{name}"), path];
+        let output = run(Kind::Tarn, dir.path(), &args, "").unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert_eq!(output.status.code(), Some(1), "{name} {path}: {text}");
+        assert!(text.contains(said), "{name} {path}: {text}");
+    }
+}

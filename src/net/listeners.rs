@@ -152,7 +152,12 @@ impl Listeners {
                         return Err(io::Error::new(error.kind(), format!("could not bind {address}: {error}")));
                     }
                 },
-                Place::Unix(path) => Listener::Unix(bind_unix(path, settings.unixsocketperm, settings.tcp_backlog)?),
+                Place::Unix(path) => {
+                    let bound = bind_unix(path, settings.unixsocketperm, settings.tcp_backlog);
+                    Listener::Unix(bound.map_err(|error| {
+                        io::Error::new(error.kind(), format!("could not bind {}: {error}", path.display()))
+                    })?)
+                }
             };
             let (stop, stops) = oneshot::channel::<()>();
             let (end, stopped) = mpsc::channel();
