@@ -291,6 +291,28 @@ fn a_backup_that_fails_leaves_nothing_in_the_data_directory() {
     assert!(!shm.path().join(".second.new").exists());
 }
 
+/// Where one table can be linked on the way to another file system and another cannot, all are copied.
+#[test]
+fn tables_of_which_some_cannot_be_linked_are_copied_and_no_link_stays() {
+    let Ok(shm) = tempfile::tempdir_in("/dev/shm") else { return };
+    let server = server(shm.path(), &[]);
+    open_accounts(&mut server.client());
+    assert!(backup(&server, &["create", "first"]).0);
+    // Those of one partition, which is not the first, lie on a file system of their own.
+    let (tables, away) = (server.dir().join("data/store/keyspaces/5/tables"), shm.path().join("tables"));
+    fs::create_dir(&away).unwrap();
+    for table in fs::read_dir(&tables).unwrap().map(|entry| entry.unwrap().path()) {
+        fs::copy(&table, away.join(table.file_name().unwrap())).unwrap();
+    }
+    assert!(fs::read_dir(&away).unwrap().count() > 0);
+    fs::remove_dir_all(&tables).unwrap();
+    std::os::unix::fs::symlink(&away, &tables).unwrap();
+    let (ok, said) = backup(&server, &["create", "second"]);
+    assert!(ok, "{said}");
+    assert!(!server.dir().join("data/backup.tmp").exists());
+    assert_eq!(sum(&mut restored(shm.path(), "second").client()), ACCOUNTS as i64 * EACH);
+}
+
 /// The store's tables are pipes that nobody writes to: it stays in the middle of them.
 #[test]
 fn a_backup_that_is_being_made_is_listed_and_not_deleted() {

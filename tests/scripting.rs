@@ -398,3 +398,21 @@ fn scripts_that_run_on_keep_no_long_command() {
         assert!(other.read().unwrap().text().starts_with("ERR Script killed by user with SCRIPT KILL."));
     }
 }
+
+/// A reply is as deep as Redis's may be, and what lies deeper is an error in its place.
+#[test]
+fn replies_are_nested_as_deep_as_by_redis() {
+    use std::io::{Read as _, Write as _};
+    const DEEPEST: usize = 7994;
+    for kind in [Kind::Tarn, Kind::Redis82] {
+        let Some(server) = Server::start(kind, &[]) else { continue };
+        for (depth, end) in [(DEEPEST, "$1\r\nx\r\n"), (DEEPEST + 1, "-ERR reached lua stack limit\r\n")] {
+            let script = format!("local a = {{'x'}} for i = 2, {depth} do a = {{a}} end return a");
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+            stream.write_all(&[encode(&["EVAL", &script, "0"]), encode(&["QUIT"])].concat()).unwrap();
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).unwrap();
+            assert_eq!(reply, ["*1\r\n".repeat(depth), end.into(), "+OK\r\n".into()].concat(), "{kind:?}, {depth}");
+        }
+    }
+}

@@ -76,6 +76,39 @@ fn acl_files_are_read_as_by_redis() {
     assert_eq!(ours.call("ACL LOAD"), redis.call("ACL LOAD"));
 }
 
+/// What cannot be read or written is told as by Redis, and nothing changes.
+#[test]
+fn an_acl_file_that_the_disk_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("place");
+    let path = place.join("users.acl");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::write(&path, BEGIN).unwrap();
+    let start = |kind| Server::start(kind, &["--aclfile", path.to_str().unwrap()]);
+    let Some(redis) = start(Kind::Redis82) else {
+        notice("skipped: no redis 8.2 on this machine to compare with");
+        return;
+    };
+    let ours = start(Kind::Tarn).unwrap();
+    let (mut ours, mut redis) = (ours.client(), redis.client());
+    let mut same = |what: &str| {
+        let before = list(&mut ours);
+        for command in ["ACL SAVE", "ACL LOAD"] {
+            let (a, b) = (ours.call(command), redis.call(command));
+            assert!(a == b && a.is_error(), "{what}, {command}: {a:?}, Redis says {b:?}");
+        }
+        assert_eq!(list(&mut ours), before, "{what}");
+    };
+    std::fs::remove_dir_all(&place).unwrap();
+    same("its folder is gone");
+    std::fs::write(&place, b"").unwrap();
+    same("its folder is a file");
+    std::fs::remove_file(&place).unwrap();
+    std::fs::create_dir_all(&path).unwrap();
+    assert_eq!(ours.call("ACL SAVE"), redis.call("ACL SAVE"), "it is a folder");
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 1, "nothing is left beside it");
+}
+
 #[test]
 fn load_cuts_who_is_gone_or_hears_too_much_and_nobody_else() {
     let all = "user b on nopass ~* &* +@all\nuser c on nopass ~* &* +@all\nuser d on nopass ~* &* +@all\n";

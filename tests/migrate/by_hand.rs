@@ -269,6 +269,57 @@ fn a_damaged_file_leaves_everything_as_it_was() {
 }
 
 /// Redis before 7.0 may write scripts themselves to its AOF.
+/// What is asked for wrongly is told, and leaves nothing behind but the directory.
+#[test]
+fn what_cannot_be_imported_is_named() {
+    let (tarn, dir) = tarn();
+    let folder = tarn.dir().join("from");
+    let path = |name: &str| folder.join(name);
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(path("file.rdb"), small_file()).unwrap();
+    std::fs::write(path("text"), "text").unwrap();
+    std::fs::write(path("empty.rdb"), "").unwrap();
+    let manifests = [
+        ("short", "file a seq 1 type"),
+        ("out", "file ../file.rdb seq 1 type b\n"),
+        ("seq", "# a comment\n\nfile a seq x type i"),
+        ("kind", "file a seq 1 type z"),
+        ("history", "file a seq 1 type h\n"),
+        ("gone", "file a seq 1 type b\n"),
+    ];
+    for (name, text) in manifests {
+        std::fs::create_dir(path(name)).unwrap();
+        std::fs::write(path(name).join("aof.manifest"), text).unwrap();
+    }
+    std::fs::create_dir(path("two")).unwrap();
+    ["a.manifest", "b.manifest"].map(|name| std::fs::write(path("two").join(name), "").unwrap());
+    for (name, options, why) in [
+        ("none", &[][..], "cannot read"),
+        ("text", &[], "text is neither an RDB nor an AOF file"),
+        ("empty.rdb", &[], "empty.rdb is empty"),
+        ("", &[], "holds no manifest of an AOF"),
+        ("two", &[], "two holds several manifests: name one of them"),
+        ("short", &[], "aof.manifest: line 1 is no line of a manifest"),
+        ("out", &[], "aof.manifest: line 1 is no line of a manifest"),
+        ("seq", &[], "aof.manifest: line 3 is no line of a manifest"),
+        ("kind", &[], "aof.manifest: line 1 is no line of a manifest"),
+        ("history", &[], "aof.manifest lists no file"),
+        ("gone", &[], "cannot read"),
+        ("file.rdb", &["--maxmemory", "x"], ">>> 'maxmemory \"x\"'\nargument must be a memory value"),
+        ("file.rdb", &["--databases", "0"], ">>> 'databases \"0\"'\nargument must be between 1 and"),
+        ("file.rdb", &["--shards", "5000"], ">>> 'shards \"5000\"'\n"),
+        ("file.rdb", &["--shards", "x"], "invalid value 'x' for '--shards"),
+        ("file.rdb", &["--nothing"], "unexpected argument '--nothing'"),
+    ] {
+        let output = import(&[&path(name)], &dir, options);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(why), "{name} {options:?}: {told}");
+        let left: Vec<_> =
+            std::fs::read_dir(&dir).into_iter().flatten().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.iter().all(|name| name == "LOCK"), "{name} {options:?}: {left:?}");
+    }
+}
+
 /// Redis has written collections without elements, and passes over them: also where they are long, as lists of empty nodes are.
 #[test]
 fn collections_without_elements_are_left_out() {
