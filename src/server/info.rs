@@ -260,7 +260,7 @@ impl Shards {
 
 impl<'a> Facts<'a> {
     /// All that there is to know now, of all shards, or of none while the log is replayed. The names are the last ones known.
-    fn gather(server: &'a Server, lease: &Lease<'_>, names: &Names, now_ms: u64) -> Facts<'a> {
+    pub(crate) fn gather(server: &'a Server, lease: &Lease<'_>, names: &Names, now_ms: u64) -> Facts<'a> {
         let mut shards = Shards::default();
         lease.iter().for_each(|core| shards.add(core, now_ms));
         let names = lease.first().map_or(names, |core| &core.names);

@@ -61,7 +61,7 @@ fn start(ctx: &mut Ctx) -> Result {
     session.feed = Some(feed);
     let run = move || {
         let _turn = turn;
-        if let Err(error) = send(&engine, feeder, marks_end) {
+        if let Err(error) = send(&engine, feeder, marks_end, ALIVE) {
             tracing::warn!(%error, "a file of everything was not sent to its end");
         }
     };
@@ -69,7 +69,8 @@ fn start(ctx: &mut Ctx) -> Result {
     Ok(())
 }
 
-fn send(engine: &Arc<Engine>, mut to: Feeder, marks_end: bool) -> Result<(), ExportError> {
+/// Who is not told of an end mark hears each `alive` that the file is being made.
+fn send(engine: &Arc<Engine>, mut to: Feeder, marks_end: bool, alive: Duration) -> Result<(), ExportError> {
     let moment = engine.moment().map_err(io::Error::other)?;
     let everything = Everything { partitions: moment.partitions, names: moment.names, now_ms: moment.now_ms };
     let goes_on = |keys: u64| {
@@ -84,8 +85,8 @@ fn send(engine: &Arc<Engine>, mut to: Feeder, marks_end: bool) -> Result<(), Exp
         return Ok(to.flush()?);
     }
     let mut told = Instant::now();
-    let mut alive = |keys| {
-        if told.elapsed() > ALIVE {
+    let mut goes_on_alive = |keys| {
+        if told.elapsed() >= alive {
             told = Instant::now();
             if to.write_all(b"\n").and_then(|()| to.flush()).is_err() {
                 return false;
@@ -93,7 +94,7 @@ fn send(engine: &Arc<Engine>, mut to: Feeder, marks_end: bool) -> Result<(), Exp
         }
         goes_on(keys)
     };
-    let (Length(len), _) = everything.write(Length(0), For::Redis82, &mut alive)?;
+    let (Length(len), _) = everything.write(Length(0), For::Redis82, &mut goes_on_alive)?;
     write!(to, "${len}\r\n")?;
     let (mut to, _) = everything.write(to, For::Redis82, goes_on)?;
     Ok(to.flush()?)
@@ -166,8 +167,39 @@ pub const COMMANDS: &[Command] = &[
 ];
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// While the length is found out, a peer that waits for it hears newlines, which come before the file and are no part of it.
+    #[test]
+    fn who_waits_for_the_length_hears_that_it_is_being_made() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let ns = engine.shards.at(0).core().names.id(b"0").unwrap();
+        let put = |key: u8| engine.transact(&[0], 1, |txn| txn.put_string(ns, &[key], b"value", 0)).unwrap();
+        (0..20).for_each(|key| _ = put(key));
+        for (alive, marks_end) in [(Duration::ZERO, false), (Duration::MAX, false), (Duration::ZERO, true)] {
+            let (to, mut from) = feed();
+            let engine = engine.clone();
+            let sent = std::thread::spawn(move || send(&engine, to, marks_end, alive));
+            let all: Vec<u8> = std::iter::from_fn(|| from.blocking_recv()).flatten().collect();
+            sent.join().unwrap().unwrap();
+            let newlines = all.iter().take_while(|byte| **byte == b'\n').count();
+            assert_eq!(newlines, if alive.is_zero() && !marks_end { 20 } else { 0 });
+            let head = all[newlines..].split(|byte| *byte == b'\r').next().unwrap();
+            let file = &all[newlines + head.len() + 2..];
+            assert!(file.starts_with(b"REDIS"), "{}", all.escape_ascii());
+            if !marks_end {
+                assert_eq!(head, format!("${}", file.len()).as_bytes());
+            }
+        }
+        let (to, from) = feed();
+        drop(from);
+        assert!(send(&engine, to, false, Duration::ZERO).is_err(), "who has left is not told, nor waited for");
+        engine.close(false).unwrap();
+    }
 
     #[test]
     fn who_is_refused_leaves_the_others_their_places() {

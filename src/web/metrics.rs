@@ -184,6 +184,7 @@ fn percentile(value: &Value) -> Option<(f64, f64)> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -257,6 +258,24 @@ mod tests {
             changed += u32::from(said != help);
         }
         assert!(changed > 12, "{changed}");
+    }
+
+    /// A code that ends a label's value, or a line, does not do so.
+    #[test]
+    fn labels_of_metrics_are_escaped() {
+        use crate::config::{Config, Source};
+        use crate::handler::server::ThreadStats;
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = crate::shard::keyspace::walk::tests::engine(dir.path(), 1);
+        let server =
+            crate::handler::Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), crate::command::table());
+        let stats = ThreadStats::new(0);
+        stats.count_error(b"-A\"B\\C\nD text\r\n");
+        server.threads.lock().push(stats.into());
+        let lease = server.engine.lease(&server.engine.all_shards());
+        let text = write(&Facts::gather(&server, &lease, &server.engine.first_names(), 1));
+        let line = "tarn_error_count_total{error=\"A\\\"B\\\\C\\nD\"} 1";
+        assert!(text.lines().any(|found| found == line), "{text}");
     }
 
     #[test]

@@ -310,6 +310,24 @@ mod tests {
         assert_eq!((tally.notes.len(), tally.notes["0"], tally.notes["more"]), (Tally::MOST_NOTES + 1, 2, 2));
     }
 
+    /// What is freed one by one takes as long as a flush: of no shard anything is left to be.
+    #[test]
+    fn objects_are_left_to_the_end_of_the_process() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = server(dir.path());
+        let engine = &server.engine;
+        let ns = engine.shards.at(0).core().names.id(b"0").unwrap();
+        for n in 0..100u8 {
+            let shard = engine.router.shard_of(&[n]);
+            engine.transact(&[shard], 1, |txn| txn.put_string(ns, &[n], b"value", 0)).unwrap();
+        }
+        let objects = || -> Vec<usize> { engine.shards.iter().map(|shard| shard.core().table.len()).collect() };
+        engine.close(true).unwrap();
+        assert!(objects().iter().all(|count| *count > 0), "{:?}", objects());
+        engine.leave_objects();
+        assert_eq!(objects(), [0; 4]);
+    }
+
     #[test]
     fn what_the_last_step_leaves_is_told_as_it_is() {
         let failed = || Err(StoreError::NeedsReopen("the disk"));
