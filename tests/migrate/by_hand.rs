@@ -292,7 +292,9 @@ fn what_cannot_be_imported_is_named() {
         std::fs::write(path(name).join("aof.manifest"), text).unwrap();
     }
     std::fs::create_dir(path("two")).unwrap();
-    ["a.manifest", "b.manifest"].map(|name| std::fs::write(path("two").join(name), "").unwrap());
+    for name in ["a.manifest", "b.manifest"] {
+        std::fs::write(path("two").join(name), "").unwrap();
+    }
     for (name, options, why) in [
         ("none", &[][..], "cannot read"),
         ("text", &[], "text is neither an RDB nor an AOF file"),
