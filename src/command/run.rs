@@ -501,11 +501,12 @@ fn under_lease<'e>(
     if let Some(core) = lease.first() {
         session.follow(&core.names);
     }
-    let mut txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
-    txn.count_hits = command.has(flags::READONLY);
-    txn.no_touch = session.no_touch;
-    txn.rests = rests;
+    let no_touch = session.no_touch;
+    let txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
     let mut ctx = Ctx::new(txn, session, effects, server);
+    ctx.txn.count_hits = command.has(flags::READONLY);
+    ctx.txn.no_touch = no_touch;
+    ctx.txn.rests = rests;
     ctx.served = served;
     let begin = out.len();
     ctx.show_before(command, call.args);

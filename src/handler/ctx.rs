@@ -77,20 +77,26 @@ pub struct Mark {
 
 impl<'a, 'e> Ctx<'a, 'e> {
     /// A command's surroundings.
-    #[inline]
-    pub fn new(mut txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
+    #[inline(always)]
+    pub fn new(txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
         effects.begin();
-        txn.by = session.id;
         let heard = server.heard.load(Ordering::Relaxed);
-        let telling = if heard == 0 { None } else { prepare(&mut txn, Classes::from_bits(heard)) };
-        let monitored = heard & MONITORED != 0;
-        Ctx { txn, session, effects, server, served: Served::No, scripted: false, late_ms: 0, telling, monitored }
+        let (by, monitored) = (session.id, heard & MONITORED != 0);
+        // Put together before it is touched: else it would be moved once more.
+        let (served, scripted, late_ms, telling) = (Served::No, false, 0, None);
+        let mut ctx = Ctx { txn, session, effects, server, served, scripted, late_ms, telling, monitored };
+        ctx.txn.by = by;
+        if heard != 0 {
+            ctx.telling = prepare(&mut ctx.txn, Classes::from_bits(heard));
+        }
+        ctx
     }
 
     /// Gives the cores back.
-    #[inline]
-    pub fn into_lease(mut self) -> crate::shard::actor::Lease<'e> {
-        std::mem::take(&mut self.txn.lease)
+    #[inline(always)]
+    pub fn into_lease(self) -> crate::shard::actor::Lease<'e> {
+        let Ctx { txn: Txn { lease, .. }, .. } = self;
+        lease
     }
 }
 

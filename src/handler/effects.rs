@@ -204,9 +204,11 @@ impl Ctx<'_, '_> {
     }
 
     /// The command has committed. What it publishes leaves when the log has got there.
-    #[inline]
+    #[inline(always)]
     pub fn at_commit(&mut self) {
-        self.effects.at_commit(self.server);
+        if !self.effects.denied.is_empty() || !self.effects.noted.is_empty() {
+            self.effects.at_commit(self.server);
+        }
     }
 
     /// What the command, which has committed, waits for, if it does.

@@ -356,6 +356,19 @@ impl Parser {
 /// incomplete. The type byte is not looked at.
 #[inline(always)]
 fn short_header(buf: &[u8], pos: usize) -> Option<(usize, usize)> {
+    let digit = |byte: u8| byte.wrapping_sub(b'0');
+    // Most have one digit, or two.
+    match buf.get(pos..)? {
+        [_, one, b'\r', _, ..] if digit(*one) < 10 => Some((digit(*one).into(), pos + 4)),
+        [_, ten @ b'1'..=b'9', one, b'\r', _, ..] if digit(*one) < 10 => {
+            Some((usize::from(digit(*ten)) * 10 + usize::from(digit(*one)), pos + 5))
+        }
+        _ => longer_header(buf, pos),
+    }
+}
+
+/// The same in a loop.
+fn longer_header(buf: &[u8], pos: usize) -> Option<(usize, usize)> {
     let line = buf.get(pos + 1..)?;
     let mut number = 0;
     for (at, &byte) in line.iter().enumerate().take(10) {
