@@ -219,17 +219,35 @@ mod tests {
     use super::*;
     use crate::migrate::local::tests::server;
 
+    /// Reads a file of this text.
+    fn read(session: &mut Session, text: &str) -> Result<(), String> {
+        let part =
+            files::Part { path: "file.aof".into(), kind: files::Kind::Aof, bytes: 0, may_be_cut: false, goes_on: true };
+        session.read_commands(&part, Input::new(text.as_bytes())).map_err(|failure| failure.to_string())
+    }
+
     /// Until EXEC comes all of it is in memory.
     #[test]
     fn a_transaction_is_as_long_as_memory_may_hold() {
         let dir = crate::util::scratch::tempdir().unwrap();
         let mut session = session(&server(dir.path()));
-        let part =
-            files::Part { path: "file.aof".into(), kind: files::Kind::Aof, bytes: 0, may_be_cut: false, goes_on: true };
-        let mut read = |text: String| session.read_commands(&part, Input::new(text.as_bytes()));
         let sets = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\n{}\r\n", "v".repeat(1000)).repeat(100);
-        assert!(read(sets.clone()).is_ok());
-        let why = read(format!("*1\r\n$5\r\nMULTI\r\n{sets}")).unwrap_err().to_string();
+        assert_eq!(read(&mut session, &sets), Ok(()));
+        let why = read(&mut session, &format!("*1\r\n$5\r\nMULTI\r\n{sets}")).unwrap_err();
         assert!(why.contains("a transaction of more than 65536 bytes"), "{why}");
+    }
+
+    /// What is no AOF may have no line at all: memory does not go with it.
+    #[test]
+    fn a_line_is_not_read_to_an_end_that_does_not_come() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let mut session = session(&server(dir.path()));
+        assert_eq!(read(&mut session, &format!("#{}\r\n*1\r\n$4\r\nPING\r\n", "x".repeat(1000))), Ok(()));
+        for begun in ["#", "*", "*1\r\n$"] {
+            for end in ["", "\r\n"] {
+                let why = read(&mut session, &format!("{begun}{}{end}", "1".repeat(100_000))).unwrap_err();
+                assert!(why.contains("a line has no end"), "{why}");
+            }
+        }
     }
 }
