@@ -103,6 +103,8 @@ mod tests {
             "Host: localhost",
             "Host: LocalHost:80",
             "Host: [::1]:9121",
+            "Host: [::1]",
+            "Host: ::1",
             "Host: 10.1.2.3",
             "Host: db.example:9121",
             "Host: localhost:1\r\nOrigin: http://localhost:1\r\nSec-Fetch-Site: same-origin",
