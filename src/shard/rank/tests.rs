@@ -270,6 +270,31 @@ fn an_index_grows_to_many_levels_and_shrinks_to_nothing() {
     world.check((0..100).map(numbered).collect());
 }
 
+/// They have no more together than a new one.
+#[test]
+fn a_block_is_joined_to_one_that_has_just_room_for_it() {
+    for (level, front, joined) in [(0, 7, 1), (0, 8, 0), (1, 7, 1), (1, 8, 0)] {
+        let mut world = World::new(TINY);
+        world.check((0..512).map(numbered).collect());
+        let (levels, _) = world.levels();
+        let children: Vec<Run> = match level {
+            0 => world.model.iter().map(|element| (element[1..].to_vec(), 1)).collect(),
+            _ => levels[0].clone(),
+        };
+        let at = |runs: &[Run], start: &[u8]| runs.partition_point(|run| run.0[..] <= *start).max(1) - 1;
+        // Of two blocks so many children are left.
+        let stays = |element: &Vec<u8>| {
+            let child = at(&children, &element[1..]);
+            let block = at(&levels[level], &element[1..]);
+            let first = children.partition_point(|run| run.0 < levels[level][block].0);
+            [front, 1].get(block).is_none_or(|left| child - first < *left)
+        };
+        let after: Model = world.model.iter().filter(|element| stays(element)).cloned().collect();
+        world.check(after);
+        assert_eq!(world.levels().0[level].len(), levels[level].len() - joined, "level {level}, {front} in front");
+    }
+}
+
 #[test]
 fn a_queue_leaves_nothing_behind() {
     for shape in [TINY, SHAPE] {

@@ -190,6 +190,19 @@ fn volatile_policies_spare_what_has_no_time_any_more() {
     }
 }
 
+/// Nor does what has another time by now go at that of before.
+#[test]
+fn what_has_been_given_more_time_is_not_the_first_to_go() {
+    let mut world = World::filled(600);
+    for n in (0..200).step_by(2) {
+        let later_ms = world.now_ms + 10_000_000 + u64::from(n);
+        world.put(DB, name(n).as_bytes(), &noise(n as u8, BYTES), later_ms);
+    }
+    world.evict_to(policy(true, By::Time), 20);
+    assert!(world.evicted() > 0);
+    assert_eq!(world.left().iter().filter(|n| **n < 200).count(), 200);
+}
+
 #[test]
 fn where_nothing_may_go_what_adds_is_refused() {
     let mut world = world(Fsync::No);
