@@ -383,3 +383,20 @@ fn a_payload_of_many_libraries_holds_up_nobody() {
     assert_eq!(names(&mut other).len(), 500);
     assert_eq!(other.call("FCALL l1 0"), Value::Int(1));
 }
+
+/// What a library takes counts as soon as it is loaded: none is that comes after too much, as the last one here shows.
+#[test]
+fn a_payload_of_too_much_is_loaded_no_further() {
+    let server = Server::tarn(&[]);
+    let mut client = server.client();
+    let text = format!("return '{}'", "x".repeat(300_000));
+    let mut codes: Vec<String> = (0..20).map(|n| library(&format!("l{n}"), &text)).collect();
+    codes.push("#!lua name=bad\nthis is no Lua".to_owned());
+    let payload = tarn::rdb::encode_functions(codes.iter().map(String::as_bytes));
+    for policy in ["APPEND", "FLUSH"] {
+        let args = [b"FUNCTION".as_slice(), b"RESTORE", &payload, policy.as_bytes()];
+        let reply = client.try_call(&args).unwrap().text();
+        assert!(reply.starts_with("ERR libraries of functions may take "), "{reply}");
+    }
+    assert!(names(&mut client).is_empty());
+}

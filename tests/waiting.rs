@@ -117,6 +117,20 @@ fn a_half_closed_client_has_its_answers_at_once() {
     assert_eq!(answers, ":0\r\n+OK\r\n:0\r\n$1\r\nv\r\n");
 }
 
+/// Nobody would ever hear of it: what had come before it was known is run, and nothing after it is read.
+#[test]
+fn who_takes_no_answers_is_not_listened_to() {
+    let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    let socket = dir.path().join("socket");
+    let server = Server::tarn(&["--unixsocket", &socket.to_string_lossy()]);
+    let mut client = server.client();
+    let mut peer = UnixStream::connect(&socket).unwrap_or_else(|e| panic!("{e}"));
+    peer.shutdown(Shutdown::Read).unwrap_or_else(|e| panic!("{e}"));
+    until("it is closed", || peer.write_all(b"INCR n\r\n").is_err());
+    until("it is gone", || client.info("clients", "connected_clients") == 1);
+    assert!(client.call("GET n").text().parse::<u64>().is_ok_and(|n| n > 0));
+}
+
 /// More than is read at once, so that some of it is still in the socket when the peer leaves.
 #[test]
 fn writes_received_whole_happen_after_their_peer_has_left() {
