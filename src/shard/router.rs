@@ -70,7 +70,7 @@ fn has_brace(key: &[u8]) -> bool {
         let word = u64::from_ne_bytes(*word) ^ BRACES;
         word.wrapping_sub(ONES) & !word & (ONES << 7) != 0
     };
-    words.iter().any(has) || rest.iter().any(|byte| *byte == b'{')
+    words.iter().any(has) || rest.contains(&b'{')
 }
 
 fn find_tag(key: &[u8]) -> Option<&[u8]> {

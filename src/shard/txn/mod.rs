@@ -227,7 +227,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     /// The object, whether live or not.
-    #[inline]
+    #[inline(always)]
     fn raw_find(&mut self, ns: NsId, key: &[u8]) -> Result<(u16, u64, Option<Index>)> {
         debug_assert!(self.may_look_at(key), "who rests looks at what it holds");
         meter::step(1)?;
