@@ -322,9 +322,7 @@ fn run_here(
         Route::One(at) if call.args.len() > at => {
             let key = &call.args[at];
             set.hints.push((key.as_ptr() as usize, call.hash));
-            let mut one = ShardSet::new();
-            one.push(server.engine.router.shard(call.hash, key));
-            one
+            ShardSet::from_buf_and_len([server.engine.router.shard(call.hash, key); 4], 1)
         }
         Route::None => ShardSet::new(),
         // To hash so many keys would itself take long; there will be some of each shard.
@@ -478,7 +476,8 @@ enum Again {
 
 /// Runs the function and commits; whether it failed. The caller has given it an allowance.
 #[expect(clippy::too_many_arguments, reason = "the way of every command, without a struct to fill on the hot path")]
-#[inline]
+#[expect(clippy::inline_always, reason = "most have no rests and were not served: nothing is moved for them")]
+#[inline(always)]
 fn under_lease<'e>(
     server: &Server,
     session: &mut Session,
@@ -489,14 +488,14 @@ fn under_lease<'e>(
     out: &mut Reply,
     (most_reply, may_block, rests, served): (usize, bool, Rests, Served),
 ) -> (Lease<'e>, Result<(Lsn, bool), Again>) {
-    if lease.iter().any(|core| !core.busy.is_empty())
-        && kept_by(server, session, command, call.args, &lease, &rests).is_some()
-    {
-        return (lease, Err(Again::Free));
-    }
     let mut lease = lease;
+    let mut is_free = true;
     for core in lease.iter_mut() {
         core.commands += 1;
+        is_free &= core.busy.is_empty();
+    }
+    if !is_free && kept_by(server, session, command, call.args, &lease, &rests).is_some() {
+        return (lease, Err(Again::Free));
     }
     if let Some(core) = lease.first() {
         session.follow(&core.names);
@@ -506,7 +505,7 @@ fn under_lease<'e>(
     let mut ctx = Ctx::new(txn, session, effects, server);
     ctx.txn.count_hits = command.has(flags::READONLY);
     ctx.txn.no_touch = no_touch;
-    ctx.txn.rests = rests;
+    ctx.txn.may_do(rests);
     ctx.served = served;
     let begin = out.len();
     ctx.show_before(command, call.args);

@@ -186,9 +186,10 @@ impl Effects {
     /// The command has committed: what is to leave with its reply.
     #[inline]
     pub fn take(&mut self) -> Vec<Effect> {
-        if self.noted.is_empty() {
-            return Vec::new();
-        }
+        if self.noted.is_empty() { Vec::new() } else { self.take_noted() }
+    }
+
+    fn take_noted(&mut self) -> Vec<Effect> {
         let is_done = |effect: &Effect| {
             matches!(effect, Effect::Session(_) | Effect::Publish(_) | Effect::Show(_) | Effect::Unblock(..))
         };

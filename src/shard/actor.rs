@@ -332,9 +332,10 @@ impl Shards {
     /// The cores of these shards, if none of them is taken for longer than a moment.
     #[inline]
     pub fn try_lease(&self, shards: &[ShardId]) -> Option<Lease<'_>> {
-        if shards.len() > 1 {
-            shards.iter().for_each(|&shard| self.at(shard).prefetch());
+        if let [one] = shards {
+            return Some(Lease(SmallVec::from_buf([self.at(*one).core_soon()?])));
         }
+        shards.iter().for_each(|&shard| self.at(shard).prefetch());
         shards.iter().map(|&shard| self.at(shard).core_soon()).collect()
     }
 

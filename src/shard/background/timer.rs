@@ -38,7 +38,7 @@ use crate::shard::memory::garbage::{Batch, Queue, Reclaim};
 use crate::shard::memory::object::{Kind, state};
 use crate::shard::memory::table::table_hash;
 use crate::shard::router::ShardId;
-use crate::shard::txn::changes::{News, Swept};
+use crate::shard::txn::changes::Swept;
 use crate::shard::txn::{Mark, Txn, WriteSet};
 
 /// Time between two turns of a shard's timer.
@@ -200,13 +200,16 @@ impl<'a> Timer<'a> {
         let lease: Lease<'a> = self.engine.lease(&[self.id]);
         let mut txn = Txn::new(lease, &self.engine.router, &mut self.set, now_ms, true);
         let tell = self.engine.tells_swept();
-        txn.news = tell.map(|_| News::of_sweep());
+        if tell.is_some() {
+            txn.note_sweeps();
+        }
         let result = run(&mut txn);
         let need = match &result {
             Ok(_) => {
                 let need = txn.commit(&self.engine.log);
-                if let (Some(tell), Some(mut news)) = (tell, txn.news.take()) {
-                    tell(&txn.lease[0].names, &news.take_swept(), need);
+                if let Some(tell) = tell {
+                    let swept = txn.take_swept();
+                    tell(&txn.lease[0].names, &swept, need);
                 }
                 need
             }

@@ -50,7 +50,7 @@ impl World {
         let (ns, engine) = (self.ns(DB), self.engine().clone());
         self.builds = true;
         let (result, need) = self.transact(&[from, to], |txn| {
-            txn.rests = Rests::Holding(vec![(from.to_vec(), false), (to.to_vec(), true)]);
+            txn.may_do(Rests::Holding(vec![(from.to_vec(), false), (to.to_vec(), true)]));
             let found = txn.find(ns, from)?.expect("a source");
             let mut build = Build::new(txn, ns, to)?;
             let mut count = 0;
@@ -194,7 +194,7 @@ fn of_what_it_has_gone_through_a_command_holds_nothing() {
     world.add_source(b"from", 0);
     let ns = world.ns(DB);
     let gone_through = world.transact(&[b"from"], |txn| {
-        txn.rests = Rests::Holding(vec![(b"from".to_vec(), false)]);
+        txn.may_do(Rests::Holding(vec![(b"from".to_vec(), false)]));
         let found = txn.find(ns, b"from")?.expect("a source");
         let (before, mut count) = (meter::held(), 0);
         txn.each_in_slices(found, Bound::Unbounded, Bound::Unbounded, |_, _| {
@@ -362,7 +362,7 @@ fn rule_18_who_has_written_and_who_may_not_rest_keeps_the_shards() {
     let shard = engine.router.shard_of(b"key");
     let mut rest = |rests: Rests, writes: bool| {
         let (result, _) = world.transact(&[b"key"], |txn| {
-            txn.rests = rests;
+            txn.may_do(rests);
             if writes {
                 txn.put_string(ns, b"key", b"1", 0)?;
             }
@@ -387,7 +387,7 @@ fn a_slice_is_held_no_longer_than_it_is_gone_through() {
     let ns = world.ns(DB);
     let (held, _) = world.transact(&[b"a"], |txn| {
         let _running = meter::begin(Allowance::elsewhere(1 << 20, Box::new(|| false)));
-        txn.rests = Rests::Holding(vec![(b"a".to_vec(), false)]);
+        txn.may_do(Rests::Holding(vec![(b"a".to_vec(), false)]));
         let found = txn.find(ns, b"a")?.expect("a source");
         let (before, mut seen) = (meter::held(), 0);
         for _ in 0..2 {

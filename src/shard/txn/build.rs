@@ -129,7 +129,7 @@ impl Build {
             version: 0,
             few: HashSet::new(),
             alive: Arc::new(()),
-            asks: matches!(txn.rests, Rests::Elsewhere) && txn.reads_in_slices(),
+            asks: matches!(txn.rests(), Rests::Elsewhere) && txn.reads_in_slices(),
         })
     }
 

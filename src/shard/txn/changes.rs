@@ -50,16 +50,6 @@ pub struct News {
 }
 
 impl News {
-    /// Of a sweep.
-    pub(in crate::shard) fn of_sweep() -> Box<News> {
-        Box::new(News { swept: Some(Vec::new()), ..News::default() })
-    }
-
-    /// What the sweep has removed.
-    pub(in crate::shard) fn take_swept(&mut self) -> Vec<SweptKey> {
-        self.swept.take().unwrap_or_default()
-    }
-
     #[cold]
     pub(super) fn missed(&mut self, key: &[u8]) {
         if let Some(missed) = &mut self.missed {
@@ -70,19 +60,34 @@ impl News {
 }
 
 impl Txn<'_, '_> {
+    #[inline]
+    pub(super) fn news_mut(&mut self) -> Option<&mut News> {
+        self.rare.as_mut()?.news.as_mut()
+    }
+
+    /// What a sweep removes is noted from now on.
+    pub(in crate::shard) fn note_sweeps(&mut self) {
+        self.rare_mut().news.get_or_insert_default().swept = Some(Vec::new());
+    }
+
+    /// What one has removed since.
+    pub(in crate::shard) fn take_swept(&mut self) -> Vec<SweptKey> {
+        self.news_mut().and_then(|news| news.swept.take()).unwrap_or_default()
+    }
+
     /// Keys that are looked up in vain are noted from now on.
     pub fn note_missed(&mut self) {
-        self.news.get_or_insert_default().missed = Some(Vec::new());
+        self.rare_mut().news.get_or_insert_default().missed = Some(Vec::new());
     }
 
     /// Those that were noted since they were last taken.
     pub fn take_missed(&mut self) -> Vec<Box<[u8]>> {
-        self.news.as_mut().and_then(|news| news.missed.as_mut()).map(std::mem::take).unwrap_or_default()
+        self.news_mut().and_then(|news| news.missed.as_mut()).map(std::mem::take).unwrap_or_default()
     }
 
     /// What is changed from here on is told of on its own.
     pub fn begin_part(&mut self) -> Mark {
-        self.part = self.set.touched.len();
+        self.set.part = self.set.touched.len();
         self.mark()
     }
 
@@ -158,8 +163,10 @@ impl Txn<'_, '_> {
 
     /// Notes that a sweep has removed something, if anybody wants to know.
     pub(in crate::shard) fn note_swept(&mut self, found: Found, what: Swept) {
-        if let Some(swept) = self.news.as_mut().and_then(|news| news.swept.as_mut()) {
-            let object = self.lease[found.at as usize].table.at(found.index);
+        let Some(rare) = &mut self.rare else { return };
+        let table = &self.lease[found.at as usize].table;
+        if let Some(swept) = rare.news.as_mut().and_then(|news| news.swept.as_mut()) {
+            let object = table.at(found.index);
             swept.push((what, object.ns, object.key().into()));
         }
     }

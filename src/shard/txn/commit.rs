@@ -68,10 +68,10 @@ impl Txn<'_, '_> {
         }
         self.set.redo.truncate(mark.redo);
         self.set.touched.truncate(mark.touched);
-        if let Some(host) = &mut self.host {
-            host.rollback_to(mark.touched);
+        if let Some(rare) = &mut self.rare {
+            rare.host.rollback_to(mark.touched);
         }
-        self.part = self.part.min(mark.touched);
+        self.set.part = self.set.part.min(mark.touched);
         self.set.counts.truncate(mark.counts);
         if mark.undo == 0 {
             self.set.arena.clear();
@@ -97,7 +97,9 @@ impl Txn<'_, '_> {
             redo => log.append(|_, out| out.extend_from_slice(redo)),
         };
         self.set.redo.clear();
-        self.follow_names(lsn);
+        if self.rare.as_ref().is_some_and(|rare| rare.host.renamed) {
+            self.follow_names(lsn);
+        }
         let mut expired = None;
         for undo in self.set.undo.drain(..) {
             match undo {
@@ -131,11 +133,11 @@ impl Txn<'_, '_> {
         if forgets {
             self.forget_absent();
         }
-        if let Some(news) = &mut self.news {
+        if let Some(news) = self.news_mut() {
             news.broadcast.tell(lsn);
         }
         self.set.touched.clear();
-        self.part = 0;
+        self.set.part = 0;
         self.set.give_back();
         for core in self.lease.iter_mut() {
             core.last_lsn = lsn;
@@ -162,6 +164,9 @@ impl Txn<'_, '_> {
 
     /// Logs the metadata of the bodies that changed, once each.
     fn log_pending(&mut self) {
+        if !std::mem::take(&mut self.set.has_pending) {
+            return;
+        }
         for i in 0..self.set.touched.len() {
             self.fetch_touched(i);
             let (at, _) = self.set.touched[i];
@@ -179,6 +184,7 @@ impl Txn<'_, '_> {
     }
 
     /// Has those follow who watch keys, or wait for them, of databases that the transaction has emptied or swapped.
+    #[cold]
     fn follow_names(&mut self, lsn: Lsn) {
         let (mut last, mut emptied) = (None, false);
         for undo in &self.set.undo {
@@ -224,7 +230,8 @@ impl Txn<'_, '_> {
             let (key, trackers): (Box<[u8]>, _) = (object.key().into(), core.tracked.trackers.clone());
             core.tracked.changed(&key, self.by, lsn);
             if trackers.broadcasts() {
-                self.news.get_or_insert_default().broadcast.changed(&trackers, &key, self.by);
+                let news = self.rare.get_or_insert_default().news.get_or_insert_default();
+                news.broadcast.changed(&trackers, &key, self.by);
             }
         }
         let object = core.table.at_mut(at.index);
@@ -305,6 +312,14 @@ impl WriteSet {
     /// Gives back what an unusual transaction took: the buffers are its thread's, which may never see another.
     #[inline]
     fn give_back(&mut self) {
+        // All at once: together they have a bit that none of them may have.
+        if self.capacities().iter().fold(0, |all, bytes| all | bytes) > KEPT_BYTES {
+            self.give_back_grown();
+        }
+    }
+
+    #[cold]
+    fn give_back_grown(&mut self) {
         if self.capacities().iter().any(|bytes| *bytes > KEPT_BYTES)
             && self.redo.bytes().is_empty()
             && self.undo.is_empty()

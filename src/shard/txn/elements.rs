@@ -84,6 +84,7 @@ impl Txn<'_, '_> {
         let before = Undo::Meta { at, size: body.size, extra: body.extra, form: body.form };
         change(body);
         body.pending = true;
+        self.set.has_pending = true;
         self.set.undo.push(before);
         self.touch_as(at, tells);
     }

@@ -33,6 +33,9 @@ const BETWEEN_LOOKS: Scaled<u64> = Scaled::new(250_000).in_unit_tests(0);
 /// What a transaction knows of its guests.
 #[derive(Default)]
 pub(super) struct Host {
+    /// When it was last asked for guests, and some were let in, in ticks; 0 before the first time.
+    asked: u64,
+    looked: u64,
     /// What has been changed, as far as it was looked at; more where some of that was taken back.
     changed: HashSet<Found, foldhash::fast::RandomState>,
     /// So much of what was changed has been.
@@ -54,26 +57,27 @@ impl Txn<'_, '_> {
     #[inline]
     pub fn have_guests(&mut self) -> usize {
         moment::here(moment::Moment::Hosting);
-        if self.asked == 0 {
-            (self.asked, self.looked) = (ticks::now(), ticks::now());
+        let host = &mut self.rare.get_or_insert_default().host;
+        if host.asked == 0 {
+            (host.asked, host.looked) = (ticks::now(), ticks::now());
         }
-        if ticks::ns_since(self.asked) < BETWEEN_QUESTIONS.get() {
+        if ticks::ns_since(host.asked) < BETWEEN_QUESTIONS.get() {
             return 0;
         }
-        self.asked = ticks::now();
-        let ran_ns = ticks::ns_since(self.looked);
+        host.asked = ticks::now();
+        let ran_ns = ticks::ns_since(host.looked);
         if ran_ns < BETWEEN_LOOKS.get() || !self.lease.has_guests() {
             return 0;
         }
         let guests = self.let_in(ran_ns);
-        self.looked = ticks::now();
+        self.rare_mut().host.looked = ticks::now();
         guests
     }
 
     /// Lets some in, for about so long.
     #[cold]
     fn let_in(&mut self, most_ns: u64) -> usize {
-        let host = self.host.get_or_insert_default();
+        let host = &mut self.rare.get_or_insert_default().host;
         if host.renamed {
             return 0;
         }

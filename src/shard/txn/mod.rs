@@ -82,7 +82,11 @@ pub struct WriteSet {
     arena: Vec<u8>,
     /// Objects that were changed, and who of those who watch their keys is told.
     touched: Vec<(Found, Tells)>,
+    /// Where in them the part begins that is told of on its own.
+    part: usize,
     counts: SmallVec<[(u16, NsId); 2]>,
+    /// Bodies may have changed, and their metadata is not logged yet.
+    has_pending: bool,
     /// While uses are counted: objects that were used, the first `MOST_USES` of them, and what was known of that before.
     uses: Vec<(Found, u16)>,
 }
@@ -134,24 +138,25 @@ pub struct Txn<'a, 'e> {
     /// How many of the write set's hints are used up.
     hinted: std::cell::Cell<usize>,
     routed: bool,
+    /// Overwrites look at what they overwrite: somebody is to be told of it.
+    pub looks: bool,
+    /// The client that writes; 0 for none.
+    pub by: u64,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few transactions have; the others are smaller without it.
+#[derive(Default)]
+struct Rare {
     /// What is done between two slices, and whether the keys for it are held.
-    pub rests: Rests,
+    rests: Rests,
     holds: bool,
     /// It rests no more.
     stays: bool,
-    /// Overwrites look at what they overwrite: somebody is to be told of it.
-    pub looks: bool,
-    /// Where in what was touched the part begins that is told of on its own.
-    part: usize,
-    /// The client that writes; 0 for none.
-    pub by: u64,
-    /// What is gathered for others; mostly nobody wants it.
-    pub(in crate::shard) news: Option<Box<News>>,
-    /// When it has last asked for guests, and let some in, in ticks; 0 before the first time.
-    asked: u64,
-    looked: u64,
+    /// What is gathered for others.
+    news: Option<News>,
     /// Of one that has guests.
-    host: Option<Box<Host>>,
+    host: Host,
 }
 
 impl<'a, 'e> Txn<'a, 'e> {
@@ -176,17 +181,15 @@ impl<'a, 'e> Txn<'a, 'e> {
             charged: 0,
             hinted: std::cell::Cell::new(0),
             routed,
-            rests: Rests::Never,
-            holds: false,
-            stays: false,
             looks: false,
-            part: 0,
             by: 0,
-            news: None,
-            asked: 0,
-            looked: 0,
-            host: None,
+            rare: None,
         }
+    }
+
+    #[cold]
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     /// Hash of a key, and whether routing has looked at it.
@@ -283,7 +286,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     fn miss(&mut self, key: &[u8]) {
         if self.count_hits {
             self.misses += 1;
-            if let Some(news) = &mut self.news {
+            if let Some(news) = self.news_mut() {
                 news.missed(key);
             }
         }
@@ -327,12 +330,12 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     fn touch_as(&mut self, at: Found, tells: Tells) {
         debug_assert!(
-            self.holds || !self.lease[at.at as usize].busy.holds(self.object(at).key()),
+            self.holds() || !self.lease[at.at as usize].busy.holds(self.object(at).key()),
             "nobody writes what another command goes through"
         );
         self.charge();
         self.lease[at.at as usize].touch_dirty(at.index);
-        match self.set.touched[self.part..].last_mut() {
+        match self.set.touched[self.set.part..].last_mut() {
             Some((last, told)) if *last == at => *told = tells.max(*told),
             _ => self.set.touched.push((at, tells)),
         }
@@ -476,6 +479,7 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
     }
 
+    #[inline]
     fn set_kind(&mut self, at: Found, kind: Kind) {
         let now_ms = self.now_ms;
         let core = &mut *self.lease[at.at as usize];
@@ -594,6 +598,7 @@ fn dirty_share(body: &Body) -> usize {
 }
 
 /// Replaces what follows the first `start` bytes; keeps the allocation unless it is far too large.
+#[inline]
 fn set_tail(bytes: &mut Vec<u8>, start: usize, tail: &[u8]) {
     bytes.truncate(start);
     let need = start + tail.len();

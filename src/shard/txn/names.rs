@@ -11,7 +11,7 @@ impl Txn<'_, '_> {
     /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
     pub fn replace_names(&mut self, names: Arc<Names>, dead: &[NsId]) {
         assert_eq!(self.lease.len(), self.router.shards(), "namespaces change under the lease of all shards");
-        self.host.get_or_insert_default().renamed = true;
+        self.rare_mut().host.renamed = true;
         let mut record = Vec::new();
         names.map().encode(&mut record);
         redo::encode_names(&record, self.set.redo.out());

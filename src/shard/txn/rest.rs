@@ -21,7 +21,7 @@
 //!
 //! **It happens when it ends:** what others have done meanwhile came before, except where it read what they may not write.
 
-use super::Txn;
+use super::{Rare, Txn};
 use super::slices::SLICE_ELEMENTS;
 use crate::codec::NsId;
 use crate::error::{Error, Result};
@@ -43,16 +43,35 @@ pub enum Rests {
 }
 
 impl<'e> Txn<'_, 'e> {
+    /// What it does between two slices.
+    #[inline]
+    pub fn rests(&self) -> &Rests {
+        self.rare.as_ref().map_or(&Rests::Never, |rare| &rare.rests)
+    }
+
+    /// Says what it does between two slices.
+    #[inline]
+    pub fn may_do(&mut self, rests: Rests) {
+        if !matches!(rests, Rests::Never) {
+            self.rare_mut().rests = rests;
+        }
+    }
+
+    /// Whether the keys are held for that.
+    pub(super) fn holds(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.holds)
+    }
+
     /// Between two slices of a command that works on a database: does what needs none of the cores, without them where that is
     /// possible.
     ///
     /// # Errors
     /// Those of `meanwhile`. `Long`: to be run again where it may rest. `Cold`: to be run again, as the database was flushed.
     pub fn rest<R>(&mut self, ns: NsId, meanwhile: impl FnOnce() -> Result<R>) -> Result<R> {
-        if self.has_writes() || self.stays {
+        if !self.reads_in_slices() {
             return meanwhile();
         }
-        match &self.rests {
+        match self.rests() {
             Rests::Never => return meanwhile(),
             Rests::Elsewhere => return Err(Error::Long),
             Rests::Holding(_) => self.hold()?,
@@ -76,24 +95,27 @@ impl<'e> Txn<'_, 'e> {
 
     /// Whether it may rest now.
     pub fn may_rest(&self) -> bool {
-        matches!(self.rests, Rests::Holding(_)) && self.reads_in_slices()
+        matches!(self.rests(), Rests::Holding(_)) && self.reads_in_slices()
     }
 
     /// Whether a command reads in slices, be it only to find out that it is to run where it may rest.
     #[inline]
     pub fn reads_in_slices(&self) -> bool {
-        !matches!(self.rests, Rests::Never) && !self.stays && !self.has_writes()
+        let may = |rare: &Rare| !matches!(rare.rests, Rests::Never) && !rare.stays;
+        self.rare.as_deref().is_some_and(may) && !self.has_writes()
     }
 
     /// Has it rest no more: what it looks at from now on it does not hold.
     pub fn stay(&mut self) {
-        self.stays = true;
+        if let Some(rare) = &mut self.rare {
+            rare.stays = true;
+        }
     }
 
     /// Whether a key may be looked at: what is not held would not stay as it is over a rest.
     pub(super) fn may_look_at(&self, key: &[u8]) -> bool {
-        match &self.rests {
-            Rests::Holding(keys) => self.stays || keys.iter().any(|(held, _)| held == key),
+        match self.rests() {
+            Rests::Holding(keys) => self.rare.as_ref().is_some_and(|rare| rare.stays) || keys.iter().any(|(held, _)| held == key),
             Rests::Never | Rests::Elsewhere => true,
         }
     }
@@ -118,23 +140,31 @@ impl<'e> Txn<'_, 'e> {
 
     /// Holds the command's keys, if it does not yet.
     fn hold(&mut self) -> Result {
-        let Rests::Holding(keys) = &self.rests else { return Ok(()) };
-        if self.holds {
+        let Rests::Holding(keys) = self.rests() else { return Ok(()) };
+        if self.holds() {
             return Ok(());
         }
         let places: Vec<u16> = keys.iter().map(|(key, _)| Ok(self.place(key)?.1)).collect::<Result<_>>()?;
+        let Some(rare) = &mut self.rare else { return Ok(()) };
+        let Rests::Holding(keys) = &rare.rests else { return Ok(()) };
         for (at, (key, writes)) in places.into_iter().zip(keys) {
             self.lease[at as usize].busy.hold(key, *writes);
         }
-        self.holds = true;
+        rare.holds = true;
         Ok(())
     }
 
     /// Lets the keys go that the command has held; who has waited for them, in order.
+    #[inline]
     pub fn let_go(&mut self) -> Vec<Waiter> {
+        if self.rare.is_none() { Vec::new() } else { self.let_go_held() }
+    }
+
+    fn let_go_held(&mut self) -> Vec<Waiter> {
         let mut waiting = Vec::new();
-        if std::mem::take(&mut self.holds)
-            && let Rests::Holding(keys) = &self.rests
+        if let Some(rare) = &mut self.rare
+            && std::mem::take(&mut rare.holds)
+            && let Rests::Holding(keys) = &rare.rests
         {
             for (key, _) in keys {
                 if let Ok(core) = self.lease.binary_search_by_key(&self.router.shard_of(key), |core| core.shard) {

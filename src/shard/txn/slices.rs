@@ -145,7 +145,7 @@ impl Txn<'_, '_> {
     /// `Long`: it does, where it may rest.
     #[inline]
     pub fn goes_in_slices(&self, elements: u64) -> Result<bool> {
-        match self.rests {
+        match self.rests() {
             _ if !self.reads_in_slices() => Ok(false),
             Rests::Never => Ok(false),
             Rests::Elsewhere if elements > SLICE_ELEMENTS.get() as u64 => Err(Error::Long),

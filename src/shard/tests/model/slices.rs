@@ -31,7 +31,7 @@ impl Run {
         shards.dedup();
         let mut set = WriteSet::default();
         let mut txn = Txn::new(engine.lease(&shards), &engine.router, &mut set, now_ms, true);
-        txn.rests = Rests::Holding(vec![(from.clone(), false), (to.clone(), true)]);
+        txn.may_do(Rests::Holding(vec![(from.clone(), false), (to.clone(), true)]));
         let found = txn.find(ns, &from).unwrap().unwrap();
         let Body { encoding, form, size, extra, .. } = *txn.body(found);
         let mut build = Build::new(&txn, ns, &to).unwrap();
