@@ -77,12 +77,11 @@ fn add(txn: &mut Txn<'_, '_>, key: &[u8], by: i64) {
 }
 
 /// Runs a transaction under a lease and gives the lease back.
-fn run<'e>(engine: &Engine, lease: Lease<'e>, change: impl FnOnce(&mut Txn<'_, 'e>)) -> Lease<'e> {
+fn run<'e>(engine: &Engine, mut lease: Lease<'e>, change: impl FnOnce(&mut Txn<'_, 'e>)) -> Lease<'e> {
     let mut set = WriteSet::default();
-    let mut txn = Txn::new(lease, &engine.router, &mut set, tarn::util::time::now_ms(), true);
+    let mut txn = Txn::new(&mut lease, &engine.router, &mut set, tarn::util::time::now_ms(), true);
     change(&mut txn);
     let need = txn.commit(&engine.log);
-    let lease = std::mem::take(&mut txn.lease);
     engine.write_out(need);
     lease
 }

@@ -335,11 +335,11 @@ fn run_here(
     let mut first = if command.has(flags::THREAD) || takes_long { First::RunElsewhere } else { First::Run };
     let mut runs = *tries;
     while matches!(first, First::Run)
-        && let Some(lease) = server.engine.try_lease(&shards)
+        && let Some(mut lease) = server.engine.try_lease(&shards)
     {
         let running = meter::begin(Allowance::here(bounds.command));
         let place = (bounds.reply, false, Rests::Never, Served::No);
-        let (mut lease, result) = under_lease(server, session, command, call, lease, (set, effects), out, place);
+        let result = under_lease(server, session, command, call, &mut lease, (set, effects), out, place);
         // What waits for these cores has an allowance of its own.
         drop(running);
         match result {
@@ -483,19 +483,18 @@ fn under_lease<'e>(
     session: &mut Session,
     command: &'static Command,
     call: Call<'_>,
-    lease: Lease<'e>,
+    lease: &mut Lease<'e>,
     (set, effects): (&mut WriteSet, &mut Effects),
     out: &mut Reply,
     (most_reply, may_block, rests, served): (usize, bool, Rests, Served),
-) -> (Lease<'e>, Result<(Lsn, bool), Again>) {
-    let mut lease = lease;
+) -> Result<(Lsn, bool), Again> {
     let mut is_free = true;
     for core in lease.iter_mut() {
         core.commands += 1;
         is_free &= core.busy.is_empty();
     }
-    if !is_free && kept_by(server, session, command, call.args, &lease, &rests).is_some() {
-        return (lease, Err(Again::Free));
+    if !is_free && kept_by(server, session, command, call.args, lease, &rests).is_some() {
+        return Err(Again::Free);
     }
     if let Some(core) = lease.first() {
         session.follow(&core.names);
@@ -503,6 +502,7 @@ fn under_lease<'e>(
     let no_touch = session.no_touch;
     let txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
     let mut ctx = Ctx::new(txn, session, effects, server);
+    ctx.begin();
     ctx.txn.count_hits = command.has(flags::READONLY);
     ctx.txn.no_touch = no_touch;
     ctx.txn.may_do(rests);
@@ -569,7 +569,7 @@ fn under_lease<'e>(
         let run = move || waiting.into_iter().for_each(|waiter| waiter());
         server.engine.readers.work(Box::new(run));
     }
-    (ctx.into_lease(), result)
+    result
 }
 
 /// A call, and where it is EXEC those of its queue.

@@ -80,34 +80,31 @@ impl<'a, 'e> Ctx<'a, 'e> {
     #[inline(always)]
     pub fn new(txn: Txn<'a, 'e>, session: &'a mut Session, effects: &'a mut Effects, server: &'a Server) -> Self {
         effects.begin();
-        let heard = server.heard.load(Ordering::Relaxed);
-        let (by, monitored) = (session.id, heard & MONITORED != 0);
-        // Put together before it is touched: else it would be moved once more.
-        let (served, scripted, late_ms, telling) = (Served::No, false, 0, None);
-        let mut ctx = Ctx { txn, session, effects, server, served, scripted, late_ms, telling, monitored };
-        ctx.txn.by = by;
+        // Not touched after it is put together: else it would be moved once more.
+        let (served, scripted, late_ms, telling, monitored) = (Served::No, false, 0, None, false);
+        Ctx { txn, session, effects, server, served, scripted, late_ms, telling, monitored }
+    }
+
+    /// The command begins: those who hear of commands and keys will hear of this one.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.txn.by = self.session.id;
+        let heard = self.server.heard.load(Ordering::Relaxed);
         if heard != 0 {
-            ctx.telling = prepare(&mut ctx.txn, Classes::from_bits(heard));
+            self.prepare(heard);
         }
-        ctx
     }
 
-    /// Gives the cores back.
-    #[inline(always)]
-    pub fn into_lease(self) -> crate::shard::actor::Lease<'e> {
-        let Ctx { txn: Txn { lease, .. }, .. } = self;
-        lease
+    #[cold]
+    fn prepare(&mut self, heard: u32) {
+        self.monitored = heard & MONITORED != 0;
+        let classes = Classes::from_bits(heard);
+        self.txn.looks = classes.has(Classes::OF_BEFORE);
+        if classes.has(Classes::MISS) {
+            self.txn.note_missed();
+        }
+        self.telling = (classes != Classes::default()).then(|| Telling::new(classes));
     }
-}
-
-/// Has a transaction note what is to be told of these classes.
-#[cold]
-fn prepare(txn: &mut Txn<'_, '_>, classes: Classes) -> Option<Box<Telling>> {
-    txn.looks = classes.has(Classes::OF_BEFORE);
-    if classes.has(Classes::MISS) {
-        txn.note_missed();
-    }
-    (classes != Classes::default()).then(|| Telling::new(classes))
 }
 
 impl Ctx<'_, '_> {

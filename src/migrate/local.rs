@@ -101,11 +101,11 @@ impl Local {
         self.wait_for_room()?;
         let Local { server, session, effects, set, unwritten } = self;
         let engine = &server.engine;
-        let lease = engine.lease(shards);
+        let mut lease = engine.lease(shards);
         if let Some(core) = lease.first() {
             session.follow(&core.names);
         }
-        let mut txn = Txn::new(lease, &engine.router, set, now_ms, true);
+        let mut txn = Txn::new(&mut lease, &engine.router, set, now_ms, true);
         // What follows may be about it.
         txn.due_ms = 0;
         let mut ctx = Ctx::new(txn, session, effects, server);
@@ -114,7 +114,7 @@ impl Local {
             Ok(_) => *unwritten = ctx.txn.commit(&engine.log).max(*unwritten),
             Err(_) => ctx.rollback_to(Mark::default()),
         }
-        drop(ctx.into_lease());
+        drop(lease);
         drop(effects.take());
         result
     }

@@ -329,7 +329,8 @@ mod tests {
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let mut ask = || {
             let (mut set, mut effects) = (WriteSet::default(), Effects::default());
-            let txn = Txn::new(server.engine.lease(&[]), &server.engine.router, &mut set, 1, true);
+            let mut lease = server.engine.lease(&[]);
+            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, true);
             let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
             let (args, mut out): (OwnedArgs, _) = ([&b"LASTSAVE"[..]].into_iter().collect(), Reply::new(2));
             lastsave(&mut ctx, args.as_args(), &mut out).unwrap();

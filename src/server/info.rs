@@ -513,13 +513,13 @@ mod tests {
         let (mut set, mut effects) = (WriteSet::default(), Effects::default());
         let mut lease = server.engine.lease(&[0]);
         lease[0].stats.sweep_us = 2500;
-        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, true);
+        let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, true);
         let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
         let (args, mut out): (OwnedArgs, _) = ([&b"INFO"[..], b"stats"].into_iter().collect(), Reply::new(2));
         info(&mut ctx, args.as_args(), &mut out).unwrap();
         let text = String::from_utf8_lossy(out.as_slice());
         assert!(text.contains("\r\nexpire_cycle_cpu_milliseconds:2\r\n"), "{text}");
-        drop(ctx.into_lease());
+        drop(lease);
     }
 
     #[test]

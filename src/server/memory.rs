@@ -313,7 +313,8 @@ mod tests {
         let told = [&[][..], &["SAMPLES", "5"], &["SAMPLES", "0"]].map(|options| {
             let mut session = Session::new(std::sync::Arc::default(), server.engine.first_names(), &server.acl);
             let (mut set, mut effects) = (WriteSet::default(), Effects::default());
-            let txn = Txn::new(server.engine.lease(&[0]), &server.engine.router, &mut set, 1, true);
+            let mut lease = server.engine.lease(&[0]);
+            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, true);
             let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
             let words = ["MEMORY", "USAGE", "k"].iter().chain(options).map(|word| word.as_bytes());
             let (args, mut out): (OwnedArgs, _) = (words.collect(), Reply::new(2));

@@ -262,7 +262,8 @@ mod tests {
                 assert!(server.acl.put(Some(&old), new));
             }
             let (mut set, mut effects) = (WriteSet::default(), Effects::default());
-            let txn = Txn::new(server.engine.lease(&[]), &server.engine.router, &mut set, 1, true);
+            let mut lease = server.engine.lease(&[]);
+            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, true);
             let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
             let args: OwnedArgs = [&b"SUBSCRIBE"[..], channel].into_iter().collect();
             subscribe(&mut ctx, args.as_args(), &mut Reply::new(2)).map_err(|error| error.text().into_owned())

@@ -73,7 +73,7 @@ impl<'a> Walker<'a> {
     /// Through the keys that begin so; gives the cores back where steps are to lease them one by one.
     fn new<'s: 'a>(ctx: &mut Ctx<'s, '_>, prefix: &'a [u8], in_steps: bool) -> Self {
         if in_steps {
-            drop(std::mem::take(&mut ctx.txn.lease));
+            drop(std::mem::take(ctx.txn.lease));
         }
         let walk = Walk::new(&ctx.server.engine.router, ctx.ns(), prefix, ctx.now_ms);
         Walker { server: ctx.server, walk, in_steps, need: ctx.txn.need, pace: Pace::new() }
@@ -373,9 +373,9 @@ mod tests {
         let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
         let command = server.table.find(&args.as_args()[0]).unwrap().1;
         let shards = shards_of(server, session, command, args.as_args(), &mut Hints::new());
-        let lease = server.engine.lease(&shards.unwrap_or_else(|| server.engine.all_shards()));
+        let mut lease = server.engine.lease(&shards.unwrap_or_else(|| server.engine.all_shards()));
         let mut set = WriteSet::default();
-        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, may_block);
+        let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, may_block);
         let mut effects = Effects::default();
         let mut ctx = Ctx::new(txn, session, &mut effects, server);
         ctx.scripted = scripted;

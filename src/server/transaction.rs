@@ -243,10 +243,10 @@ mod tests {
 
     fn run(server: &Server, session: &mut Session, may_block: bool) -> (Result, String) {
         let shards = server.engine.all_shards();
-        let lease = server.engine.lease(&shards);
+        let mut lease = server.engine.lease(&shards);
         session.follow(&lease.first().unwrap().names);
         let mut set = WriteSet::default();
-        let txn = Txn::new(lease, &server.engine.router, &mut set, 1, may_block);
+        let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, may_block);
         let mut effects = Effects::default();
         let mut ctx = Ctx::new(txn, session, &mut effects, server);
         let args: OwnedArgs = [&b"exec"[..]].into_iter().collect();
@@ -259,7 +259,7 @@ mod tests {
             }
             Err(_) => ctx.rollback_to(Mark::default()),
         }
-        drop(ctx.into_lease());
+        drop(lease);
         carry_out(None, effects.take());
         assert!(set.hints.is_empty(), "keys are known by where they lie: others may lie there now");
         (result, String::from_utf8_lossy(out.as_slice()).replace("\r\n", " "))
@@ -489,7 +489,8 @@ mod tests {
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         let mut set = WriteSet::default();
         let mut under = |session: &mut Session, shards: &[u16], line: &str| {
-            let txn = Txn::new(server.engine.lease(shards), &server.engine.router, &mut set, 1, true);
+            let mut lease = server.engine.lease(shards);
+            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, true);
             let mut effects = Effects::default();
             let mut ctx = Ctx::new(txn, session, &mut effects, &server);
             let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();
@@ -516,8 +517,8 @@ mod tests {
         let (server, mut session) = begin(dir.path(), &[], Arc::default());
         {
             let (mut set, mut effects) = (WriteSet::default(), Effects::default());
-            let lease = server.engine.lease(&server.engine.all_shards());
-            let txn = Txn::new(lease, &server.engine.router, &mut set, 1, true);
+            let mut lease = server.engine.lease(&server.engine.all_shards());
+            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, true);
             let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
             let args: OwnedArgs = [&b"watch"[..], b"k"].into_iter().collect();
             watch(&mut ctx, args.as_args(), &mut Reply::new(2)).unwrap();

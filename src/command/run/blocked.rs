@@ -137,7 +137,7 @@ impl Request {
     /// is of its own: such a key wakes nobody. Of a key that is not at hand nothing is known, nor has it been looked at.
     pub(super) fn was_refused<'e>(
         &self,
-        lease: Lease<'e>,
+        mut lease: Lease<'e>,
         reply: &Reply,
         (set, may_block): (&mut WriteSet, bool),
         need: Lsn,
@@ -147,7 +147,7 @@ impl Request {
         else {
             return (lease, Ok((need, true)));
         };
-        let mut txn = Txn::new(lease, &self.server.engine.router, set, self.now_ms, may_block);
+        let mut txn = Txn::new(&mut lease, &self.server.engine.router, set, self.now_ms, may_block);
         let mut verdict = Err(RunAgain::InVain(need));
         for (_, key) in &waiter.keys {
             match txn.find(self.session.ns, key) {
@@ -158,7 +158,7 @@ impl Request {
             }
             break;
         }
-        (std::mem::take(&mut txn.lease), verdict)
+        (lease, verdict)
     }
 
     /// Has one wait again that was served in vain; `others_wait` for that, perhaps, to be looked at.

@@ -197,8 +197,8 @@ impl<'a> Timer<'a> {
 
     /// Runs one bounded transaction on the shard. The engine lives as long as the borrow.
     fn transact<R>(&mut self, now_ms: u64, run: impl FnOnce(&mut Txn<'_, 'a>) -> Result<R>) -> Result<R> {
-        let lease: Lease<'a> = self.engine.lease(&[self.id]);
-        let mut txn = Txn::new(lease, &self.engine.router, &mut self.set, now_ms, true);
+        let mut lease: Lease<'a> = self.engine.lease(&[self.id]);
+        let mut txn = Txn::new(&mut lease, &self.engine.router, &mut self.set, now_ms, true);
         let tell = self.engine.tells_swept();
         if tell.is_some() {
             txn.note_sweeps();
@@ -219,7 +219,7 @@ impl<'a> Timer<'a> {
             }
         };
         let is_due = txn.lease.iter().any(|core| core.blocked.is_due());
-        drop(txn);
+        drop(lease);
         if is_due && let Some(serve) = self.engine.serve.get() {
             serve(self.id);
         }

@@ -314,8 +314,8 @@ impl Engine {
         run: impl FnOnce(&mut Txn<'_, '_>) -> Result<R>,
     ) -> Result<R> {
         let mut set = WriteSet::default();
-        let lease = self.lease(shards);
-        let mut txn = Txn::new(lease, &self.router, &mut set, now_ms, true);
+        let mut lease = self.lease(shards);
+        let mut txn = Txn::new(&mut lease, &self.router, &mut set, now_ms, true);
         let result = run(&mut txn);
         match &result {
             Ok(_) => {
@@ -324,7 +324,7 @@ impl Engine {
             Err(_) => txn.rollback_to(Mark::default()),
         }
         let need = txn.need;
-        drop(txn);
+        drop(lease);
         self.write_out(need);
         result
     }

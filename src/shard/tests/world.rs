@@ -236,7 +236,7 @@ impl World {
             // Full, so that what is read in passing does not enter.
             (core.store_is_cold, core.table_limit) = (true, core.table_bytes);
         }
-        let mut txn = Txn::new(lease, &engine.router, &mut set, self.now_ms, !self.ahead);
+        let mut txn = Txn::new(&mut lease, &engine.router, &mut set, self.now_ms, !self.ahead);
         let result = run(&mut txn);
         let need = match &result {
             Ok(_) => txn.commit(&engine.log),
@@ -246,7 +246,7 @@ impl World {
             }
         };
         txn.lease.iter_mut().zip(limits).for_each(|(core, limit)| core.table_limit = limit);
-        drop(txn);
+        drop(lease);
         self.reads = set.reads;
         let last = engine.log.last();
         if result.is_err() && !self.builds {

@@ -351,9 +351,9 @@ mod tests {
         let keys: Vec<Vec<u8>> = (0..100_000u32).map(|n| n.to_be_bytes().to_vec()).collect();
         let mut set = WriteSet::default();
         for end in ["commit", "rollback", "nothing written"] {
-            let lease = engine.lease(&[0]);
+            let mut lease = engine.lease(&[0]);
             set.hints.extend(keys.iter().map(|key| (key.as_ptr() as usize, engine.router.hash(key))));
-            let mut txn = Txn::new(lease, &engine.router, &mut set, 1, true);
+            let mut txn = Txn::new(&mut lease, &engine.router, &mut set, 1, true);
             if end != "nothing written" {
                 keys.iter().for_each(|key| _ = txn.put_string(ns, key, b"value", 0).unwrap());
                 assert!(txn.set.capacities().iter().sum::<usize>() > 4 * KEPT_BYTES);
@@ -362,7 +362,7 @@ mod tests {
                 "rollback" => txn.rollback_to(Mark::default()),
                 _ => _ = txn.commit(&engine.log),
             }
-            drop(txn);
+            drop(lease);
             assert!(set.capacities().iter().all(|bytes| *bytes <= KEPT_BYTES), "{end}: {:?}", set.capacities());
         }
     }
@@ -381,7 +381,8 @@ mod tests {
             .unwrap();
         let mut set = WriteSet::default();
         for (count, kept) in [(10, 10), (keys.len(), MOST_USES)] {
-            let mut txn = Txn::new(engine.lease(&[0]), &engine.router, &mut set, NOW_MS, true);
+            let mut lease = engine.lease(&[0]);
+            let mut txn = Txn::new(&mut lease, &engine.router, &mut set, NOW_MS, true);
             let one = |txn: &mut Txn<'_, '_>, key: &Vec<u8>| {
                 let at = txn.find_any(ns, key).unwrap().unwrap();
                 txn.object(at).used

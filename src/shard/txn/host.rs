@@ -93,7 +93,7 @@ impl Txn<'_, '_> {
             let is_as_before = index.is_none_or(|index| !host.changed.contains(&Found { at: at as u16, index }));
             is_as_before && (core.has_room() || index.is_some_and(|index| core.table.at(index).is_in_memory()))
         };
-        let (lease, now_ms) = (&mut self.lease, self.now_ms);
+        let (lease, now_ms) = (&mut *self.lease, self.now_ms);
         let run = || {
             let (_aside, began) = (meter::aside(), ticks::now());
             lease.have_guests(now_ms, may, || ticks::ns_since(began) < most_ns)

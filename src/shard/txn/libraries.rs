@@ -72,7 +72,8 @@ mod tests {
         let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 3);
         let mut set = WriteSet::default();
-        let mut txn = Txn::new(engine.lease(&engine.all_shards()), &engine.router, &mut set, 1, true);
+        let mut lease = engine.lease(&engine.all_shards());
+        let mut txn = Txn::new(&mut lease, &engine.router, &mut set, 1, true);
         let before: Vec<_> = txn.lease.iter().map(|core| (core.raw.clone(), core.dirty_bytes)).collect();
         let one = Libraries::default().with(vec![library("one")]).unwrap();
         txn.replace_libraries(one).unwrap();
@@ -93,14 +94,15 @@ mod tests {
         let without = txn.libraries().unwrap().without(b"one");
         txn.replace_libraries(without).unwrap();
         assert!(txn.commit(&engine.log) > lsn);
-        drop(txn);
+        drop(lease);
         let lease = engine.lease(&[0]);
         let mut records = lease[0].raw.clone();
         records.retain(|key, _| !before[0].0.contains_key(key));
         let records: Vec<_> = records.iter().map(|(key, code)| (&key[..], code.as_deref())).collect();
         assert_eq!(records, [(&b"Fone"[..], None), (b"Ftwo", Some(&b"two"[..]))]);
 
-        let mut txn = Txn::new(engine.lease(&[]), &engine.router, &mut set, 1, true);
+        let mut lease = engine.lease(&[]);
+        let mut txn = Txn::new(&mut lease, &engine.router, &mut set, 1, true);
         assert_eq!(txn.libraries().unwrap_err(), Error::Undeclared, "without a core nobody knows");
     }
 }

@@ -115,7 +115,7 @@ pub struct Mark {
 /// Cores under lease and the writes made to them.
 pub struct Txn<'a, 'e> {
     /// The cores, ascending.
-    pub lease: Lease<'e>,
+    pub lease: &'a mut Lease<'e>,
     /// Hashes keys and knows their shards.
     pub router: &'a Router,
     /// The writes.
@@ -161,7 +161,13 @@ struct Rare {
 
 impl<'a, 'e> Txn<'a, 'e> {
     /// A transaction over leased cores.
-    pub fn new(mut lease: Lease<'e>, router: &'a Router, set: &'a mut WriteSet, now_ms: u64, may_block: bool) -> Self {
+    pub fn new(
+        lease: &'a mut Lease<'e>,
+        router: &'a Router,
+        set: &'a mut WriteSet,
+        now_ms: u64,
+        may_block: bool,
+    ) -> Self {
         debug_assert!(set.redo.bytes().is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
         lease.iter_mut().for_each(|core| core.make_room());
         let routed = lease.len() == 1;

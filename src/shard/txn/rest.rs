@@ -76,7 +76,7 @@ impl<'e> Txn<'_, 'e> {
             Rests::Elsewhere => return Err(Error::Long),
             Rests::Holding(_) => self.hold()?,
         }
-        let lease = std::mem::take(&mut self.lease);
+        let lease = std::mem::take(self.lease);
         let resting = latency::wait_for(Event::QueueWait, || {
             // Who gives cores back runs what has waited for them, and that is not this command's.
             let _aside = meter::aside();
@@ -85,7 +85,7 @@ impl<'e> Txn<'_, 'e> {
             resting
         });
         let done = meanwhile();
-        self.lease = latency::wait_for(Event::QueueWait, || resting.wake());
+        *self.lease = latency::wait_for(Event::QueueWait, || resting.wake());
         if let Some(core) = self.lease.first_mut() {
             core.stats.rests += 1;
         }
@@ -157,13 +157,12 @@ impl<'e> Txn<'_, 'e> {
     /// Lets the keys go that the command has held; who has waited for them, in order.
     #[inline]
     pub fn let_go(&mut self) -> Vec<Waiter> {
-        if self.rare.is_none() { Vec::new() } else { self.let_go_held() }
+        self.rare.take().map_or_else(Vec::new, |rare| self.let_go_held(&rare))
     }
 
-    fn let_go_held(&mut self) -> Vec<Waiter> {
+    fn let_go_held(&mut self, rare: &Rare) -> Vec<Waiter> {
         let mut waiting = Vec::new();
-        if let Some(rare) = &mut self.rare
-            && std::mem::take(&mut rare.holds)
+        if rare.holds
             && let Rests::Holding(keys) = &rare.rests
         {
             for (key, _) in keys {

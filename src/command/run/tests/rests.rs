@@ -50,13 +50,13 @@ impl World {
                 true => Place::Long.rests(session, row, call.args),
                 false => Rests::Never,
             };
-            let lease = server.engine.lease(&server.engine.all_shards());
+            let mut lease = server.engine.lease(&server.engine.all_shards());
             let mut out = Reply::new(2);
             let running = meter::begin(Allowance::elsewhere(bounds.command, Box::new(|| false)));
             runner.set.hints.clear();
             let buffers = (&mut runner.set, &mut runner.effects);
             let place = (bounds.reply, true, rests, Served::No);
-            let (lease, result) = under_lease(&server, session, row, call, lease, buffers, &mut out, place);
+            let result = under_lease(&server, session, row, call, &mut lease, buffers, &mut out, place);
             drop((running, lease));
             match result {
                 Ok(_) => {

@@ -245,8 +245,8 @@ fn who_begins_to_hear_a_channel_is_judged_once_more() {
         let _running = meter::begin(Allowance::here(1 << 20));
         let place = (1 << 20, false, Rests::Never, Served::No);
         let mut session = Peer::new(&server).session.unwrap();
-        let (buffers, lease) = ((&mut set, &mut effects), Lease::default());
-        _ = under_lease(&server, &mut session, command, call, lease, buffers, &mut out, place);
+        let (buffers, mut lease) = ((&mut set, &mut effects), Lease::default());
+        _ = under_lease(&server, &mut session, command, call, &mut lease, buffers, &mut out, place);
         assert!(out.as_slice().starts_with(reply.as_bytes()), "{rule}");
         assert_eq!(server.hub.subscribers(By::Channel, b"c"), u64::from(rule == "allchannels"));
     }

@@ -30,7 +30,8 @@ impl Run {
         shards.sort_unstable();
         shards.dedup();
         let mut set = WriteSet::default();
-        let mut txn = Txn::new(engine.lease(&shards), &engine.router, &mut set, now_ms, true);
+        let mut lease = engine.lease(&shards);
+        let mut txn = Txn::new(&mut lease, &engine.router, &mut set, now_ms, true);
         txn.may_do(Rests::Holding(vec![(from.clone(), false), (to.clone(), true)]));
         let found = txn.find(ns, &from).unwrap().unwrap();
         let Body { encoding, form, size, extra, .. } = *txn.body(found);
@@ -72,7 +73,7 @@ impl Run {
                 None
             }
         };
-        drop(txn);
+        drop(lease);
         self.held.clear();
         if let Some(need) = need {
             // Two that were swapped meanwhile were so after it.
