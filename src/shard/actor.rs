@@ -37,87 +37,9 @@ use crate::shard::router::ShardId;
 use crate::util::bell::Bell;
 use crate::util::prefetch::{LINE, prefetch_to_write};
 
-/// Cores that a transaction holds, in ascending order of shard. When it is dropped all are given back before it is looked
-/// at what arrived meanwhile: that may need several of them.
-#[derive(Default)]
-pub struct Lease<'a>(SmallVec<[Guard<'a>; 1]>);
+mod lease;
 
-impl<'a> Deref for Lease<'a> {
-    type Target = [Guard<'a>];
-    #[inline]
-    fn deref(&self) -> &[Guard<'a>] {
-        &self.0
-    }
-}
-
-impl DerefMut for Lease<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
-impl<'a> FromIterator<Guard<'a>> for Lease<'a> {
-    fn from_iter<T: IntoIterator<Item = Guard<'a>>>(guards: T) -> Self {
-        Lease(guards.into_iter().collect())
-    }
-}
-
-impl Drop for Lease<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.0.len() > 1 {
-            self.give_back();
-        }
-    }
-}
-
-impl<'e> Lease<'e> {
-    /// Whether guests wait for one of the cores.
-    pub fn has_guests(&self) -> bool {
-        self.0.iter().any(|guard| guard.shard.actor.has_guests())
-    }
-
-    /// Runs guests of these cores, at the time of who has them, where `may` says so and as long as `go_on` does; how many.
-    pub fn have_guests(
-        &mut self,
-        now_ms: u64,
-        may: impl Fn(usize, &Core, &Guest) -> bool,
-        go_on: impl Fn() -> bool,
-    ) -> usize {
-        let mut ran = 0;
-        for at in 0..self.0.len() {
-            let shard = self.0[at].shard;
-            for _ in 0..shard.actor.guests.len() {
-                let Some((guest, work)) = shard.actor.pop_guest() else { break };
-                let Some(core) = (if may(at, &self.0[at], &guest) { self.0[at].core.take() } else { None }) else {
-                    shard.actor.push_guest(guest, work);
-                    continue;
-                };
-                let mut core = Guard { core: Some(core), shard };
-                core.hosts = Some(now_ms);
-                let mut lease = (work.job)(Lease::from_iter([core]));
-                lease.iter_mut().for_each(|core| core.hosts = None);
-                self.0[at].core = lease.0.pop().and_then(|mut guard| guard.core.take());
-                ran += 1;
-                if !go_on() {
-                    return ran;
-                }
-            }
-        }
-        ran
-    }
-
-    fn give_back(&mut self) {
-        for guard in &mut self.0 {
-            if let Some(core) = guard.core.take() {
-                guard.shard.unlock(core);
-            }
-        }
-        full_fence();
-        self.0.iter().for_each(|guard| guard.shard.look());
-    }
-}
+pub use lease::{Lease, Resting};
 
 /// Work under a lease. It gets the cores and gives them back.
 pub type Job = Box<dyn for<'e> FnOnce(Lease<'e>) -> Lease<'e> + Send>;
@@ -246,22 +168,6 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Shards whose cores are given back for a while.
-pub struct Resting<'a>(SmallVec<[Shard<'a>; 1]>);
-
-impl<'a> From<Lease<'a>> for Resting<'a> {
-    fn from(lease: Lease<'a>) -> Self {
-        Resting(lease.iter().map(|guard| guard.shard).collect())
-    }
-}
-
-impl<'a> Resting<'a> {
-    /// Takes the cores again, in their order; waits for them.
-    pub fn wake(self) -> Lease<'a> {
-        self.0.into_iter().map(Shard::core).collect()
-    }
-}
-
 /// Orders an unlock before the look at what arrived meanwhile, and the posting of work before the try of the lock.
 #[inline]
 fn full_fence() {
@@ -333,7 +239,7 @@ impl Shards {
     #[inline]
     pub fn try_lease(&self, shards: &[ShardId]) -> Option<Lease<'_>> {
         if let [one] = shards {
-            return Some(Lease(SmallVec::from_buf([self.at(*one).core_soon()?])));
+            return Some(Lease::one(self.at(*one).core_soon()?));
         }
         shards.iter().for_each(|&shard| self.at(shard).prefetch());
         shards.iter().map(|&shard| self.at(shard).core_soon()).collect()

@@ -289,8 +289,7 @@ impl Request {
         };
         let may = (bounds.reply, !here, rests, served);
         let clock = Clock::start();
-        let result =
-            under_lease(&server, &mut self.session, self.row, call, &mut lease, buffers, &mut reply, may);
+        let result = under_lease(&server, &mut self.session, self.row, call, &mut lease, buffers, &mut reply, may);
         self.ran_ns += clock.ran_ns();
         drop(running);
         let result = match result {

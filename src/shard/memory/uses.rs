@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::shard::memory::object::{Kind, Object};
 use crate::util::splitmix;
 
 /// The counter of a new object, so that it is not the first to go.
@@ -51,6 +52,23 @@ impl Uses {
         let bits = self.0.load(Ordering::Relaxed);
         let part = |shift: u32| (bits >> shift) as u32 & !(1 << 31);
         (bits & COUNTS != 0).then(|| Frequency { log_factor: part(32), decay_minutes: part(0) })
+    }
+
+    /// Notes that an object is used; what was known of that before, where uses are counted and this one was. `chance` is any
+    /// number that is seldom the same.
+    #[inline]
+    pub fn note(&self, object: &mut Object, now_ms: u64, chance: u64) -> Option<u16> {
+        if object.used == (now_ms / 1000) as u16 { None } else { self.note_later(object, now_ms, chance) }
+    }
+
+    #[inline(never)]
+    fn note_later(&self, object: &mut Object, now_ms: u64, chance: u64) -> Option<u16> {
+        let used = match object.kind {
+            Kind::Absent => self.of_new(now_ms),
+            _ => self.after_use(object.used, now_ms, chance),
+        };
+        let before = std::mem::replace(&mut object.used, used);
+        (used != before && self.frequency().is_some()).then_some(before)
     }
 
     /// What is kept of an object after another use. `chance` is any number that is seldom the same.

@@ -12,6 +12,7 @@
 
 use std::ops::{Bound, Deref};
 
+use super::claim::fill_as;
 use super::undo::Undo;
 use super::{Found, Tells, Txn};
 use crate::codec::element::Group;
@@ -43,9 +44,8 @@ impl Txn<'_, '_> {
     pub fn put_body(&mut self, ns: NsId, key: &[u8], kind: Kind, body: Body, expire_ms: u64) -> Result<Found> {
         let (at, hash, index) = self.raw_find(ns, key)?;
         let at = self.claim(at, hash, index, ns, key, 0);
-        self.set_kind(at, kind);
         let core = &mut *self.lease[at.at as usize];
-        core.set_expire(at.index, expire_ms);
+        fill_as(core, self.set, at, kind, (self.now_ms, expire_ms));
         let object = core.table.at_mut(at.index);
         core.table_bytes -= object.mem_bytes();
         object.body = Some(Box::new(body));

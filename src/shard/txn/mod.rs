@@ -16,6 +16,7 @@
 
 pub mod build;
 pub mod changes;
+mod claim;
 mod commit;
 pub mod elements;
 mod host;
@@ -56,9 +57,6 @@ use crate::shard::router::{Router, ShardId};
 pub use passing::Passing;
 pub use prefetch::AHEAD;
 pub use strings::{BIG_STRING, CHUNK, chunk_element};
-
-/// Values up to this length are copied aside for undo; longer ones are moved.
-const COPY_LIMIT: usize = 1 << 10;
 
 /// Where a found object is: position of its core in the lease, index in its table. Valid to the end of the
 /// transaction, or until the object is removed.
@@ -271,16 +269,11 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
         if !no_touch {
             // Written where it changes alone: other processors keep the line.
-            let now_s = (now_ms / 1000) as u16;
-            if object.state & state::REFERENCED == 0 || object.used != now_s {
-                let used = core.uses.after_use(object.used, now_ms, core.commands);
-                if object.state & state::REFERENCED == 0 || object.used != used {
-                    object.state |= state::REFERENCED;
-                    let before = std::mem::replace(&mut object.used, used);
-                    if core.uses.frequency().is_some() {
-                        self.set.note_use(Found { at, index }, before);
-                    }
-                }
+            if object.state & state::REFERENCED == 0 {
+                object.state |= state::REFERENCED;
+            }
+            if let Some(before) = core.uses.note(object, now_ms, core.commands) {
+                self.set.note_use(Found { at, index }, before);
             }
         }
         self.hits += u64::from(count_hits);
@@ -381,44 +374,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         }
     }
 
-    /// Takes value and body of an object aside, so that a rollback can bring them back; the body's elements become
-    /// garbage if fjall may hold some.
-    fn strip(&mut self, at: Found) {
-        let core = &mut *self.lease[at.at as usize];
-        let object = core.table.at_mut(at.index);
-        let before = object.mem_bytes();
-        let key_len = object.key_len as usize;
-        let len = object.bytes.len() - key_len;
-        let dirty = object.state & state::DIRTY != 0;
-        if len > COPY_LIMIT {
-            let key = object.bytes[..key_len].to_vec();
-            let bytes = std::mem::replace(&mut object.bytes, key);
-            self.set.undo.push(Undo::Moved { at, bytes });
-        } else {
-            // Also of an empty value: a rollback must take away what comes in its place.
-            let from = self.set.arena.len();
-            self.set.arena.extend_from_slice(&object.bytes[key_len..]);
-            object.bytes.truncate(key_len);
-            self.set.undo.push(Undo::Value { at, from, len });
-        }
-        let body = object.body.take();
-        let after = object.mem_bytes();
-        core.table_bytes = core.table_bytes + after - before;
-        if dirty {
-            core.count_less(len);
-        }
-        if let Some(body) = body {
-            // What would have been flushed of it will not be.
-            let counted = core.dirty_bytes;
-            core.count_less(dirty_share(&body));
-            let dirty_bytes = counted - core.dirty_bytes;
-            if body.maybe_stored {
-                self.queue_garbage(at, body.version);
-            }
-            self.set.undo.push(Undo::Body { at, body: Some(body), dirty_bytes });
-        }
-    }
-
     fn queue_garbage(&mut self, at: Found, version: u64) {
         let object = self.object(at);
         let record = crate::shard::memory::garbage::record_key(object.ns, object.key(), version);
@@ -431,77 +386,6 @@ impl<'a, 'e> Txn<'a, 'e> {
         redo::encode_raw(core.shard, &key, value.as_deref(), self.set.redo.out());
         let old = core.put_raw(key.clone(), value);
         self.set.undo.push(Undo::Raw { at, key, old });
-    }
-
-    /// An object to be filled anew, for a key that nobody has looked at: if only fjall knows it, it becomes blind.
-    #[inline]
-    fn claim_to_overwrite(&mut self, ns: NsId, key: &[u8], capacity: usize) -> Result<Found> {
-        if self.looks {
-            let (at, hash, index) = self.raw_find(ns, key)?;
-            return Ok(self.claim(at, hash, index, ns, key, capacity));
-        }
-        meter::step(1)?;
-        let (hash, at) = self.place(key)?;
-        let known = self.lease[at as usize].fault_to_overwrite(hash, ns, key, &mut self.set.reads)?;
-        let found = self.claim(at, hash, known.flatten(), ns, key, capacity);
-        if known.is_none() {
-            let core = &mut *self.lease[at as usize];
-            core.stats.blind_writes += 1;
-            let number = core.set_blind(found.index);
-            redo::encode_blind(ns, key, number, self.set.redo.out());
-        }
-        Ok(found)
-    }
-
-    /// An object to be filled anew: the one there, stripped, or a new one.
-    fn claim(&mut self, at: u16, hash: u64, index: Option<Index>, ns: NsId, key: &[u8], capacity: usize) -> Found {
-        match index {
-            Some(index) => {
-                let found = Found { at, index };
-                self.need = self.need.max(self.object(found).lsn);
-                self.note_header(found);
-                if self.object(found).body.as_ref().is_some_and(|body| body.version == 0) {
-                    // Born in this very record, as its successor may be: only a removal between tells them apart when
-                    // the record is replayed, else elements of the one would turn up in the other.
-                    redo::encode_delete(ns, key, self.set.redo.out());
-                }
-                self.strip(found);
-                if self.object(found).kind == Kind::Absent {
-                    self.add_count(at, ns, 1);
-                    // Its tombstone may be on its way: fjall cannot be relied on to show the key.
-                    self.object_mut(found).state &= !state::STORED;
-                    self.lease[at as usize].order_insert(index);
-                }
-                found
-            }
-            None => {
-                let capacity = if capacity > BIG_STRING { 0 } else { capacity };
-                let index = self.lease[at as usize].create(hash, ns, key, capacity);
-                let found = Found { at, index };
-                self.set.undo.push(Undo::Created { at: found });
-                self.add_count(at, ns, 1);
-                found
-            }
-        }
-    }
-
-    #[inline]
-    fn set_kind(&mut self, at: Found, kind: Kind) {
-        let now_ms = self.now_ms;
-        let core = &mut *self.lease[at.at as usize];
-        let object = core.table.at_mut(at.index);
-        if object.used != (now_ms / 1000) as u16 {
-            let used = match object.kind {
-                Kind::Absent => core.uses.of_new(now_ms),
-                _ => core.uses.after_use(object.used, now_ms, core.commands),
-            };
-            let before = std::mem::replace(&mut object.used, used);
-            if core.uses.frequency().is_some() {
-                self.set.note_use(at, before);
-            }
-        }
-        object.kind = kind;
-        object.state = (object.state | state::REFERENCED) & !state::ENCODING;
     }
 
     /// Removes a key. False if there was none, or none that was live.
@@ -601,17 +485,4 @@ fn dirty_share(body: &Body) -> usize {
         0 => 0,
         entries => (body.overlay.bytes() as u128 * u128::from(sums.dirty) / u128::from(entries)) as usize,
     }
-}
-
-/// Replaces what follows the first `start` bytes; keeps the allocation unless it is far too large.
-#[inline]
-fn set_tail(bytes: &mut Vec<u8>, start: usize, tail: &[u8]) {
-    bytes.truncate(start);
-    let need = start + tail.len();
-    if bytes.capacity() < need {
-        bytes.reserve_exact(tail.len());
-    } else if bytes.capacity() > 256 && bytes.capacity() > need * 2 {
-        bytes.shrink_to(need);
-    }
-    bytes.extend_from_slice(tail);
 }

@@ -21,8 +21,8 @@
 //!
 //! **It happens when it ends:** what others have done meanwhile came before, except where it read what they may not write.
 
-use super::{Rare, Txn};
 use super::slices::SLICE_ELEMENTS;
+use super::{Rare, Txn};
 use crate::codec::NsId;
 use crate::error::{Error, Result};
 use crate::latency::{self, Event};
@@ -115,7 +115,9 @@ impl<'e> Txn<'_, 'e> {
     /// Whether a key may be looked at: what is not held would not stay as it is over a rest.
     pub(super) fn may_look_at(&self, key: &[u8]) -> bool {
         match self.rests() {
-            Rests::Holding(keys) => self.rare.as_ref().is_some_and(|rare| rare.stays) || keys.iter().any(|(held, _)| held == key),
+            Rests::Holding(keys) => {
+                self.rare.as_ref().is_some_and(|rare| rare.stays) || keys.iter().any(|(held, _)| held == key)
+            }
             Rests::Never | Rests::Elsewhere => true,
         }
     }

@@ -1,7 +1,8 @@
 //! Strings: small ones in the object itself, big ones in chunks.
 
+use super::claim::{fill_as, set_tail};
 use super::undo::Undo;
-use super::{Found, Txn, WriteSet, set_tail};
+use super::{Found, Txn, WriteSet};
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::meter;
@@ -19,12 +20,11 @@ impl Txn<'_, '_> {
         meter::foresee((value.len() / meter::STEP_BYTES) as u64)?;
         meter::step_through(value.len())?;
         let at = self.claim_to_overwrite(ns, key, value.len())?;
-        self.set_kind(at, Kind::String);
-        self.lease[at.at as usize].set_expire(at.index, expire_ms);
+        let core = &mut *self.lease[at.at as usize];
+        fill_as(core, self.set, at, Kind::String, (self.now_ms, expire_ms));
         if value.len() > BIG_STRING {
             self.fill_big(at, value, value.len());
         } else {
-            let core = &mut *self.lease[at.at as usize];
             let object = core.table.at_mut(at.index);
             let before = object.mem_bytes();
             if object.state & state::DIRTY != 0 {

@@ -9,7 +9,8 @@
 
 use std::sync::Arc;
 
-use super::{Found, Txn, dirty_share, set_tail};
+use super::claim::set_tail;
+use super::{Found, Txn, dirty_share};
 use crate::codec::{Extra, NsId};
 use crate::shard::memory::garbage::Staged;
 use crate::shard::memory::libraries::Libraries;
