@@ -403,7 +403,7 @@ fn wanted(section: &Section, words: Args<'_>) -> bool {
 }
 
 fn info(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
-    let facts = Facts::gather(ctx.server, &ctx.lease, &ctx.session().names, ctx.now_ms);
+    let facts = Facts::gather(ctx.server, ctx.lease, &ctx.session().names, ctx.now_ms);
     let mut text = String::with_capacity(8 << 10);
     for section in SECTIONS.iter().filter(|section| wanted(section, args.slice(1))) {
         if !text.is_empty() {

@@ -114,7 +114,7 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
     let mut walker = Walker::new(ctx, &prefix, many && ctx.may_wait());
-    let (next, keys) = scan_shards(&mut walker, &mut ctx.txn.lease, cursor, &options)?;
+    let (next, keys) = scan_shards(&mut walker, ctx.txn.lease, cursor, &options)?;
     ctx.txn.need = walker.need;
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
@@ -203,7 +203,7 @@ fn keys(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let mark = out.defer_array();
     let mut count = 0;
     for shard in shards {
-        count += keys_of_shard(&mut walker, &mut ctx.txn.lease, shard, &options, out)?;
+        count += keys_of_shard(&mut walker, ctx.txn.lease, shard, &options, out)?;
     }
     ctx.txn.need = walker.need;
     out.set_len(mark, count);
