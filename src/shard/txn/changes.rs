@@ -175,7 +175,9 @@ impl Txn<'_, '_> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use super::*;
     use crate::shard::keyspace::walk::tests::engine;
+    use crate::shard::txn::WriteSet;
 
     /// Tables begin alike: those of several shards have their objects at the same places.
     #[test]
@@ -208,5 +210,25 @@ mod tests {
             Ok(txn.changed_since(&begun).iter().map(|found| txn.object(*found).key().to_vec()).collect::<Vec<_>>())
         });
         assert_eq!(changed.unwrap(), [&b"before"[..], b"after"]);
+    }
+
+    /// The write set is its thread's: the next transaction begins where nothing was touched.
+    #[test]
+    fn a_part_ends_with_its_transaction() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let (engine, mut set) = (engine(dir.path(), 1), WriteSet::default());
+        for end in ["commit", "rollback", "commit"] {
+            let mut lease = engine.lease(&[0]);
+            let mut txn = Txn::new(&mut lease, &engine.router, &mut set, 1, true);
+            let begun = txn.mark();
+            txn.put_string(0, b"before", b"value", 0).unwrap();
+            assert_eq!(txn.changed_since(&begun).len(), 1, "{end}");
+            txn.begin_part();
+            txn.put_string(0, b"within", b"value", 0).unwrap();
+            match end {
+                "rollback" => txn.rollback_to(Mark::default()),
+                _ => _ = txn.commit(&engine.log),
+            }
+        }
     }
 }
