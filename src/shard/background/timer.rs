@@ -66,7 +66,7 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Rece
             Ok((shards, job)) => drop(job(engine.lease(&shards))),
             Err(_) => bell::sleep_until(next_turn),
         }
-        if Instant::now() >= next_turn {
+        if Instant::now() >= next_turn && !engine.timers_rest() {
             let turn = engine.turn(id);
             timer.short_turn(crate::util::time::now_ms());
             drop(turn);

@@ -215,6 +215,9 @@ pub struct Engine {
     pub(in crate::shard) turns: Vec<parking_lot::Mutex<()>>,
     /// The same, of what they do with the disk: nobody waits for one of these.
     pub(in crate::shard) long_turns: Vec<parking_lot::Mutex<()>>,
+    /// No timer begins a turn.
+    #[cfg(test)]
+    pub(crate) timers_rest: AtomicBool,
     pub(in crate::shard) flush_wake: (parking_lot::Mutex<bool>, parking_lot::Condvar),
     /// When the last flush that the flusher has run began.
     pub(in crate::shard) flushed_at: parking_lot::Mutex<Instant>,
@@ -332,6 +335,14 @@ impl Engine {
     /// Waits until a shard's timer may run; it does so as long as the guard lives.
     pub fn turn(&self, shard: ShardId) -> parking_lot::MutexGuard<'_, ()> {
         self.turns[shard as usize % self.turns.len()].lock()
+    }
+
+    /// Whether no timer is to begin a turn, which a test may ask for.
+    pub(in crate::shard) fn timers_rest(&self) -> bool {
+        #[cfg(test)]
+        return self.timers_rest.load(Ordering::Relaxed);
+        #[cfg(not(test))]
+        false
     }
 
     /// The right to what a shard's timer does with the disk, if nobody is at it.

@@ -107,6 +107,8 @@ impl Engine {
             flush_lock: parking_lot::Mutex::new(()),
             turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
             long_turns: (0..(cores() / 2).max(1)).map(|_| Default::default()).collect(),
+            #[cfg(test)]
+            timers_rest: Default::default(),
             flush_wake: Default::default(),
             flushed_at: parking_lot::Mutex::new(Instant::now()),
             trash,

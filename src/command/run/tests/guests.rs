@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::shard::actor::moment::{self, Moment};
@@ -63,9 +64,17 @@ impl World {
             .chain(&[of_all_shards.as_str(), "ECHO look"])
             .for_each(|line| assert_eq!(self.call(line), "+QUEUED "));
         let mut reply = String::new();
-        // A timer in its turn would have it run on another thread.
+        // A timer in its turn would have it run on another thread: none begins one, and who had begun is waited for.
+        self.engine().timers_rest.store(true, Ordering::Relaxed);
+        for shard in [0, 1] {
+            drop(self.engine().turn(shard));
+            while self.engine().try_long_turn(shard).is_none() {
+                std::thread::yield_now();
+            }
+        }
         drop(self.engine().lease(&[0, 1]));
         let read = self.beside(queue.len() + 1, read, |world| reply = world.call("EXEC"));
+        self.engine().timers_rest.store(false, Ordering::Relaxed);
         assert!(reply.ends_with(" $4 look "), "{reply}");
         read
     }
