@@ -312,7 +312,7 @@ impl WriteSet {
     /// Gives back what an unusual transaction took: the buffers are its thread's, which may never see another.
     #[inline]
     fn give_back(&mut self) {
-        // All at once: together they have a bit that none of them may have.
+        // A look at all of them at once, which sees each that is too much; the exact one is seldom needed.
         if self.capacities().iter().fold(0, |all, bytes| all | bytes) > KEPT_BYTES {
             self.give_back_grown();
         }

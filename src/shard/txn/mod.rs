@@ -140,6 +140,7 @@ pub struct Txn<'a, 'e> {
     pub looks: bool,
     /// The client that writes; 0 for none.
     pub by: u64,
+    /// What it has beside, if anything.
     rare: Option<Box<Rare>>,
 }
 
