@@ -152,7 +152,7 @@ fn step(options: &Options, server: &Server, step: &Step, part: u64) -> Result<(f
     let deleted = options.cold_keys() / 16;
     let (cpu, read) = (server.cpu_us(), server.disk_read());
     let run = |command: &(dyn Fn(&mut Rng, &mut Vec<u8>) -> bool + Sync)| -> Result<Outcome, String> {
-        let load = Load { clients: step.clients, depth: step.depth, rate: None, command };
+        let load = Load { clients: step.clients, depth: step.depth, replies: 1, rate: None, command };
         load.run(server.port, options.seconds()).map_err(|e| format!("{}: {e}", server.name))
     };
     let outcome = match step.ask {

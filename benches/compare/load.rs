@@ -190,6 +190,8 @@ pub(crate) struct Load<'a> {
     pub(crate) clients: u64,
     /// Commands of a pipeline.
     pub(crate) depth: u64,
+    /// Replies to each of them; more than one where it is a transaction.
+    pub(crate) replies: u64,
     /// Requests a second of all clients together at most.
     pub(crate) rate: Option<f64>,
     /// Appends a command; `false` when there is none left.
@@ -255,7 +257,7 @@ impl Load<'_> {
             }
             let sent = Instant::now();
             stream.write_all(&out).map_err(|e| format!("a client: {e}"))?;
-            replies.skip(count)?;
+            replies.skip(count * self.replies)?;
             times.push(sent.elapsed());
             requests += count;
         }

@@ -18,50 +18,106 @@ use crate::table::{Section, Table, rounded, short, thousands};
 const HOT: u64 = 1000;
 /// Keys of the others where they ask for such as are in memory.
 const WARM: u64 = 10_000;
+/// The set that is copied.
+const BIG: &[u8] = b"big";
 /// How long the others run before the hot client begins.
 const AHEAD: Duration = Duration::from_millis(300);
+
+/// Members of the set that is copied.
+fn members(options: &Options) -> u64 {
+    options.cold_keys() / 2
+}
 
 fn hot(rng: &mut Rng, out: &mut Vec<u8>) -> bool {
     load::command(out, &[b"GET", format!("hot:{}", rng.below(HOT)).as_bytes()]);
     true
 }
 
+/// What the clients beside the hot one do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Nothing,
+    Get,
+    /// MGET of [`cold::MANY`].
+    Mget,
+    /// EXEC of [`cold::MANY`] GETs.
+    Exec,
+    /// One client copies a large set, again and again.
+    Copy,
+}
+
+impl Work {
+    fn clients(self) -> u64 {
+        match self {
+            Work::Nothing => 0,
+            Work::Get | Work::Mget | Work::Exec => 50,
+            Work::Copy => 1,
+        }
+    }
+
+    /// Keys of a request, or elements.
+    fn keys(self, options: &Options) -> u64 {
+        match self {
+            Work::Nothing | Work::Get => 1,
+            Work::Mget | Work::Exec => cold::MANY,
+            Work::Copy => members(options),
+        }
+    }
+}
+
 /// Clients beside the hot one.
 struct Beside {
     title: &'static str,
-    clients: u64,
-    /// Keys of a command.
-    keys: u64,
-    /// They are on disk; else in memory, for comparison.
+    work: Work,
+    /// Their keys are on disk; else in memory, for comparison.
     cold: bool,
     /// The page cache is dropped before.
     dropped: bool,
 }
 
-const fn beside(title: &'static str, keys: u64, cold: bool, dropped: bool) -> Beside {
-    Beside { title, clients: if keys > 0 { 50 } else { 0 }, keys, cold, dropped }
+const fn beside(title: &'static str, work: Work, cold: bool, dropped: bool) -> Beside {
+    Beside { title, work, cold, dropped }
 }
 
-const ROWS: [Beside; 7] = [
-    beside("nobody", 0, false, false),
-    beside("50 clients' hot GETs", 1, false, false),
-    beside("50 clients' cold GETs", 1, true, false),
-    beside("50 clients' cold GETs", 1, true, true),
-    beside("50 clients' hot MGETs of 10", cold::MANY, false, false),
-    beside("50 clients' cold MGETs of 10", cold::MANY, true, false),
-    beside("50 clients' cold MGETs of 10", cold::MANY, true, true),
+const ROWS: [Beside; 11] = [
+    beside("nobody", Work::Nothing, false, false),
+    beside("50 clients' hot GETs", Work::Get, false, false),
+    beside("50 clients' cold GETs", Work::Get, true, false),
+    beside("50 clients' cold GETs", Work::Get, true, true),
+    beside("50 clients' hot MGETs of 10", Work::Mget, false, false),
+    beside("50 clients' cold MGETs of 10", Work::Mget, true, false),
+    beside("50 clients' cold MGETs of 10", Work::Mget, true, true),
+    beside("50 clients' EXECs of 10 hot GETs", Work::Exec, false, false),
+    beside("50 clients' EXECs of 10 cold GETs", Work::Exec, true, false),
+    beside("50 clients' EXECs of 10 cold GETs", Work::Exec, true, true),
+    beside("one client's COPYs of a large set", Work::Copy, true, false),
 ];
 
 /// Both at a time.
 fn measure(options: &Options, server: &Server, beside: &Beside) -> Result<(OpenOutcome, Outcome), String> {
     let keys = if beside.cold { cold::asked(options) } else { WARM };
     let (get, mget) = (cold::get(keys), cold::mget(keys));
-    let command: &(dyn Fn(&mut Rng, &mut Vec<u8>) -> bool + Sync) = if beside.keys > 1 { &mget } else { &get };
+    let exec = |rng: &mut Rng, out: &mut Vec<u8>| {
+        load::command(out, &[b"MULTI"]);
+        (0..cold::MANY).for_each(|_| _ = get(rng, out));
+        load::command(out, &[b"EXEC"]);
+        true
+    };
+    let copy = |_: &mut Rng, out: &mut Vec<u8>| {
+        load::command(out, &[b"COPY", BIG, b"copy", b"REPLACE"]);
+        true
+    };
+    let (command, replies): (&(dyn Fn(&mut Rng, &mut Vec<u8>) -> bool + Sync), u64) = match beside.work {
+        Work::Nothing | Work::Get => (&get, 1),
+        Work::Mget => (&mget, 1),
+        Work::Exec => (&exec, cold::MANY + 2),
+        Work::Copy => (&copy, 1),
+    };
     let goes_on = &AtomicBool::new(true);
     thread::scope(|scope| {
-        let others = (beside.clients > 0).then(|| {
-            let rate = Some(options.background / beside.keys as f64);
-            let load = Load { clients: beside.clients, depth: 1, rate, command };
+        let others = (beside.work != Work::Nothing).then(|| {
+            let rate = (beside.work != Work::Copy).then(|| options.background / beside.work.keys(options) as f64);
+            let load = Load { clients: beside.work.clients(), depth: 1, replies, rate, command };
             let others = scope.spawn(move || load.run_while(server.port, &|| goes_on.load(Ordering::Relaxed)));
             sleep(AHEAD);
             others
@@ -94,6 +150,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
     for program in &programs {
         let (server, _) = cold::filled(options, program)?;
         load::fill(server.port, HOT, |n, out| load::command(out, &[b"SET", format!("hot:{n}").as_bytes(), b"x"]))?;
+        load::fill(server.port, members(options), |n, out| load::command(out, &[b"SADD", BIG, &load::key(n)]))?;
         server.save()?;
         server.warm();
         for beside in &ROWS {
@@ -111,7 +168,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
             let (start, cpu) = (Instant::now(), server.cpu_us());
             let (seen, others) = measure(options, &server, beside)?;
             let cores = (server.cpu_us() - cpu) / start.elapsed().as_secs_f64() / 1e6;
-            let cold = (others.requests * beside.keys) as f64 / others.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+            let cold = (others.requests * beside.work.keys(options)) as f64 / others.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
             let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|share| short(seen.latencies.ms(share)));
             if program.tarn {
                 let cache = if beside.dropped { ", the page cache dropped" } else { "" };
@@ -121,7 +178,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
                 beside.title.to_owned(),
                 if programs.len() > 1 { server.name.clone() } else { String::new() },
                 if beside.dropped { "dropped" } else { "warm" }.to_owned(),
-                if beside.clients > 0 { rounded(cold) } else { String::new() },
+                if beside.work != Work::Nothing { rounded(cold) } else { String::new() },
                 p50,
                 p99,
                 p999,
@@ -136,7 +193,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
         "GETs of {} keys in memory over one connection, {} a second, each sent when its time has come, whatever has been answered by then, \
          its latency counted from that time on (an open loop, so no coordinated omission), for {} s a row; beside it, on the data and \
          with the budget of the cold tables ({} keys, `--maxmemory {}`), clients that ask for {} keys a second, at which a core \
-         stays free: by chance of all there are, cold, or of {} that are in memory, for comparison. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's.{}",
+         stays free: by chance of all there are, cold, or of {} that are in memory, for comparison; or one that copies a set of {} members, one COPY after the other. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's.{}",
         thousands(HOT as f64),
         thousands(options.rate),
         (options.seconds() * 2).as_secs_f64(),
@@ -144,6 +201,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
         options.cold_memory(),
         thousands(options.background),
         thousands(WARM as f64),
+        thousands(members(options) as f64),
         if left_out {
             " The rows with the page cache dropped are left out: that takes root, and no `--keep-caches`."
         } else {
