@@ -11,11 +11,12 @@ DESCRIBE = b"""local function d(v)
 end
 """
 
+# The sign of a zero is not hashed: a score has none here.
 RESULTS = [
     b"r", b"r", b"r", b"r", b"r[1]", b"#r", b"d(r)", b"3.7", b"-0.5", b"true", b"false", b"nil", b"'text'", b"{1,2,nil,4}", b"{}",
     b"{ok='fine'}", b"{err='MINE went wrong'}", b"{err='wrong'}", b"{double=1.5}", b"{map={a=1}}", b"{set={x=true}}", b"{r,{r}}",
     b"redis.error_reply('OWN text')", b"redis.error_reply('-OWN text')", b"redis.status_reply('fine')", b"{big_number='123456789012345678901234567890'}",
-    b"{verbatim_string={format='txt',string='x'}}", b"2^53", b"1e300", b"'a\\r\\nb'", b"{err='a\\r\\nb'}", b"redis.sha1hex(d(r))",
+    b"{verbatim_string={format='txt',string='x'}}", b"2^53", b"1e300", b"'a\\r\\nb'", b"{err='a\\r\\nb'}", b"redis.sha1hex((d(r):gsub('%-0', '0')))",
     b"cjson.encode(#r)", b"{1,{err='in it'},{ok='in it'},true,false}", b"d(r[1])",
 ]
 
