@@ -162,6 +162,49 @@ fn a_pipeline_over_small_collections_on_disk_waits_for_all_of_them_at_once() {
     until("who has its replies waits no more", || control.info("all", "tarn_clients_elsewhere") == 0);
 }
 
+/// A member's score tells where else it stands: nothing but that is read to move or remove it.
+#[test]
+fn a_member_on_disk_is_moved_and_removed_with_one_read() {
+    const MEMBERS: u64 = 1000;
+    let mut server = filled(Kind::ScaledTarn);
+    let mut client = server.client();
+    for version in 0..2 {
+        assert_eq!(client.call(&format!("CONFIG SET zset-encode-version {version}")).text(), "OK");
+        for n in 0..MEMBERS {
+            assert_eq!(client.call(&format!("ZADD z{version} {n} member{n}")).int(), Some(1));
+        }
+    }
+    server.restart();
+    let (mut control, mut client) = (server.client(), server.client());
+    client.set_timeout(Duration::from_secs(60));
+    for key in ["z0", "z1"] {
+        // What is of the key itself.
+        client.call(&format!("ZSCORE {key} nobody"));
+        let mut numbers = 0..MEMBERS;
+        for line in ["ZADD {z} 0.5 {m}", "ZINCRBY {z} -100 {m}", "ZREM {z} {m}", "ZADD {z} 7 new{m}"] {
+            let before = waits(&mut control);
+            for n in numbers.by_ref().take(20) {
+                let got = client.call(&line.replace("{z}", key).replace("{m}", &format!("member{n}")));
+                assert!(!got.is_error(), "{line}: {got:?}");
+            }
+            // A flush in between has what was read before it read again.
+            let waited = waits(&mut control) - before;
+            assert!((20..30).contains(&waited), "{line}: {waited} waits");
+        }
+        // It is where it was moved to, whichever way one looks.
+        let by_score = client.call(&format!("ZRANGE {key} 0 -1 WITHSCORES"));
+        let by_score: Vec<String> = by_score.items().iter().map(Value::text).collect();
+        assert_eq!(by_score.len() as u64, 2 * MEMBERS);
+        for pair in by_score.chunks(2) {
+            assert_eq!(client.call(&format!("ZSCORE {key} {}", pair[0])).text(), pair[1], "{}", pair[0]);
+        }
+        assert_eq!(client.call(&format!("ZCOUNT {key} -inf +inf")).int(), Some(MEMBERS as i64));
+        for scores in ["0.5 0.5", "-inf 0.4", "7 7"] {
+            assert_eq!(client.call(&format!("ZCOUNT {key} {scores}")).int(), Some(20), "{scores}");
+        }
+    }
+}
+
 /// Together they are more than is kept of what is read at a time: none of them is read again and again for the others' sake.
 #[test]
 fn a_pipeline_over_large_values_on_disk_comes_to_its_end() {

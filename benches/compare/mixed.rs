@@ -168,7 +168,8 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
             let (start, cpu) = (Instant::now(), server.cpu_us());
             let (seen, others) = measure(options, &server, beside)?;
             let cores = (server.cpu_us() - cpu) / start.elapsed().as_secs_f64() / 1e6;
-            let cold = (others.requests * beside.work.keys(options)) as f64 / others.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+            let cold = (others.requests * beside.work.keys(options)) as f64
+                / others.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
             let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|share| short(seen.latencies.ms(share)));
             if program.tarn {
                 let cache = if beside.dropped { ", the page cache dropped" } else { "" };

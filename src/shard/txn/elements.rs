@@ -3,6 +3,7 @@
 //! | primitive | complete overlay | partial overlay |
 //! |---|---|---|
 //! | `element`, `put_element`, `take_element` | the overlay alone | what the overlay lacks is read from fjall first |
+//! | `put_new`, `remove_known` | the overlay alone | the same: another element tells what the store has |
 //! | `put_element_blind` | – | nothing is read |
 //! | `elements` | the overlay alone | overlay and fjall merged, the overlay masks |
 //! | `rank`, `select`: [`super::order`] | sums of the overlay | the counted index, corrected by the overlay's sums |
@@ -256,6 +257,14 @@ impl Txn<'_, '_> {
         Ok(self.write_element(at, key, value, overlay::state::DIRTY, replace))
     }
 
+    /// Sets an element that is not there, as another one says: the store is not asked.
+    pub fn put_new(&mut self, at: Found, key: &[u8], value: &[u8]) -> Result {
+        meter::step_through(value.len())?;
+        let existed = self.write_element(at, key, value, overlay::state::DIRTY, |_| true);
+        debug_assert!(!existed, "an element is there of which another one says that it is not");
+        Ok(())
+    }
+
     /// Sets an element without a look at what was there (encode-version 1).
     pub fn put_element_blind(&mut self, at: Found, key: &[u8], value: &[u8]) {
         let partial = !self.body(at).overlay.complete;
@@ -309,6 +318,14 @@ impl Txn<'_, '_> {
     #[inline]
     pub fn remove_element(&mut self, at: Found, key: &[u8]) -> Result<bool> {
         self.take_element(at, key, |_| ())
+    }
+
+    /// Removes an element that is there with this value, as another one says: the store is not asked.
+    pub fn remove_known(&mut self, at: Found, key: &[u8], value: &[u8]) -> Result {
+        if let Some(Missing::Element) = missing(self.object(at), key) {
+            self.admit(at, key, value);
+        }
+        self.remove_element(at, key).map(drop)
     }
 
     /// Removes an element and hands its value to `take`; whether it was there.

@@ -11,7 +11,7 @@
 
 use super::member::{reply_all, shrink};
 use super::{BLIND, Key, cardinality, form, text};
-use crate::codec::element;
+use crate::codec::{self, element};
 use crate::handler::events;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
@@ -48,7 +48,7 @@ fn spop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         _ => return Err(Error::Syntax),
     }
     let Some((at, element)) = reply_one(ctx, &args[1], out)? else { return Ok(()) };
-    ctx.txn.remove_element(at, &element)?;
+    take_picked(ctx, at, &element)?;
     shrink(ctx, at, 1)
 }
 
@@ -85,9 +85,20 @@ fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         Ok(())
     })?;
     for element in taken {
-        ctx.txn.remove_element(at, &element)?;
+        take_picked(ctx, at, &element)?;
     }
     shrink(ctx, at, count as i64)
+}
+
+/// Removes a member that was picked, and so is there.
+fn take_picked(ctx: &mut Ctx, at: Found, element: &[u8]) -> Result {
+    // The value of a long one is its text, which is not at hand.
+    let stored = element.get(1..).unwrap_or_default();
+    if codec::is_long_form(stored) {
+        ctx.txn.remove_element(at, element).map(drop)
+    } else {
+        ctx.txn.remove_known(at, element, b"")
+    }
 }
 
 /// Replies with the members that are taken and writes those that stay anew. If Redis did so too (`most`), they get the

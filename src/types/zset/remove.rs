@@ -12,7 +12,7 @@ use super::bounds::{Keys, Lex};
 use super::range::clamp;
 use super::span::{Held, Span, end};
 use super::store::Builder;
-use super::value::{score_key, shrunk};
+use super::value::{shrunk, take_scored};
 use crate::codec::Score;
 use crate::handler::events;
 use crate::handler::limits::may_touch;
@@ -42,11 +42,8 @@ pub enum End {
 
 /// Removes one member of which a copy is at hand.
 fn take_held(ctx: &mut Ctx, at: Found, held: &Held) -> Result {
-    let (_, member) = held.get()?;
-    let key = score_key(ctx.body(at).encoding, member);
-    ctx.txn.remove_element(at, &key)?;
-    ctx.txn.remove_element(at, held.key())?;
-    Ok(())
+    let (score, member) = held.get()?;
+    take_scored(&mut ctx.txn, at, score, member)
 }
 
 /// Removes all members of a span; how many there were.

@@ -150,11 +150,24 @@ pub fn put(txn: &mut Txn<'_, '_>, at: Found, member: &[u8], number: f64, rule: R
     match old {
         Some(old) if rule.keeps(old, score) => return Ok(Put::Kept),
         Some(old) if old == score => return Ok(Put::Same(score)),
-        Some(old) => drop(txn.remove_element(at, &sort_key(old, member))?),
+        Some(old) => unsort(txn, at, old, member)?,
         None => {}
     }
-    txn.put_element(at, &sort_key(score, member), &element::with_text(member, b""))?;
+    txn.put_new(at, &sort_key(score, member), &element::with_text(member, b""))?;
     Ok(if old.is_some() { Put::Changed(score) } else { Put::Added(score) })
+}
+
+/// Removes the record that sorts a member by the score it has. There is one for each score and for nothing else, so that
+/// it is not looked for in the store.
+fn unsort(txn: &mut Txn<'_, '_>, at: Found, score: Score, member: &[u8]) -> Result {
+    txn.remove_known(at, &sort_key(score, member), &element::with_text(member, b""))
+}
+
+/// Removes a member that is known to have this score. The size is the caller's to change.
+pub fn take_scored(txn: &mut Txn<'_, '_>, at: Found, score: Score, member: &[u8]) -> Result {
+    let encoding = txn.body(at).encoding;
+    with_score(encoding, member, score, |value| txn.remove_known(at, &score_key(encoding, member), value))?;
+    unsort(txn, at, score, member)
 }
 
 /// Removes a member; whether it was there. The size is the caller's to change.
@@ -164,7 +177,7 @@ pub fn take(txn: &mut Txn<'_, '_>, at: Found, member: &[u8]) -> Result<bool> {
         return Ok(false);
     };
     txn.remove_element(at, &key)?;
-    txn.remove_element(at, &sort_key(score, member))?;
+    unsort(txn, at, score, member)?;
     Ok(true)
 }
 
