@@ -205,6 +205,33 @@ fn a_member_on_disk_is_moved_and_removed_with_one_read() {
     }
 }
 
+/// Whether an entry is pending is looked up once for each that is delivered.
+#[test]
+fn an_entry_on_disk_is_delivered_with_one_look_at_what_is_pending() {
+    let mut server = filled(Kind::ScaledTarn);
+    let mut client = server.client();
+    for n in 1..=300 {
+        assert!(!client.call(&format!("XADD s {n}-0 field value{n}")).is_error());
+    }
+    assert_eq!(client.call("XGROUP CREATE s g 0").text(), "OK");
+    let read = |count: u64| format!("XREADGROUP GROUP g c COUNT {count} STREAMS s >");
+    client.call(&read(1));
+    server.restart();
+    let (mut control, mut client) = (server.client(), server.client());
+    client.set_timeout(Duration::from_secs(60));
+    // What is of stream, group and consumer.
+    client.call(&read(1));
+    for count in [20, 100] {
+        let before = waits(&mut control);
+        let got = client.call(&read(count));
+        assert_eq!(got.items()[0].items()[1].items().len() as u64, count);
+        let waited = waits(&mut control) - before;
+        assert!((count..count + 20).contains(&waited), "{waited} waits for {count}");
+    }
+    assert_eq!(client.call("XPENDING s g").items()[0].int(), Some(122));
+    assert_eq!(client.call("XACK s g 1-0 2-0 122-0").int(), Some(3));
+}
+
 /// Together they are more than is kept of what is read at a time: none of them is read again and again for the others' sake.
 #[test]
 fn a_pipeline_over_large_values_on_disk_comes_to_its_end() {

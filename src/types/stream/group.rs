@@ -244,7 +244,11 @@ impl Ledger {
         nack.consumer.clone_from(consumer);
         let mut value = Vec::with_capacity(nack.consumer.len() + 12);
         nack.encode(&mut value);
-        ctx.txn.put_element(self.at, &self.pel_key(id), &value)?;
+        let key = self.pel_key(id);
+        match before {
+            Some(_) => drop(ctx.txn.put_element(self.at, &key, &value)?),
+            None => ctx.txn.put_new(self.at, &key, &value)?,
+        }
         if !moves {
             return Ok(());
         }
