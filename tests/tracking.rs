@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::resp::{Client, Value, encode};
 use common::rng::{Rng, seed_from};
@@ -210,5 +211,41 @@ fn a_notice_does_not_overtake_the_reply_of_one_who_was_served() {
             cacher.reply();
             cacher.told > told
         });
+    }
+}
+
+/// Who waits for a key has no reply to come that a notice could overtake, and may have copies all the while.
+#[test]
+fn who_waits_for_a_key_is_told_meanwhile() {
+    let server = Server::built(Kind::Tarn, &[]);
+    let mut writer = server.client();
+    for how in ["", "BCAST"] {
+        let mut cacher = Cacher::new(&server, how);
+        cacher.client.set_timeout(Duration::from_secs(20));
+        for wait in
+            [&["BLPOP", "list", "0"][..], &["BZPOPMIN", "zset", "0"], &["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]]
+        {
+            cacher.client.send_raw(&encode(&["GET", "k"])).unwrap();
+            cacher.reply();
+            cacher.client.send_raw(&encode(wait)).unwrap();
+            until("it waits", || writer.info("clients", "blocked_clients") == 1);
+            writer.call("SET k v");
+            loop {
+                match cacher.client.read() {
+                    Ok(Value::Push(parts)) if parts[1].items().iter().any(|key| key.text() == "k") => break,
+                    // Of what has served it before.
+                    Ok(Value::Push(_)) => {}
+                    other => panic!("{how} {wait:?}: {other:?} comes first"),
+                }
+            }
+            assert_eq!(writer.info("clients", "blocked_clients"), 1, "and waits on");
+            for serve in ["RPUSH list x", "ZADD zset 1 x", "XADD s * f v"] {
+                writer.call(serve);
+            }
+            cacher.reply();
+            writer.call("DEL list zset s");
+        }
+        drop(cacher);
+        until("it is gone", || writer.info("clients", "tracking_clients") == 0);
     }
 }
