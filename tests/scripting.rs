@@ -217,13 +217,12 @@ fn suffer(server: &Server, script: &str) {
     }
 }
 
-#[test]
-fn bad_scripts_end_and_leave_nothing() {
+/// Each of them, one after the other.
+fn suffer_all(scripts: impl IntoIterator<Item = (String, String)>) {
     let server = Server::built(Kind::Tarn, &["--maxmemory", "256mb", "--shards", "8", "--proto-max-bulk-len", "64mb"]);
     let mut client = server.client();
     client.call("SET other x");
-    let all = BAD.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).chain(source_bombs());
-    for (name, text) in all {
+    for (name, text) in scripts {
         suffer(&server, &text);
         client.call("DEL bad");
         // What it has tried to change is as it was, on whatever thread the next one runs.
@@ -238,6 +237,25 @@ fn bad_scripts_end_and_leave_nothing() {
         assert!(bytes < (256 << 20) * 115 / 100 + (64 << 20), "{name}: {} MiB", bytes >> 20);
     }
     assert_eq!(client.call("SCRIPT KILL").text(), "NOTBUSY No scripts in execution right now.");
+}
+
+fn owned(scripts: &[(&str, &str)]) -> Vec<(String, String)> {
+    scripts.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+}
+
+#[test]
+fn bad_scripts_end_and_leave_nothing() {
+    suffer_all(owned(&BAD[..BAD.len() / 2]));
+}
+
+#[test]
+fn more_bad_scripts_end_and_leave_nothing() {
+    suffer_all(owned(&BAD[BAD.len() / 2..]));
+}
+
+#[test]
+fn bad_sources_end_and_leave_nothing() {
+    suffer_all(source_bombs());
 }
 
 /// A script that has run for long without its shards goes on as if nobody had come in between.

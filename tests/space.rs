@@ -89,7 +89,7 @@ fn accepts(client: &mut Client) -> bool {
 }
 
 #[test]
-fn who_adds_is_refused_before_the_disk_is_full() {
+fn additions_are_refused_before_the_disk_is_full() {
     let Some(small) = Small::mount(96) else { return };
     let mut server = start(&small.data(), &["--appendfsync", "no"]);
     let (mut client, mut rng, mut held) = (server.client(), Rng(7), BTreeMap::new());
