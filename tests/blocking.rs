@@ -440,3 +440,27 @@ fn who_ends_on_the_way_to_be_served_stands_in_nobodys_way() {
         assert!(!client.call("BLPOP {t}a 1").is_nil(), "the key is not dead");
     }
 }
+
+/// A command of a connection that has ended before it got its turn waits for nobody.
+#[test]
+fn who_has_gone_before_its_command_runs_takes_nothing() {
+    let server = Server::built(Kind::Tarn, &["--shards", "2"]);
+    let (mut holder, mut watch, mut gone) = (server.client(), server.client(), server.client());
+    let keys: Vec<String> = (0..32).map(|n| format!("k{n}")).collect();
+    let pop = [&["BLPOP"], &keys.iter().map(String::as_str).collect::<Vec<_>>()[..], &["0"]].concat();
+    let id = gone.call("CLIENT ID").int().unwrap();
+    // It keeps its shard, as it has written something.
+    let script = "redis.call('set', KEYS[1], 1) local x = 0 for i = 1, 6000000 do x = x + i end return 1";
+    holder.send_raw(&encode(&["EVAL", script, "1", "held"])).unwrap();
+    until("the script runs", || watch.call("CLIENT LIST").text().contains("cmd=eval "));
+    gone.send_raw(&encode(&pop)).unwrap();
+    until("it has been read", || watch.call("CLIENT LIST").text().contains("cmd=blpop "));
+    assert_eq!(watch.call(&format!("CLIENT KILL ID {id}")).int(), Some(1));
+    assert_eq!(holder.read().unwrap().int(), Some(1));
+    until("what it wanted has run", || watch.info("tarn", "tarn_clients_elsewhere") == 0);
+    for key in &keys {
+        watch.call(&format!("RPUSH {key} element"));
+        assert_eq!(watch.call(&format!("LLEN {key}")).int(), Some(1), "{key}");
+    }
+    assert_eq!((watch.info("clients", "blocked_clients"), watch.info("clients", "total_blocking_keys")), (0, 0));
+}

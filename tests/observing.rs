@@ -122,11 +122,12 @@ fn entries_are_small_whatever_the_arguments() {
 /// Directives change what is kept at once, for inner commands, too, and CONFIG RESETSTAT begins all of it anew.
 #[test]
 fn resetstat_begins_anew() {
-    let server = Server::tarn(&[]);
+    let server = Server::tarn(&["--appendfsync", "always"]);
     let mut client = server.client();
     client.call("SET k v");
     client.call("INCR k");
     client.call("GET");
+    assert_ne!(facts(&mut client)["tarn_wait_log"], "count=0,usec=0");
     client.call("CONFIG RESETSTAT");
     let facts = facts(&mut client);
     let left: Vec<&String> = facts

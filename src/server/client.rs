@@ -469,4 +469,22 @@ mod tests {
         drop(away);
         assert_eq!((server.buffers.bytes(), clients[0].held_bytes()), (0, 0));
     }
+
+    #[test]
+    fn a_pause_of_all_is_not_loosened_by_one_of_writes() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let server = Server::new(engine(dir.path(), 1), Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let paused = || (server.pause.borrow().until_ms, server.pause.borrow().all);
+        for (now_ms, until_ms, all, expected) in [
+            (1, 500, true, (500, true)),
+            (2, 10, false, (500, true)),
+            (3, 900, false, (900, true)),
+            // The one before is over.
+            (900, 1000, false, (1000, false)),
+            (901, 950, true, (1000, true)),
+        ] {
+            server.hold_back(now_ms, until_ms, all);
+            assert_eq!(paused(), expected, "at {now_ms}");
+        }
+    }
 }

@@ -737,6 +737,22 @@ fn a_compaction_that_may_not_be_made_is_not_asked_for_before_something_has_chang
     assert_eq!((partition.wants_compaction(false), partition.l0_runs()), (false, 0));
 }
 
+/// Else it would never be compacted again.
+#[test]
+fn a_store_that_cannot_be_held_still_is_not() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    fill(store.partition(0));
+    let db = store.db.write().take();
+    assert!(matches!(store.stills(), Err(StoreError::Closed)));
+    *store.db.write() = db;
+    assert!(store.partitions.iter().all(|partition| *partition.stills.lock() == 0));
+    let stills = store.stills().unwrap();
+    assert!(store.partitions.iter().all(|partition| *partition.stills.lock() == 1));
+    drop(stills);
+    assert!(store.partitions.iter().all(|partition| *partition.stills.lock() == 0));
+}
+
 #[test]
 fn what_is_found_to_be_dead_during_a_compaction_is_left_for_the_next() {
     let dir = tempdir().unwrap();

@@ -365,6 +365,11 @@ mod tests {
             missing(Some((9, 9)), &[4, 5]),
             "records 2 to 8 are neither in the store nor in the log: a segment is missing"
         );
+        assert_eq!(
+            missing(Some((3, 9)), &[4, 5]),
+            "records 2 to 2 are neither in the store nor in the log: a segment is missing"
+        );
+        assert_eq!(noted.missing(Some((2, 3)), &[4, 5]), None, "from the first one on that the store may lack");
         assert_eq!(missing(Some((2, 2)), &[4, 5]), "the log's newest segment, 0000000000000003.log, is missing");
         assert_eq!(
             missing(Some((2, 3)), &[4, 1]),
