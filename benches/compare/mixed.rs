@@ -107,12 +107,13 @@ fn measure(options: &Options, server: &Server, beside: &Beside) -> Result<(OpenO
         load::command(out, &[b"COPY", BIG, b"copy", b"REPLACE"]);
         true
     };
-    let (command, replies): (&(dyn Fn(&mut Rng, &mut Vec<u8>) -> bool + Sync), u64) = match beside.work {
-        Work::Nothing | Work::Get => (&get, 1),
-        Work::Mget => (&mget, 1),
-        Work::Exec => (&exec, cold::MANY + 2),
-        Work::Copy => (&copy, 1),
+    let command: &(dyn Fn(&mut Rng, &mut Vec<u8>) -> bool + Sync) = match beside.work {
+        Work::Nothing | Work::Get => &get,
+        Work::Mget => &mget,
+        Work::Exec => &exec,
+        Work::Copy => &copy,
     };
+    let replies = if beside.work == Work::Exec { cold::MANY + 2 } else { 1 };
     let goes_on = &AtomicBool::new(true);
     thread::scope(|scope| {
         let others = (beside.work != Work::Nothing).then(|| {
