@@ -1,6 +1,6 @@
 //! Hot requests beside cold ones: what a client whose keys are in memory feels of those whose keys are on disk.
 //!
-//! The hot client is an open loop ([`crate::load::open_loop`]). The cold ones have a rate too, so that a core stays free: what is measured is
+//! The hot client is an open loop ([`crate::load::open_loop`]). The cold ones, but for the one that copies, have a rate too, so that a core stays free: what is measured is
 //! the server's waiting for the disk and for itself, not the machine's lack of cores.
 
 use std::sync::atomic::{AtomicBool, Ordering};
