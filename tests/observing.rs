@@ -119,7 +119,21 @@ fn entries_are_small_whatever_the_arguments() {
     }
 }
 
-/// Directives change what is kept at once, for inner commands, too, and CONFIG RESETSTAT begins all of it anew.
+/// As in Redis, the next entry finds out.
+#[test]
+fn a_log_that_is_to_be_shorter_is_cut_with_its_next_entry() {
+    let server = Server::tarn(&["--slowlog-log-slower-than", "0"]);
+    let mut client = server.client();
+    (0..5).for_each(|_| _ = client.call("PING"));
+    client.call("CONFIG SET slowlog-log-slower-than -1 slowlog-max-len 2");
+    assert_eq!(client.call("SLOWLOG LEN"), Value::Int(6));
+    client.call("CONFIG SET slowlog-log-slower-than 0");
+    assert_eq!(client.call("SLOWLOG LEN"), Value::Int(2));
+    client.call("CONFIG SET slowlog-max-len 0");
+    assert_eq!(client.call("SLOWLOG LEN"), Value::Int(2));
+}
+
+/// All that is kept of commands.
 #[test]
 fn resetstat_begins_anew() {
     let server = Server::tarn(&["--appendfsync", "always"]);

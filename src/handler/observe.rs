@@ -73,6 +73,7 @@ pub struct What {
 struct List {
     entries: VecDeque<Arc<Entry>>,
     next_id: u64,
+    /// As in Redis, a shorter list is cut with its next entry, and 0 stops the log and leaves what there is.
     most: usize,
 }
 
@@ -156,12 +157,7 @@ impl Observer {
         self.reply_bytes.store(limit(asked.reply_larger_than), Ordering::Relaxed);
         self.tracks.store(asked.tracks, Ordering::Relaxed);
         for (list, most) in self.lists.iter().zip(asked.most_entries) {
-            let mut list = list.lock();
-            list.most = most;
-            if most > 0 {
-                // As in Redis, a length of 0 stops the log and leaves what there is.
-                list.entries.truncate(most);
-            }
+            list.lock().most = most;
         }
     }
 

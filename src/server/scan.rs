@@ -6,7 +6,8 @@
 //! matches, not the database; where that part holds a `{tag}`, only the tag's shard is asked.
 //!
 //! A call leases the cursor's shard and, while those before it hold fewer than COUNT keys, the ones behind it. So a small
-//! database comes in one page, and a large one is never held up as a whole.
+//! database comes in one page, and a large one is never held up as a whole. A page that takes long ends before it has COUNT
+//! keys.
 //!
 //! What is to look at many keys, a SCAN of a large COUNT or KEYS of a large database, goes in steps on a shard's thread:
 //! each leases one shard, and commands come in between. Within EXEC it holds what EXEC holds.
@@ -14,6 +15,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use crate::handler::{Args, Command, Ctx, Error, Group, Reply, Result, Server, Session, flags};
 use crate::log::Lsn;
@@ -31,8 +33,12 @@ use crate::util::scale::Scaled;
 
 /// Keys that a call may look at where it is, under one lease.
 const IN_PLACE: Scaled<usize> = Scaled::new(1000);
-/// Keys that a step looks at.
+/// Keys that a step looks at, and those that a page looks at however long it takes.
 const STEP: usize = if cfg!(test) { 8 } else { 256 };
+/// What a page that is made where it is may take; others wait meanwhile.
+const PAGE_TIME: Duration = Duration::from_millis(1);
+/// The time is looked at after so many keys.
+const KEYS_PER_LOOK: usize = if cfg!(test) { 4 } else { 64 };
 
 /// Whether a key is answered.
 fn accepts(options: &Options<'_>, met: &Met) -> bool {
@@ -113,8 +119,9 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Err(Error::Undeclared);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
+    let until = if many { None } else { Instant::now().checked_add(PAGE_TIME) };
     let mut walker = Walker::new(ctx, &prefix, many && ctx.may_wait());
-    let (next, keys) = scan_shards(&mut walker, ctx.txn.lease, cursor, &options)?;
+    let (next, keys) = scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, until))?;
     ctx.txn.need = walker.need;
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
@@ -123,18 +130,22 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// The cursor that goes on, and the matches of this page.
+/// The cursor that goes on, and the matches of this page, which ends at some time if it has one.
 fn scan_shards(
     walker: &mut Walker<'_>,
     lease: &mut Lease<'_>,
     cursor: u64,
-    options: &Options<'_>,
+    (options, until): (&Options<'_>, Option<Instant>),
 ) -> Result<(u64, Vec<Vec<u8>>)> {
     let (cursors, in_steps) = (&walker.server.cursors, walker.in_steps);
     let shards = shards_of(options, &walker.server.engine.router);
     let (from, mut stop) = cursors.resolve(cursor);
     let mut keys = Vec::new();
     let mut left = options.count;
+    let is_late = |left: usize| {
+        let met = options.count - left;
+        met >= STEP && met % KEYS_PER_LOOK == 0 && until.is_some_and(|until| Instant::now() >= until)
+    };
     for shard in from.max(shards.start)..shards.end {
         if !in_steps && lease.iter().all(|core| core.shard != shard) {
             return Ok((cursors.issue(shard, None), keys));
@@ -143,7 +154,7 @@ fn scan_shards(
         while let Some(stop) = next {
             let enough = if in_steps { left.saturating_sub(STEP) } else { 0 };
             next = walker.step(lease, shard, &stop, |met| {
-                if left == enough {
+                if left == enough || is_late(left) {
                     return false;
                 }
                 left -= 1;
@@ -430,6 +441,38 @@ mod tests {
             met.dedup();
             assert_eq!(met, all(), "COUNT {count}");
         }
+    }
+
+    /// Whoever has waited long for a page, or been held up in it, gets what there is, and the rest by the cursor.
+    #[test]
+    fn a_page_whose_time_is_over_ends() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let (server, mut session) = server(dir.path());
+        // Else places of the table end it.
+        server.engine.flush().unwrap();
+        let args: OwnedArgs = ["COUNT", "1000"].into_iter().map(str::as_bytes).collect();
+        let options = Options::parse(args.as_args().cursor(0), None).unwrap();
+        let mut page = |cursor, until| {
+            let mut lease = server.engine.lease(&server.engine.all_shards());
+            let mut set = WriteSet::default();
+            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, false);
+            let mut effects = Effects::default();
+            let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
+            let mut walker = Walker::new(&mut ctx, b"", false);
+            scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, until)).unwrap()
+        };
+        let met = |page: (u64, Vec<Vec<u8>>)| page.1.len();
+        let far = Instant::now() + Duration::from_secs(1000);
+        assert_eq!([met(page(0, None)), met(page(0, Some(far)))], [1000, 1000]);
+        let (mut cursor, mut keys) = (0, Vec::new());
+        while keys.is_empty() || cursor != 0 {
+            let (next, new) = page(cursor, Some(Instant::now()));
+            assert!(new.len() == STEP || next == 0 && new.len() < STEP, "{} keys", new.len());
+            (cursor, keys) = (next, [keys, new].concat());
+        }
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys, all().into_iter().map(String::into_bytes).collect::<Vec<_>>());
     }
 
     /// A page that ends with the first shard would be an answer, but not the one that the script gets with other keys.

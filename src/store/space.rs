@@ -167,43 +167,47 @@ impl Partition {
         self.known_dead.load(Ordering::Relaxed).max(bulk.covered_bytes()).min(bulk.bytes)
     }
 
-    /// Whether so much is dead that it is to be compacted; less where room is `tight`. Not again after it was in vain, until
-    /// something has changed.
+    /// Whether so much is dead that it is to be compacted; less where room is `tight`. Not while it may not be, and not again
+    /// after it was in vain, until something has changed.
     pub fn wants_compaction(&self, tight: bool) -> bool {
         let share = if tight { TIGHT_SHARE } else { COMPACT_SHARE };
         let much = COMPACT_FROM.max(self.disk_bytes() / share);
-        self.dead_bytes() >= much && self.version() != self.in_vain.load(Ordering::Relaxed)
+        self.dead_bytes() >= much
+            && self.version() != self.in_vain.load(Ordering::Relaxed)
+            && self.stills.try_lock().is_some_and(|stills| *stills == 0)
     }
 
-    /// Compacts for what is dead. What one that fails has written lies about until the store is opened again, which is called
-    /// for thereby: others would add to it, and mostly the disk is full.
-    pub fn compact_dead(&self) -> Result {
+    /// Compacts for what is dead, and answers whether it did: what was known to be dead is, unless it has, as before. What one
+    /// that fails has written lies about until the store is opened again, which is called for thereby: others would add to it,
+    /// and mostly the disk is full.
+    pub fn compact_dead(&self) -> Result<bool> {
         let known = self.known_dead.load(Ordering::Relaxed);
         let before = self.version();
         let done = self.major_compact();
-        if done.is_err() {
-            self.failed.store(true, Ordering::Release);
+        match done {
+            Ok(true) => _ = self.known_dead.fetch_sub(known, Ordering::Relaxed),
+            Ok(false) => return done,
+            Err(_) => self.failed.store(true, Ordering::Release),
         }
         if done.is_err() || self.version() == before {
             self.in_vain.store(self.version(), Ordering::Relaxed);
         }
-        self.known_dead.fetch_sub(known, Ordering::Relaxed);
         done
     }
 
     /// Rewrites the whole partition in this thread, compaction filter included. Takes as long as reading all of it and
-    /// writing what lives does, and up to its size again on disk meanwhile. Not while somebody reads an older version: that is
-    /// forgotten with what the compaction replaces.
-    pub fn major_compact(&self) -> Result {
+    /// writing what lives does, and up to its size again on disk meanwhile. False, and nothing is done, while somebody reads an
+    /// older version: that is forgotten with what the compaction replaces.
+    pub fn major_compact(&self) -> Result<bool> {
         let _none_begins = self.compacting.lock();
         if *self.stills.lock() > 0 {
-            return Ok(());
+            return Ok(false);
         }
         let compact =
             |keyspace: &Keyspace| keyspace.tree.major_compact(TABLE_BYTES, NOBODY).map_err(fjall::Error::from);
         let done = self.slot().with(|keyspace| compact(keyspace).map_err(StoreError::fjall("compact")));
         self.follow();
-        done
+        done.map(|()| true)
     }
 }
 

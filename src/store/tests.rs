@@ -7,6 +7,7 @@ use crate::codec::key::{self, DiskKey, ExpiryKind, decode_key, element_range, ta
 use crate::codec::{Extra, KeyRange, Kind, Meta, NsId, element};
 use crate::util::scratch::tempdir;
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use tempfile::TempDir;
 
 mod opening;
@@ -711,30 +712,37 @@ fn where_room_is_tight_less_that_is_dead_is_worth_a_compaction() {
     }
 }
 
-/// It would be asked for ten times a second. Once those have gone who read what it would replace, there is one.
+/// It would be asked for ten times a second. Once those have gone who read what it would replace, there is one, for all that
+/// was dead before, though nothing is written any more.
 #[test]
-fn a_compaction_that_may_not_be_made_is_not_asked_for_before_something_has_changed() {
+fn a_compaction_that_may_not_be_made_is_asked_for_once_it_may() {
     let dir = tempdir().unwrap();
     let store = open(&dir);
     let partition = store.partition(0);
     fill(partition);
-    // It is moved down, and what comes after it is not.
-    while partition.l0_runs() > 0 {
-        std::thread::yield_now();
-    }
-    partition.ingest([tombstone("00001")]).unwrap();
+    partition.note_dead(1 << 30);
+    assert!(partition.wants_compaction(false));
     let stills = store.stills().unwrap();
-    let note = || partition.note_dead(1 << 30);
-    note();
-    assert!(partition.wants_compaction(false));
-    partition.compact_dead().unwrap();
-    note();
-    assert_eq!((partition.wants_compaction(false), partition.l0_runs()), (false, 1));
+    assert!(!partition.wants_compaction(false));
+    // It was asked for before they came.
+    assert!(!partition.compact_dead().unwrap());
+    assert_eq!(partition.dead_bytes(), partition.disk_bytes(), "all of it, still");
     drop(stills);
-    partition.ingest([tombstone("00002")]).unwrap();
     assert!(partition.wants_compaction(false));
-    partition.compact_dead().unwrap();
-    assert_eq!((partition.wants_compaction(false), partition.l0_runs()), (false, 0));
+    assert!(partition.compact_dead().unwrap());
+    assert_eq!((partition.wants_compaction(false), partition.dead_bytes()), (false, 0));
+}
+
+#[test]
+fn what_was_dead_before_a_compaction_that_failed_still_is() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    fill(partition);
+    partition.note_dead(1 << 20);
+    partition.slot().close();
+    assert!(matches!(partition.compact_dead(), Err(StoreError::Closed)));
+    assert_eq!(partition.known_dead.load(Ordering::Relaxed), 1 << 20);
 }
 
 /// Else it would never be compacted again.

@@ -266,7 +266,7 @@ impl Engine {
         let partition = self.store.partition(id);
         let (done, counter) = match work {
             Reclaim::Drop(ranges) => (partition.drop_tables(ranges), &self.stats.dropped_tables),
-            Reclaim::Compact => (partition.compact_dead().map(|()| 1), &self.stats.compactions),
+            Reclaim::Compact => (partition.compact_dead().map(u64::from), &self.stats.compactions),
         };
         match done {
             Ok(count) => _ = counter.fetch_add(count, Ordering::Relaxed),
