@@ -36,7 +36,7 @@ const IN_PLACE: Scaled<usize> = Scaled::new(1000);
 /// Keys that a step looks at, and those that a page looks at however long it takes.
 const STEP: usize = if cfg!(test) { 8 } else { 256 };
 /// What a page that is made where it is may take; others wait meanwhile.
-const PAGE_TIME: Duration = Duration::from_millis(1);
+const PAGE_TIME: Duration = Duration::from_micros(500);
 /// The time is looked at after so many keys.
 const KEYS_PER_LOOK: usize = if cfg!(test) { 4 } else { 64 };
 
