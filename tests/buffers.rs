@@ -214,3 +214,24 @@ fn a_new_longest_argument_holds_for_open_connections() {
     let refused = "ERR Protocol error: invalid bulk length";
     assert_eq!(client.read().map(|value| value.text()).ok(), Some(refused.to_owned()));
 }
+
+/// Else each of their next commands would sort ten thousand blocks of it before it gets one.
+#[test]
+fn network_threads_are_told_of_what_others_free() {
+    const KEYS: u64 = 50_000;
+    let server = Server::tarn(&["--shards", "1"]);
+    let mut client = server.client();
+    let told = |client: &mut Client| client.info("tarn", "tarn_heaps_told");
+    for (way, options) in [("a flushed database", ""), ("expired keys", " PX 100")] {
+        let value = "v".repeat(100);
+        let load: String = (0..KEYS).map(|n| format!("SET {n} {value}{options}\r\n")).collect();
+        let before = told(&mut client);
+        client.send_raw(load.as_bytes()).unwrap_or_else(|e| panic!("{e}"));
+        (0..KEYS).for_each(|_| _ = client.read().unwrap_or_else(|e| panic!("{e:?}")));
+        if options.is_empty() {
+            client.call("FLUSHALL");
+        }
+        // Of 100 bytes a key there are some hundred times 64 KB.
+        until(way, || client.call("DBSIZE") == Value::Int(0) && told(&mut client) >= before + KEYS / 2048);
+    }
+}

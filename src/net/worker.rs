@@ -30,6 +30,7 @@ use crate::latency::{self, Event};
 use crate::log::WaiterId;
 use crate::resp::Limits;
 use crate::shard::engine::gate;
+use crate::util::alloc::heaps;
 use crate::util::ticks;
 
 /// What the connections of a thread share.
@@ -64,6 +65,8 @@ pub struct Worker {
     spins: Cell<bool>,
     spin: Notify,
     linger: RefCell<Linger>,
+    /// Others have freed much of what may have been the thread's.
+    heap: Arc<Notify>,
 }
 
 /// For so many seconds INFO tells of the largest buffers, and for as many more.
@@ -141,6 +144,7 @@ impl Worker {
             tokio::task::spawn_local(async move { inbox.keep_empty().await });
             tokio::task::spawn_local(worker.clone().deliver());
             tokio::task::spawn_local(worker.clone().spinner());
+            tokio::task::spawn_local(worker.clone().tend_heap());
             tokio::task::spawn_local(worker.clone().idle_sweep());
             worker.accept(sockets).await;
         });
@@ -158,6 +162,8 @@ impl Worker {
         let polls = !server.config.settings().busy_poll.is_zero();
         let runner = Runner::new(server.clone(), stats);
         let messages = server.hub.messages();
+        let heap = Arc::new(Notify::new());
+        heaps::register(Arc::downgrade(&heap));
         Rc::new(Worker {
             server,
             runner: RefCell::new(runner),
@@ -176,6 +182,7 @@ impl Worker {
             spins: Cell::new(false),
             spin: Notify::new(),
             linger: RefCell::new(Linger::new(polls)),
+            heap,
         })
     }
 
@@ -269,6 +276,14 @@ impl Worker {
                 }
             }
             waits.tell();
+        }
+    }
+
+    /// Keeps the thread's heap in order, in between commands instead of within one.
+    async fn tend_heap(self: Rc<Self>) {
+        loop {
+            self.heap.notified().await;
+            heaps::tidy();
         }
     }
 

@@ -740,7 +740,7 @@ fn what_was_dead_before_a_compaction_that_failed_still_is() {
     let partition = store.partition(0);
     fill(partition);
     partition.note_dead(1 << 20);
-    partition.slot().close();
+    drop(partition.slot().close());
     assert!(matches!(partition.compact_dead(), Err(StoreError::Closed)));
     assert_eq!(partition.known_dead.load(Ordering::Relaxed), 1 << 20);
 }

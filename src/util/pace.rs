@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::alloc::heaps;
+
 /// Nobody is answered by this process.
 static ALONE: AtomicBool = AtomicBool::new(false);
 
@@ -48,8 +50,9 @@ impl Pace {
         Pace { since: Instant::now() }
     }
 
-    /// A step of the work is done: pauses if it is time to. The caller holds no lock.
+    /// A step of the work is done: pauses if it is time to, and tells of what it has freed. The caller holds no lock.
     pub fn step(&mut self) {
+        heaps::tell_owners();
         if !ALONE.load(Ordering::Relaxed) && self.since.elapsed() >= WORK {
             std::thread::sleep(MOMENT);
             self.since = Instant::now();

@@ -133,6 +133,9 @@ pub(super) const TARN: &[Entry] = &[
     counter("tarn_dropped_tables", "Tables dropped as all in them was dead.", |f| {
         load(&f.server.engine.stats.dropped_tables)
     }),
+    counter("tarn_heaps_told", "Times that network threads were told that others have freed much.", |_| {
+        crate::util::alloc::heaps::told().into()
+    }),
     gauge("tarn_expiry_late_ms", "Milliseconds by which the removal of expired keys in memory is late.", |f| {
         f.shards.each.iter().map(|shard| shard.late_ms).max().unwrap_or(0).into()
     }),

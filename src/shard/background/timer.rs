@@ -26,6 +26,7 @@ use crate::codec::{self, DiskKey, ExpiryKind};
 use crate::error::Result;
 use crate::latency::{self, Event};
 use crate::store::Partition;
+use crate::util::alloc::heaps;
 use crate::util::bell;
 use crate::util::pace::Pace;
 
@@ -224,6 +225,7 @@ impl<'a> Timer<'a> {
             serve(self.id);
         }
         self.engine.write_out(need);
+        heaps::tell_owners();
         result
     }
 
@@ -382,7 +384,10 @@ impl<'a> Timer<'a> {
 
     /// Objects of dead namespaces leave the table, and their records fjall.
     fn reap_namespaces(&mut self, _now_ms: u64) -> Result {
-        while self.with_core(reap_slice) {}
+        let mut pace = Pace::new();
+        while self.with_core(reap_slice) {
+            pace.step();
+        }
         self.work_off(|core| &mut core.dead_names).map(drop)
     }
 

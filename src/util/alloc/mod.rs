@@ -5,6 +5,7 @@
 //! allocation costs an addition to thread-local memory, and the counter is off by at most [`SLACK`] a thread, ended
 //! ones included.
 
+pub mod heaps;
 mod pool;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -149,6 +150,7 @@ fn count(bytes: isize) {
         } else {
             pending.set(0);
             USED.fetch_add(sum, Ordering::Relaxed);
+            heaps::note(sum < 0);
         }
     };
     if PENDING.try_with(add).is_err() {
