@@ -162,6 +162,44 @@ fn a_pipeline_over_small_collections_on_disk_waits_for_all_of_them_at_once() {
     until("who has its replies waits no more", || control.info("all", "tarn_clients_elsewhere") == 0);
 }
 
+/// An offset names an element like a field does, once it is known where its list begins.
+#[test]
+fn a_pipeline_over_offsets_of_a_list_on_disk_waits_for_all_of_them_at_once() {
+    const ELEMENTS: usize = 2000;
+    const COUNT: usize = 60;
+    let mut server = filled(Kind::ScaledTarn);
+    let mut client = server.client();
+    for n in 0..ELEMENTS {
+        assert!(!client.call(&format!("RPUSH l element{n}")).is_error());
+    }
+    assert_eq!(client.call("LPUSH l first").int(), Some(ELEMENTS as i64 + 1));
+    server.restart();
+    let (mut control, mut client) = (server.client(), server.client());
+    client.set_timeout(Duration::from_secs(60));
+    for (from, line) in [(0, "LINDEX l {}"), (100, "LINDEX l -{}"), (200, "LSET l {} new")] {
+        let lines =
+            |range: std::ops::Range<usize>| range.map(|n| format!("{}\r\n", line.replace("{}", &n.to_string())));
+        let offsets = from + 1..from + 1 + COUNT;
+        let expected = |n: usize| match line {
+            "LINDEX l {}" => format!("element{}", n - 1),
+            "LINDEX l -{}" => format!("element{}", ELEMENTS - n),
+            _ => "OK".to_owned(),
+        };
+        // What is of the list itself.
+        client.call("LLEN l");
+        let waited = waits(&mut control);
+        assert!(client.send_raw(lines(offsets.clone()).collect::<String>().as_bytes()).is_ok());
+        for n in offsets {
+            assert_eq!(client.read().map(|reply| reply.text()).ok(), Some(expected(n)), "{line} {n}");
+        }
+        let waited = waits(&mut control) - waited;
+        assert!((1..COUNT as u64 / 4).contains(&waited), "{line}: {waited} waits for {COUNT} replies");
+    }
+    let offsets = ["2001", "-2002", "x", "99999999999999999999"];
+    let got = offsets.map(|offset| client.call(&format!("LINDEX l {offset}")).is_error());
+    assert_eq!(got, [false, false, true, true]);
+}
+
 /// A member's score tells where else it stands: nothing but that is read to move or remove it.
 #[test]
 fn a_member_on_disk_is_moved_and_removed_with_one_read() {

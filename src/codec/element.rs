@@ -24,6 +24,7 @@ use super::cursor::{Cursor, push_slice};
 use super::order::{Score, StreamId, index_from_bytes, index_to_bytes};
 use super::{Buf, CodecError, check_stored, is_long, is_long_form, push_stored, stored_len};
 use sha2::{Digest, Sha256};
+use std::ops::Range;
 
 /// What an element record is part of, with its persisted tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,6 +111,13 @@ pub fn set_member(member: &[u8], out: &mut impl Buf) {
 pub fn list_element(index: i64, out: &mut impl Buf) {
     out.push(Group::ListElement.tag());
     out.extend_from_slice(&index_to_bytes(index));
+}
+
+/// The one of a list's indexes at an offset as clients give it, negative ones counted from the end.
+#[inline]
+pub fn index_at(indexes: &Range<i64>, offset: i64) -> Option<i64> {
+    let index = if offset < 0 { indexes.end.checked_add(offset) } else { indexes.start.checked_add(offset) };
+    index.filter(|index| indexes.contains(index))
 }
 
 /// Appends the element that holds a member's score.

@@ -21,8 +21,9 @@ use super::object::Kind;
 use super::overlay::Near;
 use super::reads::Reads;
 use super::table::Index;
-use crate::codec::Score;
 use crate::codec::element::{self, Group};
+use crate::codec::{Extra, Score};
+use crate::util::num::parse_i64;
 
 /// The element that a call of a command looks for first, as far as its row can tell.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +58,11 @@ impl Look {
     /// A member's score, then what sorts it by that.
     pub const fn place(arg: usize) -> Look {
         Look { sorted: true, ..Look::score(arg) }
+    }
+
+    /// What an offset in a list leads to.
+    pub const fn offset(arg: usize) -> Look {
+        Look { arg, group: Some(Group::ListElement), kind: Kind::List, sorted: false, step: 0 }
     }
 
     /// Elements of the list whose key is the first argument, whichever.
@@ -94,11 +100,16 @@ impl Look {
         self.kind
     }
 
-    /// What the key of the element in the store ends with; `None` where it is not worth a read.
-    pub(super) fn element(&self, encoding: u8, text: &[u8]) -> Option<Key> {
+    /// What the key of the element in the store ends with, of a collection of this extra and encode-version; `None` where there
+    /// is none, or it is not worth a read.
+    pub(super) fn element(&self, (extra, encoding): (&Extra, u8), text: &[u8]) -> Option<Key> {
         let mut key = Key::new();
         match self.group? {
             _ if text.len() > LONGEST => return None,
+            Group::ListElement => {
+                let &Extra::List { head, tail, .. } = extra else { return None };
+                element::list_element(element::index_at(&(head..tail), parse_i64(text)?)?, &mut key);
+            }
             Group::ZsetScore => element::zset_score_of(encoding, text, &mut key),
             // Those of another encoding are mostly written without a look.
             _ if encoding != 0 => return None,
@@ -118,7 +129,7 @@ pub struct Wanted<'a> {
     pub index: Index,
     /// What the command's row says.
     pub look: Look,
-    /// Field or member.
+    /// Field, member or offset.
     pub text: &'a [u8],
 }
 
@@ -138,7 +149,8 @@ struct Way<'c, 'a> {
 pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>) {
     let mut ways: SmallVec<[Way<'_, 'a>; 16]> = SmallVec::new();
     for wanted in wanted {
-        let Some(group) = wanted.look.group else { continue };
+        // Where an offset leads to is found without it.
+        let Some(group) = wanted.look.group.filter(|group| *group != Group::ListElement) else { continue };
         let mut key = Key::new();
         key.push(group.tag());
         key.extend_from_slice(wanted.text.get(..LONGEST).unwrap_or(wanted.text));
@@ -163,7 +175,7 @@ pub fn want(core: &Core, Wanted { index, look, text }: Wanted<'_>, reads: &mut R
     }
     let object = core.table.at(index);
     let Some(body) = object.body.as_ref().filter(|_| object.kind == look.kind) else { return };
-    let element = look.element(body.encoding, text);
+    let element = look.element((&body.extra, body.encoding), text);
     _ = match (missing(object, element.as_deref().unwrap_or_default()), element) {
         (Some(Missing::Whole), _) => read_whole(core, object, reads).map(drop),
         (Some(Missing::Element), Some(element)) => read_element(core, object, &element, reads).map(drop),

@@ -38,7 +38,7 @@ impl Next {
         if is_small(kind, meta.encoding, meta.size) {
             return Some(place_of_whole(ns, key, meta.version).1);
         }
-        let element = self.look.element(meta.encoding, &self.text)?;
+        let element = self.look.element((&meta.extra, meta.encoding), &self.text)?;
         Some(place_of_element(ns, key, meta.version, &element))
     }
 }

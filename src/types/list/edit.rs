@@ -145,7 +145,7 @@ fn ltrim(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
 /// The rows of this file.
 pub const COMMANDS: &[Command] = &[
     Command::new("lset", lset, 4, flags::WRITE | flags::DENYOOM, Group::List)
-        .looks_at(Look::LIST)
+        .looks_at(Look::offset(2))
         .tells(&events::LSET)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
         .help("1.0.0", "Replaces the element at an offset of a list.")

@@ -72,13 +72,6 @@ fn extent(key: &[u8], extra: &Extra, size: u64) -> Result<(Range<i64>, u64)> {
     }
 }
 
-/// The one of a list's indexes at an offset as clients give it, negative ones counted from the end.
-#[inline]
-fn index_of(indexes: &Range<i64>, offset: i64) -> Option<i64> {
-    let index = if offset < 0 { indexes.end.checked_add(offset) } else { indexes.start.checked_add(offset) };
-    index.filter(|index| indexes.contains(index))
-}
-
 /// What is to be pushed.
 struct Load {
     len: u64,
@@ -151,7 +144,7 @@ impl List {
     /// The index of the element at an offset as clients give it, negative ones counted from the end.
     #[inline]
     fn index(&self, offset: i64) -> Option<i64> {
-        index_of(&(self.head..self.tail), offset)
+        element::index_at(&(self.head..self.tail), offset)
     }
 
     /// The indexes of the first or last so many elements.

@@ -2,7 +2,8 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{List, extent, hole, index_of, key_of};
+use super::{List, extent, hole, key_of};
+use crate::codec::element::index_at;
 use crate::handler::limits::may_touch;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::ahead::Look;
@@ -20,7 +21,7 @@ fn lindex(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let offset = || parse_i64(&args[2]).ok_or(Error::NotInteger);
     if let Some(list) = ctx.in_passing(key, Kind::List)? {
         let (indexes, _) = extent(key, &list.meta().extra, list.meta().size)?;
-        match index_of(&indexes, offset()?) {
+        match index_at(&indexes, offset()?) {
             Some(index) => out.bulk(&list.element(key, &key_of(index))?.ok_or_else(hole)?),
             None => out.nil(),
         }
@@ -156,7 +157,7 @@ pub const COMMANDS: &[Command] = &[
         .help("1.0.0", "Counts the elements of a list.")
         .syntax("key", "O(1)"),
     Command::new("lindex", lindex, 3, READS, Group::List)
-        .looks_at(Look::LIST)
+        .looks_at(Look::offset(2))
         .keys(ACCESS)
         .help("1.0.0", "Returns the element at an offset of a list.")
         .syntax("key index", "O(1)"),
