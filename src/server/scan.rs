@@ -6,8 +6,8 @@
 //! matches, not the database; where that part holds a `{tag}`, only the tag's shard is asked.
 //!
 //! A call leases the cursor's shard and, while those before it hold fewer than COUNT keys, the ones behind it. So a small
-//! database comes in one page, and a large one is never held up as a whole. A page that takes long ends before it has COUNT
-//! keys.
+//! database comes in one page, and a large one is never held up as a whole. A page of a large one that takes long
+//! ends before it has COUNT keys.
 //!
 //! What is to look at many keys, a SCAN of a large COUNT or KEYS of a large database, goes in steps on a shard's thread:
 //! each leases one shard, and commands come in between. Within EXEC it holds what EXEC holds.
@@ -119,7 +119,10 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Err(Error::Undeclared);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
-    let until = if many { None } else { Instant::now().checked_add(PAGE_TIME) };
+    // One page of that many keys has all of a small database, however slow the machine.
+    let (ns, most) = (ctx.ns(), IN_PLACE.get() as u64);
+    let few = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() <= most;
+    let until = if many || few { None } else { Instant::now().checked_add(PAGE_TIME) };
     let mut walker = Walker::new(ctx, &prefix, many && ctx.may_wait());
     let (next, keys) = scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, until))?;
     ctx.txn.need = walker.need;
