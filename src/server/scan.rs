@@ -147,7 +147,7 @@ fn scan_shards(
     let mut left = options.count;
     let is_late = |left: usize| {
         let met = options.count - left;
-        met >= STEP && met % KEYS_PER_LOOK == 0 && until.is_some_and(|until| Instant::now() >= until)
+        met >= STEP && met.is_multiple_of(KEYS_PER_LOOK) && until.is_some_and(|until| Instant::now() >= until)
     };
     for shard in from.max(shards.start)..shards.end {
         if !in_steps && lease.iter().all(|core| core.shard != shard) {
