@@ -149,7 +149,7 @@ struct Way<'c, 'a> {
 pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>) {
     let mut ways: SmallVec<[Way<'_, 'a>; 16]> = SmallVec::new();
     for wanted in wanted {
-        // Where an offset leads to is found without it.
+        // What an offset names is read ahead from the store, and not brought from memory into the cache.
         let Some(group) = wanted.look.group.filter(|group| *group != Group::ListElement) else { continue };
         let mut key = Key::new();
         key.push(group.tag());

@@ -39,7 +39,8 @@ pub fn used_bytes() -> usize {
     usize::try_from(USED.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
-/// Settles how the allocator keeps memory; to be called before threads start. Three habits of glibc's do a server harm:
+/// Settles how the allocator keeps memory; to be called before threads start. Three habits of glibc's do a server harm
+/// (a fourth is dealt with in [`heaps`]):
 ///
 /// - It maps big blocks one by one, so that freeing gives them back, but takes ever bigger ones from its heaps as such are
 ///   freed, until 32 MB. Flushes free many: a heap of holes is left. Adding 1.5 million members to a sorted set with a
