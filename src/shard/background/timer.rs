@@ -6,6 +6,7 @@
 //! | expiry: keys of the table whose time is past, then fjall's expiry index | 128 keys per hold of the lock |
 //! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
 //! | the order index grows, or is freed when nobody asks for it | 256 keys per hold of the lock, 20 ms a turn |
+//! | a table that has outgrown its slots moves to others | 4,096 slots per hold of the lock |
 //! | after a count was found to be wrong: the shard's keys are counted | 8,192 keys a turn |
 //! | eviction, while it is due: keys go so that the disk has room | 32 keys per hold of the lock, 50 ms a turn, see [`evict`] |
 //! | garbage: elements of dropped bodies get tombstones | a batch of keys a turn, see [`crate::shard::memory::garbage`] |
@@ -108,7 +109,7 @@ impl<'a> Timer<'a> {
 
     /// What is due at its time.
     fn short_turn(&mut self, now_ms: u64) {
-        self.each(&[Self::tend_order, Self::collect_staged], now_ms);
+        self.each(&[Self::tend_table, Self::tend_order, Self::collect_staged], now_ms);
         let began = Instant::now();
         self.each(&[Self::expire_table, Self::expire_stored, Self::expire_fields], now_ms);
         let took = began.elapsed();
@@ -194,6 +195,19 @@ impl<'a> Timer<'a> {
             pace.step();
         }
         Ok(())
+    }
+
+    /// Goes on with a table that grows, and frees the slots that it has left, without the lock.
+    fn tend_table(&mut self, _now_ms: u64) -> Result {
+        let mut pace = Pace::new();
+        loop {
+            let (more, spent) = self.with_core(|core| (core.table.move_slice(), core.table.take_spent()));
+            drop(spent);
+            if !more {
+                return Ok(());
+            }
+            pace.step();
+        }
     }
 
     /// Runs one bounded transaction on the shard. The engine lives as long as the borrow.

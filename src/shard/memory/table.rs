@@ -3,13 +3,15 @@
 //! | part | content |
 //! |---|---|
 //! | `slots` | a power of two of u64: 32 bits of hash, then index + 1 of the object (0: empty); linear probing |
+//! | `old` | while the table grows, the half as many slots of before, emptied a few with each insert and each turn of the timer |
 //! | `pages` | a slab of cache-line sized objects, in pages that never move: growing copies no object |
 //!
 //! A look-up costs one miss in `slots`, one in `objects` and one in the key's bytes; [`Slots::prefetch`] and its
-//! kin let a pipeline pay for many look-ups at once.
+//! kin let a pipeline pay for many look-ups at once. While the table grows, a key that has not moved yet costs a miss more.
 //!
-//! Invariant: every occupied object stands in exactly one slot; removal shifts the probe chain back, so there are no
-//! tombstones among the slots.
+//! Invariants: every occupied object stands in exactly one slot, of `slots` or of `old`; removal shifts the probe chain back, so
+//! there are no tombstones among `slots`; `old` gets no entry, and keeps a tombstone where one was. It is empty long before
+//! `slots` are full: an insert moves [`MOVED_AN_INSERT`] of its slots, and of inserts there are three for each four of them.
 
 use crate::codec::NsId;
 
@@ -24,6 +26,11 @@ pub type Index = u32;
 pub struct Table {
     slots: Vec<u64>,
     mask: usize,
+    /// Slots of before the table grew that have not been looked at are those from `moved` on.
+    old: Vec<u64>,
+    moved: usize,
+    /// What was `old`, all moved: who has time frees it.
+    spent: Vec<u64>,
     pages: Vec<Vec<Object>>,
     places: usize,
     vacant: Vec<Index>,
@@ -49,6 +56,12 @@ impl Slots {
 }
 
 const MIN_SLOTS: usize = 64;
+/// Slots of before that an insert looks at while the table grows: a cache line of them.
+const MOVED_AN_INSERT: usize = 8;
+/// The same, of a turn of the timer's hold of the lock.
+const MOVED_A_SLICE: usize = 4096;
+/// Stands where an entry of `old` was; no entry equals it, as each has the number of an object.
+const GONE: u64 = 1 << 32;
 const PAGE_BITS: u32 = 10;
 const PAGE: usize = 1 << PAGE_BITS;
 
@@ -138,13 +151,31 @@ impl Table {
         loop {
             let slot = self.slots[at];
             if slot == 0 {
-                return None;
+                break;
             }
             let index = slot as u32 - 1;
             if (slot >> 32) as u32 == hash && is_it(index) {
                 return Some(index);
             }
             at = (at + 1) & self.mask;
+        }
+        if self.old.is_empty() { None } else { self.probe_old(hash, is_it).map(|(_, index)| index) }
+    }
+
+    /// The same among the slots of before, with the slot's place.
+    #[cold]
+    fn probe_old(&self, hash: u32, is_it: impl Fn(Index) -> bool) -> Option<(usize, Index)> {
+        let mask = self.old.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = self.old[at];
+            if slot == 0 {
+                return None;
+            }
+            if (slot >> 32) as u32 == hash && slot != GONE && is_it(slot as u32 - 1) {
+                return Some((at, slot as u32 - 1));
+            }
+            at = (at + 1) & mask;
         }
     }
 
@@ -170,6 +201,9 @@ impl Table {
         debug_assert!(self.find(object.hash, object.ns, object.key()).is_none(), "a key stands in the table once");
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
+        }
+        if !self.old.is_empty() {
+            self.move_slots(MOVED_AN_INSERT);
         }
         let hash = object.hash;
         let index = match self.vacant.pop() {
@@ -200,23 +234,83 @@ impl Table {
         self.slots[at] = u64::from(hash) << 32 | u64::from(index + 1);
     }
 
+    /// Twice the slots. What stands in those of now moves with the inserts to come and with the timer: many thousand entries,
+    /// and as many pages of memory touched for the first time, would have everybody wait who wants the shard.
     fn grow(&mut self) {
+        debug_assert!(self.old.is_empty(), "inserts move what is old before they fill what is new");
+        self.move_slots(usize::MAX);
         let size = (self.slots.len() * 2).max(MIN_SLOTS);
-        let old = std::mem::replace(&mut self.slots, vec![0; size]);
+        self.old = std::mem::replace(&mut self.slots, vec![0; size]);
+        self.moved = 0;
         self.mask = size - 1;
-        for slot in old.into_iter().filter(|&s| s != 0) {
-            self.place((slot >> 32) as u32, slot as u32 - 1);
+    }
+
+    /// Moves what the next slots of before hold.
+    #[cold]
+    fn move_slots(&mut self, slots: usize) {
+        if self.old.is_empty() {
+            return;
         }
+        let end = self.old.len().min(self.moved.saturating_add(slots));
+        for at in self.moved..end {
+            let slot = self.old[at];
+            if slot != 0 && slot != GONE {
+                self.old[at] = GONE;
+                self.place((slot >> 32) as u32, slot as u32 - 1);
+            }
+        }
+        self.moved = end;
+        if end == self.old.len() {
+            self.spent = std::mem::take(&mut self.old);
+        }
+    }
+
+    /// Moves the next slots of a table that grows; for who does so beside the inserts. True while there are more.
+    pub fn move_slice(&mut self) -> bool {
+        self.move_slots(MOVED_A_SLICE);
+        !self.old.is_empty()
+    }
+
+    /// Slots of before that are not freed yet.
+    #[cfg(test)]
+    pub fn old_slots(&self) -> usize {
+        self.old.len() + self.spent.len()
+    }
+
+    /// The slots that a grown table no longer needs, to be freed when the lock is given back: of a large one that takes a while.
+    #[must_use]
+    pub fn take_spent(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.spent)
     }
 
     /// Takes an object out; its index may be given to another key from then on.
     pub fn remove(&mut self, index: Index) -> Object {
-        let hash = self.at(index).hash;
-        let mut gap = self.home(hash);
-        while self.slots[gap] as u32 != index + 1 {
-            assert!(self.slots[gap] != 0, "an object stands in a slot");
-            gap = (gap + 1) & self.mask;
+        match self.slot_of(index) {
+            Ok(at) => self.close_gap(at),
+            Err(at) => self.old[at] = GONE,
         }
+        self.used -= 1;
+        self.vacant.push(index);
+        std::mem::replace(self.at_mut(index), vacant())
+    }
+
+    /// Where an object that is in use stands: among `slots`, or (an error) among `old`.
+    fn slot_of(&self, index: Index) -> Result<usize, usize> {
+        let hash = self.at(index).hash;
+        let mut at = self.home(hash);
+        while self.slots[at] as u32 != index + 1 {
+            if self.slots[at] == 0 {
+                let old = if self.old.is_empty() { None } else { self.probe_old(hash, |other| other == index) };
+                let Some((at, _)) = old else { unreachable!("an object stands in a slot") };
+                return Err(at);
+            }
+            at = (at + 1) & self.mask;
+        }
+        Ok(at)
+    }
+
+    /// Empties a slot, and moves back what stands behind it because of it.
+    fn close_gap(&mut self, mut gap: usize) {
         let mut at = gap;
         loop {
             at = (at + 1) & self.mask;
@@ -232,9 +326,6 @@ impl Table {
             }
         }
         self.slots[gap] = 0;
-        self.used -= 1;
-        self.vacant.push(index);
-        std::mem::replace(self.at_mut(index), vacant())
     }
 
     /// The next object under the clock's hand; `None` for a vacant place.
@@ -319,6 +410,51 @@ mod tests {
             assert_eq!(table.at(index).key(), key);
             assert_eq!(table.prefetch_object(hash, false).map(|index| table.at(index).hash), Some(hash));
         }
+    }
+
+    #[test]
+    fn a_table_that_grows_moves_a_few_slots_with_each_insert() {
+        let mut table = Table::default();
+        let (mut waiting, mut grown) = (0, 0);
+        for n in 0..100_000u32 {
+            let slots = table.slots.len();
+            table.insert(object(&n.to_le_bytes(), n.wrapping_mul(0x9e37_79b1)));
+            if table.slots.len() > slots {
+                assert_eq!((waiting, table.old.len()), (0, slots), "what was before had been emptied long ago");
+                grown += 1;
+                waiting = slots;
+            }
+            let now = table.old.len().saturating_sub(table.moved);
+            assert!(waiting - now <= MOVED_AN_INSERT, "{} slots in one insert", waiting - now);
+            waiting = now;
+        }
+        assert_eq!((grown, table.slots.len()), (13, 64 << 12));
+    }
+
+    #[test]
+    fn keys_are_found_wherever_they_stand_while_a_table_grows() {
+        let mut table = Table::default();
+        let (key, hash) = (|n: u32| n.to_le_bytes(), |n: u32| n.wrapping_mul(0x9e37_79b1));
+        (0..=768).for_each(|n| _ = table.insert(object(&key(n), hash(n))));
+        assert_eq!((table.slots.len(), table.old.len(), table.moved), (2048, 1024, MOVED_AN_INSERT));
+        // Half of them go: of those that stand where they did, and of the others.
+        for n in (0..=768).step_by(2) {
+            let index = table.find(hash(n), 0, &key(n)).unwrap();
+            assert_eq!(table.remove(index).key(), key(n));
+            assert_eq!(table.find(hash(n), 0, &key(n)), None);
+        }
+        let odd = |table: &Table| {
+            (0..=768).all(|n| {
+                let found = table.find(hash(n), 0, &key(n)).map(|index| table.at(index).key() == key(n));
+                found == (n % 2 == 1).then_some(true)
+            })
+        };
+        assert!(odd(&table));
+        assert!(!table.move_slice(), "it was a small one");
+        assert!(odd(&table) && table.old.is_empty());
+        assert_eq!((table.take_spent().len(), table.take_spent().len()), (1024, 0));
+        let stand = table.slots.iter().filter(|&&slot| slot != 0).count();
+        assert_eq!((stand, table.len()), (384, 384), "each in one slot");
     }
 
     #[test]

@@ -21,6 +21,21 @@ fn table_bytes(world: &World) -> usize {
 }
 
 #[test]
+fn a_table_that_has_grown_leaves_its_old_slots_when_nobody_writes() {
+    let mut world = World::new(1, Fsync::No);
+    let old_slots = |world: &World| world.engine().shards.at(0).core().table.old_slots();
+    // Three quarters of 256, and one more.
+    for n in 0..=192u32 {
+        world.put(DB, &n.to_le_bytes(), b"", 0);
+    }
+    // Of the time before, too: they are empty, and nobody has come by to free them.
+    assert_eq!(old_slots(&world), 256 + 128);
+    world.turn();
+    assert_eq!(old_slots(&world), 0);
+    world.verify();
+}
+
+#[test]
 fn tables_shrink_to_a_smaller_budget_untouched() {
     let mut world = World::new(2, Fsync::No);
     let engine = world.engine().clone();
