@@ -73,13 +73,13 @@ pub fn meta_key(ns: NsId, key: &[u8], out: &mut impl Buf) {
 
 /// Appends what the keys of all elements of one version of a key begin with.
 #[inline]
-pub fn element_prefix(ns: NsId, key: &[u8], version: u64, out: &mut Vec<u8>) {
+pub fn element_prefix(ns: NsId, key: &[u8], version: u64, out: &mut impl Buf) {
     push_owner(tag::ELEMENT, ns, key, version, out);
 }
 
 /// Appends the key of an element; `element` as [`super::element`] makes it.
 #[inline]
-pub fn element_key(ns: NsId, key: &[u8], version: u64, element: &[u8], out: &mut Vec<u8>) {
+pub fn element_key(ns: NsId, key: &[u8], version: u64, element: &[u8], out: &mut impl Buf) {
     element_prefix(ns, key, version, out);
     out.extend_from_slice(element);
 }
@@ -165,7 +165,7 @@ fn push_ns(tag: u8, ns: NsId, out: &mut impl Buf) {
 }
 
 #[inline]
-fn push_owner(tag: u8, ns: NsId, key: &[u8], version: u64, out: &mut Vec<u8>) {
+fn push_owner(tag: u8, ns: NsId, key: &[u8], version: u64, out: &mut impl Buf) {
     let len = stored_len(key);
     out.reserve(15 + len);
     push_ns(tag, ns, out);

@@ -134,6 +134,8 @@ pub const fn stored_len(text: &[u8]) -> usize {
 
 /// What bytes are appended to: a heap buffer, or a small one on the stack.
 pub trait Buf {
+    /// Makes room for so many bytes more.
+    fn reserve(&mut self, bytes: usize);
     /// Appends one byte.
     fn push(&mut self, byte: u8);
     /// Appends bytes.
@@ -141,6 +143,10 @@ pub trait Buf {
 }
 
 impl Buf for Vec<u8> {
+    #[inline]
+    fn reserve(&mut self, bytes: usize) {
+        self.reserve(bytes);
+    }
     #[inline]
     fn push(&mut self, byte: u8) {
         self.push(byte);
@@ -155,6 +161,10 @@ impl<const N: usize> Buf for smallvec::SmallVec<[u8; N]>
 where
     [u8; N]: smallvec::Array<Item = u8>,
 {
+    #[inline]
+    fn reserve(&mut self, bytes: usize) {
+        self.reserve(bytes);
+    }
     #[inline]
     fn push(&mut self, byte: u8) {
         self.push(byte);

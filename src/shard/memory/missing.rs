@@ -1,5 +1,7 @@
 //! What memory lacks of a collection, and where the store has it.
 
+use smallvec::SmallVec;
+
 use super::core::Core;
 use super::object::{Kind, Object};
 use super::reads::{Place, Reads};
@@ -50,7 +52,7 @@ pub(super) fn place_of_whole(ns: NsId, key: &[u8], version: u64) -> (usize, Plac
 
 /// Where the store has an element.
 pub(super) fn place_of_element(ns: NsId, key: &[u8], version: u64, element: &[u8]) -> Place {
-    let mut disk_key = Vec::with_capacity(key.len() + element.len() + 24);
+    let mut disk_key = SmallVec::new();
     codec::key::element_key(ns, key, version, element, &mut disk_key);
     Place::record(disk_key)
 }

@@ -136,29 +136,31 @@ impl Txn<'_, '_> {
     /// Brings an element into the overlay, if fjall has it and the overlay does not.
     #[cold]
     fn load_element(&mut self, at: Found, key: &[u8]) -> Result {
-        if let Some(Missing::Whole) = missing(self.object(at), key)
-            && self.load_whole(at)?
-        {
-            return Ok(());
-        }
-        if missing(self.object(at), key).is_none() {
-            return Ok(());
-        }
-        let core = &self.lease[at.at as usize];
-        let object = core.table.at(at.index);
-        let value = read_element(core, object, key, &mut self.set.reads)?.map_err(|e| storage(object.key(), e))?;
-        if let Some(value) = value {
-            self.admit(at, key, &value);
+        if let Some(entry) = self.stored_element(at, key)? {
+            self.admit(at, entry);
         }
         Ok(())
     }
 
+    /// An element that fjall holds and the overlay lacks, as the overlay would hold it. A small collection is brought whole.
+    #[cold]
+    fn stored_element(&mut self, at: Found, key: &[u8]) -> Result<Option<Entry>> {
+        match missing(self.object(at), key) {
+            None => return Ok(None),
+            Some(Missing::Whole) if self.load_whole(at)? || missing(self.object(at), key).is_none() => return Ok(None),
+            Some(_) => {}
+        }
+        let core = &self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let value = read_element(core, object, key, &mut self.set.reads)?.map_err(|e| storage(object.key(), e))?;
+        Ok(value.map(|value| Entry::new(key, Some(&value), CLEAN)))
+    }
+
     /// Takes an element that fjall holds into the overlay.
-    fn admit(&mut self, at: Found, key: &[u8], value: &[u8]) {
+    fn admit(&mut self, at: Found, entry: Entry) {
         let core = &mut *self.lease[at.at as usize];
         let Some(body) = &mut core.table.at_mut(at.index).body else { return };
         let before = body.overlay.bytes();
-        let entry = Entry::new(key, Some(value), CLEAN);
         // It cannot leave before the command has ended.
         _ = meter::hold(entry.bytes());
         body.overlay.insert(entry);
@@ -184,7 +186,7 @@ impl Txn<'_, '_> {
         for (key, value) in &records {
             let key = &key[prefix.len()..];
             if self.body(at).overlay.get(key).is_none() {
-                self.admit(at, key, value);
+                self.admit(at, Entry::new(key, Some(value), CLEAN));
             }
         }
         Ok(())
@@ -220,7 +222,7 @@ impl Txn<'_, '_> {
             body.overlay.reserve(records.len() + records.len() / 8 + 2);
         }
         for (key, value) in &records {
-            self.admit(at, &key[prefix..], value);
+            self.admit(at, Entry::new(&key[prefix..], Some(value), CLEAN));
         }
         let whole = records.len() <= LOAD_MOST.get();
         if let Some(body) = &mut self.object_mut(at).body {
@@ -251,16 +253,23 @@ impl Txn<'_, '_> {
         replace: impl FnOnce(&[u8]) -> bool,
     ) -> Result<bool> {
         meter::step_through(value.len())?;
-        if !self.body(at).overlay.complete {
-            self.load_element(at, key)?;
+        let stored = if self.body(at).overlay.complete { None } else { self.stored_element(at, key)? };
+        let Some(was) = stored else {
+            return Ok(self.write_element(at, key, value, overlay::state::DIRTY, None, replace));
+        };
+        if was.value().is_some_and(replace) {
+            self.lease[at.at as usize].admitted += 1;
+            self.write_element(at, key, value, overlay::state::DIRTY | was.state, Some(was), |_| true);
+        } else {
+            self.admit(at, was);
         }
-        Ok(self.write_element(at, key, value, overlay::state::DIRTY, replace))
+        Ok(true)
     }
 
     /// Sets an element that is not there, as another one says: the store is not asked.
     pub fn put_new(&mut self, at: Found, key: &[u8], value: &[u8]) -> Result {
         meter::step_through(value.len())?;
-        let existed = self.write_element(at, key, value, overlay::state::DIRTY, |_| true);
+        let existed = self.write_element(at, key, value, overlay::state::DIRTY, None, |_| true);
         debug_assert!(!existed, "an element is there of which another one says that it is not");
         Ok(())
     }
@@ -269,15 +278,17 @@ impl Txn<'_, '_> {
     pub fn put_element_blind(&mut self, at: Found, key: &[u8], value: &[u8]) {
         let partial = !self.body(at).overlay.complete;
         let stored = if partial { overlay::state::MAYBE_STORED } else { 0 };
-        self.write_element(at, key, value, overlay::state::DIRTY | stored, |_| true);
+        self.write_element(at, key, value, overlay::state::DIRTY | stored, None, |_| true);
     }
 
+    /// `stored`: what the store has in its place, where the overlay has nothing.
     fn write_element(
         &mut self,
         at: Found,
         key: &[u8],
         value: &[u8],
         state: u8,
+        stored: Option<Entry>,
         replace: impl FnOnce(&[u8]) -> bool,
     ) -> bool {
         let core = &mut *self.lease[at.at as usize];
@@ -285,7 +296,7 @@ impl Txn<'_, '_> {
         let key_len = object.key_len as usize;
         let Some(body) = &mut object.body else { return false };
         let before = body.overlay.bytes();
-        let mut existed = false;
+        let mut existed = stored.is_some();
         // One search tells whether it is there and puts it. What the disk may hold stays known.
         let merge = |old: &Entry, new: &mut Entry| {
             existed = old.is_live();
@@ -296,7 +307,7 @@ impl Txn<'_, '_> {
         let bytes = entry.bytes();
         // What the overlay grows by cannot leave memory before the command has ended. A refusal ends it soon enough.
         _ = meter::hold(bytes);
-        let old = body.overlay.merge(entry, merge);
+        let old = body.overlay.merge(entry, merge).or(stored);
         if existed && old.is_none() {
             return true;
         }
@@ -323,17 +334,46 @@ impl Txn<'_, '_> {
     /// Removes an element that is there with this value, as another one says: the store is not asked.
     pub fn remove_known(&mut self, at: Found, key: &[u8], value: &[u8]) -> Result {
         if let Some(Missing::Element) = missing(self.object(at), key) {
-            self.admit(at, key, value);
+            meter::step(1)?;
+            self.mask(at, Entry::new(key, Some(value), CLEAN));
+            return Ok(());
         }
         self.remove_element(at, key).map(drop)
+    }
+
+    /// Removes an element that fjall holds and the overlay lacks.
+    fn mask(&mut self, at: Found, was: Entry) {
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        let key_len = object.key_len as usize;
+        let Some(body) = &mut object.body else { return };
+        let before = body.overlay.bytes();
+        let removal = Entry::new(was.key(), None, was.state | overlay::state::DIRTY);
+        let bytes = removal.bytes();
+        _ = meter::hold(bytes);
+        let owner = &object.bytes[..key_len];
+        redo::encode_elem_delete(was.key(), self.set.redo.of_body(object.ns, owner, body.version));
+        body.overlay.insert(removal);
+        core.table_bytes = core.table_bytes + body.overlay.bytes() - before;
+        core.dirty_bytes += bytes;
+        core.admitted += 1;
+        let tells = tells(was.key());
+        self.set.undo.push(Undo::Element { at, was });
+        self.touch_as(at, tells);
     }
 
     /// Removes an element and hands its value to `take`; whether it was there.
     pub fn take_element(&mut self, at: Found, key: &[u8], take: impl FnOnce(&[u8])) -> Result<bool> {
         const TRACE: u8 = overlay::state::MAYBE_STORED | overlay::state::IN_FLIGHT;
         meter::step(1)?;
-        if !self.body(at).overlay.complete {
-            self.load_element(at, key)?;
+        if !self.body(at).overlay.complete
+            && let Some(was) = self.stored_element(at, key)?
+        {
+            if let Some(value) = was.value() {
+                take(value);
+            }
+            self.mask(at, was);
+            return Ok(true);
         }
         let core = &mut *self.lease[at.at as usize];
         let object = core.table.at_mut(at.index);
