@@ -443,7 +443,7 @@ fn want_of(server: &Server, ns: NsId, (command, args): (&Command, Args<'_>), lea
                 if reads.wants_much() {
                     break;
                 }
-                ahead::want(core, ahead::Wanted { index, look, text: &args[arg] }, reads);
+                ahead::want(core, ahead::Wanted { index, look, text: &args[arg], score: None }, reads);
             }
         }
     }

@@ -139,7 +139,7 @@ impl Ahead {
         if let Some(reads) = reads.as_deref_mut().filter(|_| targets.iter().any(Target::wants_elements)) {
             by_shard.each(engine, targets, |core, target| {
                 if let (true, Some((look, _)), Some(index)) = (target.wants_elements(), target.look, target.index) {
-                    ahead::want(core, Wanted { index, look: *look, text: b"" }, reads);
+                    ahead::want(core, Wanted { index, look: *look, text: b"", score: None }, reads);
                 }
             });
         }
@@ -149,13 +149,13 @@ impl Ahead {
         let mut cores = Cores { engine, held: None };
         let target = |at: usize| targets.get(at).and_then(|target| Some((target.shard, target.index?)));
         let text = |span: Span| &input[span.0 as usize..span.1 as usize];
-        if let Some(reads) = reads {
+        if let Some(reads) = reads.as_deref_mut() {
             for (at, look, args) in looks.iter().filter(|(at, ..)| targets.get(*at).is_some_and(|target| target.cold)) {
                 let Some((shard, index)) = target(*at) else { continue };
                 let Some(core) = cores.of(shard) else { continue };
                 for arg in look.args(args.len()).take(MOST_ELEMENTS) {
                     let text = text(spans[args.start as usize + arg]);
-                    ahead::want(core, Wanted { index, look: **look, text }, reads);
+                    ahead::want(core, Wanted { index, look: **look, text, score: None }, reads);
                 }
             }
         }
@@ -166,10 +166,11 @@ impl Ahead {
                 && let Some(core) = cores.of(shard)
             {
                 let wanted = looks.iter().filter_map(|(at, look, args)| {
-                    let text = text(spans[args.start as usize + look.arg]);
-                    Some(Wanted { index: target(*at)?.1, look: **look, text })
+                    let arg = |arg| text(spans[args.start as usize + arg]);
+                    let (index, text, score) = (target(*at)?.1, arg(look.arg), look.score_arg().map(arg));
+                    Some(Wanted { index, look: **look, text, score })
                 });
-                ahead::fetch(core, wanted);
+                ahead::fetch(core, wanted, reads.as_deref());
             }
         }
     }

@@ -9,7 +9,8 @@
 //! | 4 | the entry | its text, if that stands elsewhere |
 //!
 //! The elements of all commands take a step before any takes the next. Where a member's score leads to another element
-//! that a command will want ([`Look::sorted`]), that one goes through the steps after the first.
+//! that a command will want ([`Look::place`]), or the score that it gets ([`Look::scored`]), those go through the steps after
+//! the first.
 //!
 //! Nothing is changed, and nothing depends on what is found: a wrong guess costs a fetch.
 
@@ -23,7 +24,7 @@ use super::reads::Reads;
 use super::table::Index;
 use crate::codec::element::{self, Group};
 use crate::codec::{Extra, Score};
-use crate::util::num::parse_i64;
+use crate::util::num::{parse_double, parse_i64};
 
 /// The element that a call of a command looks for first, as far as its row can tell.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +36,8 @@ pub struct Look {
     kind: Kind,
     /// The element that sorts the member is wanted, too.
     sorted: bool,
+    /// The argument before it is the score that the member gets.
+    scored: bool,
     /// From one such argument to the next; 0 if there is but one.
     step: usize,
 }
@@ -42,17 +45,17 @@ pub struct Look {
 impl Look {
     /// A field of a hash.
     pub const fn field(arg: usize) -> Look {
-        Look { arg, group: Some(Group::HashField), kind: Kind::Hash, sorted: false, step: 0 }
+        Look { arg, group: Some(Group::HashField), kind: Kind::Hash, sorted: false, scored: false, step: 0 }
     }
 
     /// A member of a set.
     pub const fn member(arg: usize) -> Look {
-        Look { arg, group: Some(Group::SetMember), kind: Kind::Set, sorted: false, step: 0 }
+        Look { arg, group: Some(Group::SetMember), kind: Kind::Set, sorted: false, scored: false, step: 0 }
     }
 
     /// A member's score.
     pub const fn score(arg: usize) -> Look {
-        Look { arg, group: Some(Group::ZsetScore), kind: Kind::Zset, sorted: false, step: 0 }
+        Look { arg, group: Some(Group::ZsetScore), kind: Kind::Zset, sorted: false, scored: false, step: 0 }
     }
 
     /// A member's score, then what sorts it by that.
@@ -60,9 +63,14 @@ impl Look {
         Look { sorted: true, ..Look::score(arg) }
     }
 
+    /// The same, and where it will be by the score before it.
+    pub const fn scored(arg: usize) -> Look {
+        Look { scored: true, ..Look::place(arg) }
+    }
+
     /// What an offset in a list leads to.
     pub const fn offset(arg: usize) -> Look {
-        Look { arg, group: Some(Group::ListElement), kind: Kind::List, sorted: false, step: 0 }
+        Look { arg, group: Some(Group::ListElement), kind: Kind::List, sorted: false, scored: false, step: 0 }
     }
 
     /// Elements of the list whose key is the first argument, whichever.
@@ -75,7 +83,7 @@ impl Look {
     pub const ZSET: Look = Look::elements(Kind::Zset);
 
     const fn elements(kind: Kind) -> Look {
-        Look { arg: 1, group: None, kind, sorted: false, step: 0 }
+        Look { arg: 1, group: None, kind, sorted: false, scored: false, step: 0 }
     }
 
     /// Whether an argument names an element.
@@ -93,6 +101,11 @@ impl Look {
     pub fn args(&self, len: usize) -> impl Iterator<Item = usize> + use<> {
         let end = if self.step == 0 { self.arg + 1 } else { len };
         (self.arg..end.min(len)).step_by(self.step.max(1))
+    }
+
+    /// The argument that says which score the first of them gets.
+    pub fn score_arg(&self) -> Option<usize> {
+        self.scored.then(|| self.arg - 1)
     }
 
     /// Of what it looks for something.
@@ -131,6 +144,8 @@ pub struct Wanted<'a> {
     pub look: Look,
     /// Field, member or offset.
     pub text: &'a [u8],
+    /// The score that it gets.
+    pub score: Option<&'a [u8]>,
 }
 
 /// Texts that are longer are left to their commands.
@@ -145,8 +160,8 @@ struct Way<'c, 'a> {
     near: Near<'c>,
 }
 
-/// Fetches what commands of a pipeline will look for in one shard.
-pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>) {
+/// Fetches what commands of a pipeline will look for in one shard; `reads` has what was brought for them.
+pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>, reads: Option<&Reads>) {
     let mut ways: SmallVec<[Way<'_, 'a>; 16]> = SmallVec::new();
     for wanted in wanted {
         // What an offset names is read ahead from the store, and not brought from memory into the cache.
@@ -157,19 +172,32 @@ pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>) {
         ways.extend(near(core, wanted, &key).map(|near| Way { wanted, key, near }));
     }
     walk(&mut ways);
-    ways.retain(|way| way.wanted.look.sorted);
-    let sorted = ways.iter().filter_map(|Way { wanted, near, .. }| {
-        let score = Score::from_bytes(near.value()?.try_into().ok()?).ok()?;
-        let mut key = Key::new();
-        element::zset_sort(score, wanted.text, &mut key);
-        let near = self::near(core, *wanted, &key)?;
-        Some(Way { wanted: *wanted, key, near })
-    });
-    walk(&mut sorted.collect::<SmallVec<[_; 16]>>());
+    let mut sorted: SmallVec<[Way<'_, 'a>; 32]> = SmallVec::new();
+    for way in ways.iter().filter(|way| way.wanted.look.sorted) {
+        let wanted = way.wanted;
+        let comes = || Score::new(parse_double(wanted.score?)?).ok();
+        for score in [way.score(core, reads), comes()].into_iter().flatten() {
+            let mut key = Key::new();
+            element::zset_sort(score, wanted.text, &mut key);
+            sorted.extend(near(core, wanted, &key).map(|near| Way { wanted, key, near }));
+        }
+    }
+    walk(&mut sorted);
+}
+
+impl Way<'_, '_> {
+    /// The score that a member has.
+    fn score(&self, core: &Core, reads: Option<&Reads>) -> Option<Score> {
+        let score = |value: &[u8]| Score::from_bytes(value.try_into().ok()?).ok();
+        match self.near.value(&self.key) {
+            Some(value) => score(value),
+            None => score(reads?.brought_element(core, core.table.at(self.wanted.index), &self.key)?),
+        }
+    }
 }
 
 /// Has an element that only the store may have be read ahead of who will look for it.
-pub fn want(core: &Core, Wanted { index, look, text }: Wanted<'_>, reads: &mut Reads) {
+pub fn want(core: &Core, Wanted { index, look, text, .. }: Wanted<'_>, reads: &mut Reads) {
     if !core.store_is_cold || !core.table.is_used(index) {
         return;
     }

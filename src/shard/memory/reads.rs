@@ -30,7 +30,9 @@ use smallvec::SmallVec;
 
 use super::ahead::Look;
 use super::core::Core;
+use super::missing::place_of_element;
 use super::next::Next;
+use super::object::Object;
 use super::table::table_hash;
 use crate::codec::{self, NsId};
 use crate::error::{Error, Result};
@@ -244,6 +246,18 @@ impl Reads {
     /// A key's record that was brought, unless moka has been given it since.
     pub fn brought(&self, core: &Core, hash: u32, ns: NsId, key: &[u8]) -> Option<&UserValue> {
         match self.of_key(core, hash, ns, key)? {
+            Found::Record(value) => value.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// An element that was brought.
+    pub(super) fn brought_element(&self, core: &Core, object: &Object, element: &[u8]) -> Option<&UserValue> {
+        if self.brought.is_empty() {
+            return None;
+        }
+        let version = object.body.as_ref()?.version;
+        match self.find(core, &place_of_element(object.ns, object.key(), version, element))? {
             Found::Record(value) => value.as_ref(),
             _ => None,
         }

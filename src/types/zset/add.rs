@@ -111,7 +111,7 @@ pub const COMMANDS: &[Command] = &[
     Command::new("zadd", zadd, -4, ADDS, Group::SortedSet)
         .tells(&events::ZADD)
         .keys(&[KeySpec::one(1, key::RW | key::UPDATE)])
-        .looks_at(Look::place(3).each(2))
+        .looks_at(Look::scored(3).each(2))
         .help("1.2.0", "Gives members of a sorted set their scores; adds those that are not there.")
         .syntax(
             "key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",

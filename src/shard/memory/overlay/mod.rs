@@ -149,10 +149,10 @@ impl<'a> Near<'a> {
         }
     }
 
-    /// The value of the entry that is probably meant.
+    /// The value of the entry, if it is the one of `key`.
     #[inline]
-    pub fn value(&self) -> Option<&'a [u8]> {
-        self.entry()?.value()
+    pub fn value(&self, key: &[u8]) -> Option<&'a [u8]> {
+        self.entry().filter(|entry| entry.key() == key)?.value()
     }
 
     #[inline]
