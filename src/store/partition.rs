@@ -177,19 +177,22 @@ impl Partition {
         })
     }
 
-    /// The records from `lower` on, below `upper`, `most` of them and `most_bytes` at most; `None` if there are more bytes.
-    /// One of some reads that a thread does on end.
+    /// The records from `lower` on, below `upper`, or those before that, from the last on; `most` of them and `most_bytes` at
+    /// most, `None` if there are more bytes. One of some reads that a thread does on end.
     pub fn few_of_some(
         &self,
         (lower, upper): (&[u8], &[u8]),
-        most: usize,
-        most_bytes: usize,
+        reverse: bool,
+        (most, most_bytes): (usize, usize),
         watch: &mut Watch,
     ) -> Result<Option<Vec<Record>>> {
         let bytes = |records: &Option<Vec<Record>>| if records.is_none() { usize::MAX } else { 0 };
         self.timed(watch, bytes, || {
             let (mut records, mut sum) = (Vec::new(), 0);
-            for record in self.range(lower, upper)?.take(most) {
+            let mut range = self.range(lower, upper)?;
+            while records.len() < most
+                && let Some(record) = if reverse { range.next_back() } else { range.next() }
+            {
                 let record = record?;
                 sum += record.0.len() + record.1.len();
                 if sum > most_bytes {

@@ -528,7 +528,7 @@ fn large_values_take_long_until_others_have_been_read() {
     let store = open(&dir);
     let partition = store.partition(0);
     partition.ingest([("large", Some(vec![7; 300 << 10])), ("small", Some(vec![7]))]).unwrap();
-    let few = |from: &[u8]| partition.few_of_some((from, b"z"), 10, 1000, &mut Watch::default()).unwrap();
+    let few = |from: &[u8]| partition.few_of_some((from, b"z"), false, (10, 1000), &mut Watch::default()).unwrap();
     let is_quick = |read: &dyn Fn()| {
         partition.note_quick();
         read();

@@ -174,7 +174,8 @@ pub fn scan_between(
         let slices = Slices::new(found, lower, Bound::Excluded(end), false).at_most(one_more);
         ctx.txn.pass_in_slices(ctx.ns(), slices, |(stored, value)| pass(&stored, &value))?;
     } else {
-        for element in ctx.txn.elements(found, lower, Bound::Excluded(end), false)? {
+        let one_more = (most as u64).saturating_add(1);
+        for element in ctx.txn.few_elements(found, (lower, Bound::Excluded(end)), false, one_more)? {
             let (stored, value) = element?;
             if !pass(&stored, &value)? {
                 break;

@@ -484,6 +484,41 @@ fn all_elements_that_a_command_names_are_read_at_once() {
     }
 }
 
+/// The first elements of a range, from either end, are read ahead like single ones; then the command is done here.
+#[test]
+fn a_few_elements_of_a_range_are_read_with_no_lock_held() {
+    let mut world = World::new();
+    let all = |of: &dyn Fn(usize) -> String| (0..90).map(|n| format!(" {}", of(n))).collect::<String>();
+    world.call(&format!("RPUSH list{}", all(&|n| format!("{n}"))));
+    world.call(&format!("ZADD zset{}", all(&|n| format!("{n} m{n:02}"))));
+    // With a long value, as a page of a listpack is all of it.
+    world.call(&format!("HSET hash z {}{}", "x".repeat(70), all(&|n| format!("f{n:02} {n}"))));
+    for (line, expected) in [
+        ("LRANGE list 50 52", "*3 $2 50 $2 51 $2 52 "),
+        ("LRANGE list -2 -1", "*2 $2 88 $2 89 "),
+        ("ZRANGE zset 0 1", "*2 $3 m00 $3 m01 "),
+        ("ZRANGE zset 5 6 REV", "*2 $3 m84 $3 m83 "),
+        ("ZREVRANGE zset 0 1 WITHSCORES", "*4 $3 m89 $2 89 $3 m88 $2 88 "),
+        ("ZRANGEBYSCORE zset 50 +inf LIMIT 1 2", "*2 $3 m51 $3 m52 "),
+        ("ZREVRANGEBYSCORE zset (50 -inf LIMIT 0 2", "*2 $3 m49 $3 m48 "),
+        ("ZPOPMIN zset 2", "*4 $3 m00 $1 0 $3 m01 $1 1 "),
+        ("ZPOPMAX zset", "*2 $3 m89 $2 89 "),
+    ] {
+        world.rest();
+        let begun = world.begin(&words(line));
+        assert!(begun.is_ok(), "{line} is done elsewhere");
+        assert!(world.runner.tries <= 2, "{} tries: {line}", world.runner.tries);
+        assert_eq!(world.end(begun), expected, "{line}");
+    }
+    // What is there by then is not read again.
+    let begun = world.begin(&words("LRANGE list 88 89"));
+    assert!(begun.is_ok() && world.runner.tries == 0);
+    world.rest();
+    let begun = world.begin(&words("HSCAN hash 0 COUNT 2"));
+    assert!(begun.is_ok());
+    assert!(world.end(begun).ends_with("*4 $3 f00 $1 0 $3 f01 $1 1 "));
+}
+
 /// A small collection comes with its metadata, an element of a big one that is named likewise: one wait, not two.
 #[test]
 fn what_a_command_looks_for_comes_with_the_metadata() {

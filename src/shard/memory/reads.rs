@@ -56,12 +56,14 @@ pub struct Place {
     key: SmallVec<[u8; USUAL_KEY]>,
     /// The end of a range, and how many of it there may be.
     to: Option<(Vec<u8>, usize)>,
+    /// They are those before the end, from the last on.
+    reverse: bool,
 }
 
 impl Place {
     /// Of a record.
     pub fn record(key: impl Into<SmallVec<[u8; USUAL_KEY]>>) -> Place {
-        Place { key: key.into(), to: None }
+        Place { key: key.into(), to: None, reverse: false }
     }
 
     /// The record's key, or the first one's.
@@ -77,7 +79,12 @@ impl Place {
 
     /// Of the records from one key on, below another, `most` of them.
     pub fn range(key: Vec<u8>, to: Vec<u8>, most: usize) -> Place {
-        Place { key: key.into(), to: Some((to, most)) }
+        Place { key: key.into(), to: Some((to, most)), reverse: false }
+    }
+
+    /// The same from the last on.
+    pub fn reversed(self, reverse: bool) -> Place {
+        Place { reverse, ..self }
     }
 }
 
@@ -146,10 +153,12 @@ impl Wanted {
                 Ok(value) if value.as_ref().is_none_or(|value| value.len() <= MOST_BYTES) => Found::Record(value),
                 _ => Found::Nothing,
             },
-            Some((to, most)) => match self.partition.few_of_some((&place.key, to), *most, MOST_BYTES, watch) {
-                Ok(Some(records)) => Found::Range(records),
-                _ => Found::Nothing,
-            },
+            Some((to, most)) => {
+                match self.partition.few_of_some((&place.key, to), place.reverse, (*most, MOST_BYTES), watch) {
+                    Ok(Some(records)) => Found::Range(records),
+                    _ => Found::Nothing,
+                }
+            }
         };
         Brought { era: self.era, place, found, next: None }
     }
@@ -233,6 +242,21 @@ impl Reads {
         match self.find(core, &place) {
             Some(Found::Range(records)) => Ok(Ok(records.clone())),
             _ if self.may_block => Ok(latency::wait_for(Event::DiskWait, read)),
+            Some(_) => Err(Error::Cold),
+            None => Err(self.want(core, place, None)),
+        }
+    }
+
+    /// The first records of the store in a range, read with no lock held, and whether that is all of them.
+    ///
+    /// # Errors
+    /// `Cold`: they are wanted now, or cannot be had without the lock.
+    pub fn piece(&mut self, core: &Core, place: Place) -> Result<(Vec<Record>, bool)> {
+        match self.find(core, &place) {
+            Some(Found::Range(records)) => {
+                let most = place.to.as_ref().map_or(0, |(_, most)| *most);
+                Ok((records.clone(), records.len() < most))
+            }
             Some(_) => Err(Error::Cold),
             None => Err(self.want(core, place, None)),
         }

@@ -2,10 +2,13 @@
 //!
 //! `TARN_MODEL_ROUNDS` sets the number of rounds, `TARN_MODEL_SEED` runs one of them.
 
+mod few;
 mod slices;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use few::look_at_few;
 
 use super::step::Stepper;
 use super::world::{Elements, NAMES, Rng, Value, World, difference, read, shown};
@@ -515,6 +518,7 @@ fn apply(txn: &mut Txn<'_, '_>, ns: u32, act: &Act, db: &mut super::world::Db, n
         Act::Read { key } => {
             if let Some(known) = &known {
                 txn.warm(ns, key, known.kind)?;
+                look_at_few(txn, ns, key, known, now_ms as usize)?;
             }
             let found = read(txn, ns, key)?;
             assert!(found == known, "{} holds {}", shown(b"", key), difference(found, known.as_ref()));

@@ -1,5 +1,6 @@
 //! Reads that hold no lock: what was brought is used only while it is what the store says, or is masked.
 
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -17,6 +18,7 @@ use crate::shard::memory::missing::LOAD_WHOLE;
 use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::{Reads, Wanted};
 use crate::shard::memory::table::table_hash;
+use crate::shard::txn::elements::whole_group;
 use crate::shard::txn::{Found, Txn};
 use crate::store::{Odds, Watch};
 
@@ -222,6 +224,74 @@ fn elements_are_read_one_by_one_or_all_of_a_few() {
 }
 
 /// The metadata need not be read again, and says where that is.
+/// The first `most` of a hash's fields, or the last ones, as a command finds them that may not wait for the disk.
+fn ends_ahead(world: &mut World, reverse: bool, most: usize) -> Result<Vec<Vec<u8>>, Error> {
+    let ns = world.ns(DB);
+    let (lower, upper) = whole_group(element::Group::HashField);
+    world.ahead = true;
+    let found = world.transact(&[b"hash"], |txn| {
+        let at = txn.find(ns, b"hash")?.unwrap();
+        let bounds = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
+        let few = txn.few_elements(at, bounds, reverse, most as u64)?.take(most);
+        few.map(|element| Ok(element?.0.to_vec())).collect()
+    });
+    world.ahead = false;
+    found.0
+}
+
+#[test]
+fn the_ends_of_a_big_collection_are_read_at_once_and_without_the_lock() {
+    let mut world = world(Fsync::No);
+    world.set_fields(b"hash", 90, b"1");
+    world.rest();
+    let mut fields: Vec<_> = (0..90).map(field).collect();
+    fields.sort();
+    // Memory has some that the store has not, and knows of some that they are gone.
+    let ns = world.ns(DB);
+    assert_eq!(world.field_ahead(b"hash", 1), Err(Error::Cold));
+    world.bring();
+    let done = world.transact(&[b"hash"], |txn| {
+        let at = txn.find(ns, b"hash")?.unwrap();
+        txn.put_element(at, &field(100), b"2")?;
+        for gone in [1, 2, 88, 89] {
+            assert!(txn.remove_element(at, &fields[gone])?);
+        }
+        txn.add_size(at, -3);
+        Ok(())
+    });
+    done.0.unwrap();
+    world.reads = Reads::default();
+    for gone in [89, 88, 2, 1] {
+        fields.remove(gone);
+    }
+    fields.push(field(100));
+    fields.sort();
+    for (reverse, most) in [(false, 1), (false, 10), (true, 10), (true, 1)] {
+        let expected: Vec<_> =
+            if reverse { fields.iter().rev().take(most).cloned().collect() } else { fields[..most].to_vec() };
+        assert_eq!(ends_ahead(&mut world, reverse, most), Err(Error::Cold));
+        assert_eq!(world.bring(), 1, "one read for all of them");
+        assert_eq!(ends_ahead(&mut world, reverse, most), Ok(expected));
+        world.reads = Reads::default();
+    }
+    // More of the store's first are gone than were reckoned with: it is asked for where one may wait.
+    let first: Vec<_> = fields.iter().filter(|field| **field != self::field(100)).take(70).cloned().collect();
+    let done = world.transact(&[b"hash"], |txn| {
+        let at = txn.find(ns, b"hash")?.unwrap();
+        for gone in &first {
+            assert!(txn.remove_element(at, gone)?);
+        }
+        txn.add_size(at, -70);
+        Ok(())
+    });
+    done.0.unwrap();
+    world.reads = Reads::default();
+    assert_eq!(ends_ahead(&mut world, false, 5), Err(Error::Cold));
+    assert_eq!(world.bring(), 1);
+    assert_eq!(ends_ahead(&mut world, false, 5), Err(Error::Cold));
+    assert!(world.reads.is_content(), "nothing more is wanted");
+}
+
 #[test]
 fn what_is_looked_for_behind_metadata_that_moka_has_is_read_at_once() {
     let mut world = world(Fsync::No);

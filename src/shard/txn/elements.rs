@@ -6,14 +6,17 @@
 //! | `put_new`, `remove_known` | the overlay alone | the same: another element tells what the store has |
 //! | `put_element_blind` | – | nothing is read |
 //! | `elements` | the overlay alone | overlay and fjall merged, the overlay masks |
+//! | `few_elements` | the overlay alone | the same, but the first of fjall's are read with no lock held |
 //! | `rank`, `select`: [`super::order`] | sums of the overlay | the counted index, corrected by the overlay's sums |
 //!
 //! A small collection is read whole at its first touch and complete from then on. Size, form and extra belong to the
 //! metadata, which a commit logs once however often they changed.
 
-use std::ops::{Bound, Deref};
+use std::ops::Bound;
 
 use super::claim::fill_as;
+pub use super::merged::{Elements, Piece};
+use super::merged::{Side, Stored};
 use super::undo::Undo;
 use super::{Found, Tells, Txn};
 use crate::codec::element::Group;
@@ -22,9 +25,14 @@ use crate::error::{Error, Result};
 use crate::meter;
 use crate::shard::memory::core::{Core, storage};
 use crate::shard::memory::missing::{LOAD_MOST, Missing, missing, read_element, read_whole};
-use crate::shard::memory::object::{Body, Kind, Object};
+use crate::shard::memory::object::{Body, Kind};
 use crate::shard::memory::overlay::{self, Entry, Key};
-use crate::store::StoreError;
+use crate::shard::memory::reads::Place;
+
+/// Elements that are read ahead of who walks past them at most.
+const FEW: u64 = 128;
+/// What is read besides as many as are looked at, where elements in memory may mask some.
+const SPARE: u64 = 16;
 
 /// What an element is while fjall holds it and memory has a copy.
 const CLEAN: u8 = overlay::state::MAYBE_STORED | overlay::state::BASE | overlay::state::NEXT;
@@ -168,23 +176,18 @@ impl Txn<'_, '_> {
         core.admitted += 1;
     }
 
-    /// Brings the elements from one bound on, below another, into the overlay, where it lacks them. There must be few.
-    pub fn load_range(&mut self, at: Found, lower: &[u8], upper: &[u8]) -> Result {
-        let core = &self.lease[at.at as usize];
-        let object = core.table.at(at.index);
+    /// Brings the elements from one bound on, below another, into the overlay, where it lacks them. There are `most`.
+    pub fn load_range(&mut self, at: Found, lower: &[u8], upper: &[u8], most: u64) -> Result {
         let body = self.body(at);
         if body.overlay.complete || !body.maybe_stored {
             return Ok(());
         }
-        self.may_read(core)?;
-        let mut prefix = Vec::new();
-        codec::key::element_prefix(object.ns, object.key(), body.version, &mut prefix);
-        let (from, to) = disk_bounds(&prefix, Bound::Included(lower), Bound::Excluded(upper));
-        let unreadable = |e: StoreError| storage(object.key(), e);
-        let range = core.partition.range(&from, &to).map_err(unreadable)?;
-        let records = range.collect::<std::result::Result<Vec<_>, _>>().map_err(unreadable)?;
-        for (key, value) in &records {
-            let key = &key[prefix.len()..];
+        let (prefix, (from, to)) = self.disk_range(at, Bound::Included(lower), Bound::Excluded(upper));
+        let core = &self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let records = self.set.reads.range(core, Place::range(from, to, most as usize))?;
+        for (key, value) in &records.map_err(|e| storage(object.key(), e))? {
+            let key = &key[prefix..];
             if self.body(at).overlay.get(key).is_none() {
                 self.admit(at, Entry::new(key, Some(value), CLEAN));
             }
@@ -412,13 +415,48 @@ impl Txn<'_, '_> {
         let mut disk = None;
         if !body.overlay.complete && body.maybe_stored {
             self.may_read(core)?;
-            let mut prefix = Vec::with_capacity(object.key().len() + 16);
-            codec::key::element_prefix(object.ns, object.key(), body.version, &mut prefix);
-            let (from, to) = disk_bounds(&prefix, lower, upper);
-            let iter = core.partition.range(&from, &to).map_err(|e| storage(object.key(), e))?;
-            disk = Some((Side { iter, next: None }, prefix.len()));
+            let (prefix, (from, to)) = self.disk_range(at, lower, upper);
+            let range = core.partition.range(&from, &to).map_err(|e| storage(object.key(), e))?;
+            disk = Some((Side { iter: Stored::All(range), next: None }, prefix));
         }
         Ok(Elements { owner: object, memory, disk, reverse })
+    }
+
+    /// The same for who looks at `most` of them at most: where the store must not be waited for, they are read ahead, with no
+    /// lock held.
+    pub fn few_elements(
+        &mut self,
+        at: Found,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        reverse: bool,
+        most: u64,
+    ) -> Result<Elements<'_>> {
+        let body = self.body(at);
+        let in_memory = body.overlay.complete || !body.maybe_stored;
+        if in_memory || most > FEW || self.may_block() || !self.lease[at.at as usize].store_is_cold {
+            return self.elements(at, lower, upper, reverse);
+        }
+        if matches!(missing(self.object(at), b""), Some(Missing::Whole)) && self.load_whole(at)? {
+            return self.elements(at, lower, upper, reverse);
+        }
+        // As many of the store's may be masked. If it turns out that these were not enough, the command runs where it may wait.
+        let sums = self.body(at).overlay.sums();
+        let masked = (sums.entries - sums.live).min(most + SPARE);
+        let (prefix, (from, to)) = self.disk_range(at, lower, upper);
+        let core = &self.lease[at.at as usize];
+        let place = Place::range(from, to, (most + masked) as usize).reversed(reverse);
+        let (records, all) = self.set.reads.piece(core, place)?;
+        let memory = Side { iter: self.body(at).overlay.range(lower, upper), next: None };
+        let disk = Side { iter: Stored::First(records.into_iter(), all), next: None };
+        Ok(Elements { owner: self.object(at), memory, disk: Some((disk, prefix)), reverse })
+    }
+
+    /// Between which keys the elements between two bounds are in the store, and how long what these keys begin with is.
+    fn disk_range(&self, at: Found, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> (usize, (Vec<u8>, Vec<u8>)) {
+        let object = self.object(at);
+        let mut prefix = Vec::with_capacity(object.key().len() + 16);
+        codec::key::element_prefix(object.ns, object.key(), self.body(at).version, &mut prefix);
+        (prefix.len(), disk_bounds(&prefix, lower, upper))
     }
 
     /// All elements of a group in order.
@@ -455,138 +493,4 @@ fn disk_bounds(prefix: &[u8], lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> (Vec<
         Bound::Unbounded => whole(&[Group::Rank.tag()]),
     };
     (from, to)
-}
-
-/// Bytes of an element's key or value, in memory or as fjall gave them.
-#[derive(Clone)]
-pub enum Piece<'a> {
-    /// In the overlay.
-    Memory(&'a [u8]),
-    /// From fjall, without what stands in front.
-    Disk(crate::store::UserKey, usize),
-    /// Copied.
-    Owned(Vec<u8>),
-}
-
-impl Deref for Piece<'_> {
-    type Target = [u8];
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        match self {
-            Piece::Memory(bytes) => bytes,
-            Piece::Disk(slice, from) => &slice[*from..],
-            Piece::Owned(bytes) => bytes,
-        }
-    }
-}
-
-/// One of two sorted sequences that are merged.
-struct Side<I: Iterator> {
-    iter: I,
-    next: Option<I::Item>,
-}
-
-impl<I: DoubleEndedIterator> Side<I> {
-    fn fill(&mut self, reverse: bool) -> Option<&I::Item> {
-        if self.next.is_none() {
-            self.next = if reverse { self.iter.next_back() } else { self.iter.next() };
-        }
-        self.next.as_ref()
-    }
-}
-
-/// Elements in order: overlay and fjall merged.
-pub struct Elements<'a> {
-    owner: &'a Object,
-    memory: Side<overlay::Range<'a>>,
-    /// What fjall holds, and the length of what its keys begin with.
-    disk: Option<(Side<crate::store::Range>, usize)>,
-    reverse: bool,
-}
-
-impl<'a> Iterator for Elements<'a> {
-    type Item = Result<(Piece<'a>, Piece<'a>)>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Err(error) = meter::step(1) {
-            return Some(Err(error));
-        }
-        if self.disk.is_some() {
-            return self.next_merged();
-        }
-        self.next_in_memory().map(|(key, value)| Ok((Piece::Memory(key), Piece::Memory(value))))
-    }
-}
-
-impl<'a> Elements<'a> {
-    /// Visits key and value of the next `most` elements at most, until `visit` fails; how many there were. Where all are
-    /// in memory it takes less than the iterator, as nothing is wrapped.
-    #[inline]
-    pub fn each(&mut self, most: u64, mut visit: impl FnMut(&[u8], &[u8]) -> Result) -> Result<u64> {
-        let mut count = 0;
-        if self.disk.is_some() {
-            while count < most
-                && let Some((key, value)) = self.next_merged().transpose()?
-            {
-                meter::step(1)?;
-                visit(&key, &value)?;
-                count += 1;
-            }
-            return Ok(count);
-        }
-        while count < most
-            && let Some((key, value)) = self.next_in_memory()
-        {
-            meter::step(1)?;
-            visit(key, value)?;
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    /// The next element where none has to be read from fjall.
-    #[inline]
-    fn next_in_memory(&mut self) -> Option<(&'a [u8], &'a [u8])> {
-        loop {
-            let entry = if self.reverse { self.memory.iter.next_back() } else { self.memory.iter.next() }?;
-            if let Some(value) = entry.value() {
-                return Some((entry.key(), value));
-            }
-        }
-    }
-
-    fn next_merged(&mut self) -> Option<Result<(Piece<'a>, Piece<'a>)>> {
-        use std::cmp::Ordering;
-        let (disk, prefix) = self.disk.as_mut()?;
-        loop {
-            let stored = match disk.fill(self.reverse) {
-                Some(Ok((key, _))) => Some(&key[*prefix..]),
-                Some(Err(_)) => {
-                    let Some(Err(error)) = disk.next.take() else { return None };
-                    return Some(Err(storage(self.owner.key(), error)));
-                }
-                None => None,
-            };
-            let order = match (self.memory.fill(self.reverse), stored) {
-                (None, None) => return None,
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some(entry), Some(stored)) if self.reverse => stored.cmp(entry.key()),
-                (Some(entry), Some(stored)) => entry.key().cmp(stored),
-            };
-            if order == Ordering::Greater {
-                let Some(Ok((key, value))) = disk.next.take() else { return None };
-                return Some(Ok((Piece::Disk(key, *prefix), Piece::Disk(value, 0))));
-            }
-            if order == Ordering::Equal {
-                disk.next = None;
-            }
-            if let Some(entry) = self.memory.next.take()
-                && let Some(value) = entry.value()
-            {
-                return Some(Ok((Piece::Memory(entry.key()), Piece::Memory(value))));
-            }
-        }
-    }
 }

@@ -21,6 +21,7 @@ mod commit;
 pub mod elements;
 mod host;
 mod libraries;
+mod merged;
 mod names;
 mod order;
 mod passing;

@@ -202,7 +202,7 @@ impl List {
         if len > AT_ONCE.get() || bytes > BYTES_AT_ONCE.get() || self.has(ctx, &lower, &upper, len) {
             return Ok(());
         }
-        ctx.txn.load_range(self.at, &lower, &upper)
+        ctx.txn.load_range(self.at, &lower, &upper, len)
     }
 
     /// Whether all elements of a part, which are so many, are in memory.
@@ -277,6 +277,10 @@ impl List {
     pub fn each_in_slices(&self, ctx: &mut Ctx, part: Range<i64>, mut visit: impl FnMut(&[u8]) -> Result) -> Result {
         let (lower, upper) = (key_of(part.start), key_of(part.end));
         let mut left = part.end.abs_diff(part.start);
+        // What has been fetched is there, whatever else of the list is not.
+        if left <= AT_ONCE.get() && self.has(ctx, &lower, &upper, left) {
+            return self.each(ctx, part, false, |_, value| visit(value).map(ControlFlow::Continue));
+        }
         ctx.each_in_slices(self.at, Bound::Included(&lower), Bound::Excluded(&upper), |_, value| {
             left = left.wrapping_sub(1);
             visit(value)

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::bounds::{Keys, Lex};
 use super::range::clamp;
-use super::span::{Held, Span, end};
+use super::span::{Held, Span};
 use super::store::Builder;
 use super::value::{shrunk, take_scored};
 use crate::codec::Score;
@@ -106,7 +106,8 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
     let size = ctx.size(at);
     let count = count.min(size);
     if count == 1 {
-        let Some(held) = end(&ctx.txn, at, reverse)?.map(|entry| entry.held()) else { return Ok(()) };
+        let first = Span::whole().few_entries(&mut ctx.txn, at, reverse, (0, 1))?.next().transpose()?;
+        let Some(held) = first.map(|entry| entry.held()) else { return Ok(()) };
         let (score, member) = held.get()?;
         reply_pair(out, member, score, nested);
         take_held(ctx, at, &held)?;
@@ -124,7 +125,7 @@ pub fn pop(ctx: &mut Ctx, at: Found, from: End, count: u64, nested: bool, out: &
         remove(ctx, at, &span)?;
         return Ok(());
     }
-    let entries = Span::whole().entries(&ctx.txn, at, reverse)?.take(count as usize);
+    let entries = Span::whole().few_entries(&mut ctx.txn, at, reverse, (0, count))?.take(count as usize);
     let held: SmallVec<[Held; 4]> = entries.map(|entry| Ok(entry?.held())).collect::<Result<_>>()?;
     for held in &held {
         let (score, member) = held.get()?;

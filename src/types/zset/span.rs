@@ -146,6 +146,23 @@ impl<'a> Span<'a> {
         Ok(Entries { elements: Some(txn.elements(at, lower, upper, reverse)?), gate })
     }
 
+    /// The first `most` of its members behind the first `skip`.
+    pub fn few_entries<'t>(
+        &self,
+        txn: &'t mut Txn<'_, '_>,
+        at: Found,
+        reverse: bool,
+        (skip, most): (u64, u64),
+    ) -> Result<Entries<'t, 'a>> {
+        if !self.is_exact() || self.keys.is_empty() || skip > STEPS {
+            return self.entries_from(txn, at, reverse, skip);
+        }
+        let bounds = (Bound::Included(&self.keys.lower[..]), Bound::Excluded(&self.keys.upper[..]));
+        let mut elements = txn.few_elements(at, bounds, reverse, most.saturating_add(skip))?;
+        elements.each(skip, |_, _| Ok(()))?;
+        Ok(Entries { elements: Some(elements), gate: Gate { check: self.check, begun: false, reverse } })
+    }
+
     /// Its members behind the first `skip`.
     pub fn entries_from<'t>(
         &self,
@@ -176,7 +193,7 @@ impl<'a> Span<'a> {
         mut visit: impl FnMut(Score, &[u8]) -> Result,
     ) -> Result<u64> {
         if !txn.reads_in_slices() {
-            return self.entries_from(txn, at, reverse, skip)?.each(most, visit);
+            return self.few_entries(txn, at, reverse, (skip, most))?.each(most, visit);
         }
         let mut count = 0;
         self.pass_in_slices(txn, at, reverse, (skip, most), |score, member| {
