@@ -278,7 +278,7 @@ impl List {
         let (lower, upper) = (key_of(part.start), key_of(part.end));
         let mut left = part.end.abs_diff(part.start);
         // What has been fetched is there, whatever else of the list is not.
-        if left <= AT_ONCE.get() && self.has(ctx, &lower, &upper, left) {
+        if !ctx.body(self.at).overlay.complete && left <= AT_ONCE.get() && self.has(ctx, &lower, &upper, left) {
             return self.each(ctx, part, false, |_, value| visit(value).map(ControlFlow::Continue));
         }
         ctx.each_in_slices(self.at, Bound::Included(&lower), Bound::Excluded(&upper), |_, value| {
