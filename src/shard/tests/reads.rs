@@ -224,6 +224,30 @@ fn elements_are_read_one_by_one_or_all_of_a_few() {
 }
 
 /// The metadata need not be read again, and says where that is.
+/// Who asks for what is there, to add it, finds it in memory the next time.
+#[test]
+fn what_is_kept_as_it_is_comes_to_memory() {
+    let mut world = world(Fsync::No);
+    world.set_fields(b"hash", 90, b"1");
+    world.rest();
+    let ns = world.ns(DB);
+    let add = |world: &mut World| {
+        world.ahead = true;
+        let there = world.transact(&[b"hash"], |txn| {
+            let at = txn.find(ns, b"hash")?.unwrap();
+            txn.add_element(at, &field(1), b"2")
+        });
+        world.ahead = false;
+        there.0
+    };
+    while add(&mut world) == Err(Error::Cold) {
+        assert!(world.bring() > 0);
+    }
+    world.reads = Reads::default();
+    assert_eq!(add(&mut world), Ok(true));
+    assert_eq!(world.field_ahead(b"hash", 1), Ok(Some(b"1".to_vec())));
+}
+
 /// The first `most` of a hash's fields, or the last ones, as a command finds them that may not wait for the disk.
 fn ends_ahead(world: &mut World, reverse: bool, most: usize) -> Result<Vec<Vec<u8>>, Error> {
     let ns = world.ns(DB);
