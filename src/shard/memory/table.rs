@@ -368,6 +368,7 @@ fn vacant() -> Object {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::collections::HashMap;
