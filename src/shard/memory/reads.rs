@@ -8,8 +8,8 @@
 //! | the command runs again and finds it among what was brought, if the epoch is still the same | yes |
 //!
 //! # Why that is sound
-//! What was brought is used only where memory has nothing, and as if it were read from the store at that moment. So it must be
-//! what the store says then, or be masked. The store changes by ingestions alone, and of what one brings
+//! What was brought is used only where memory has nothing, of a range for each of its elements, and as if it were read from the
+//! store at that moment. So it must be what the store says then, or be masked. The store changes by ingestions alone, and of what one brings
 //! - an object or element of a flush is in flight until it is settled, and stays in memory: it masks. The epoch is raised
 //!   before the first of a flight turns clean, which is when it may leave. What was noted after that is read after the
 //!   ingestion;

@@ -262,6 +262,8 @@ impl Txn<'_, '_> {
         };
         if was.value().is_some_and(replace) {
             self.lease[at.at as usize].admitted += 1;
+            // It stays until the command has ended.
+            _ = meter::hold(was.bytes());
             self.write_element(at, key, value, overlay::state::DIRTY | was.state, Some(was), |_| true);
         } else {
             self.admit(at, was);
@@ -353,7 +355,8 @@ impl Txn<'_, '_> {
         let before = body.overlay.bytes();
         let removal = Entry::new(was.key(), None, was.state | overlay::state::DIRTY);
         let bytes = removal.bytes();
-        _ = meter::hold(bytes);
+        // What was there stays until the command has ended.
+        _ = meter::hold(bytes + was.bytes());
         let owner = &object.bytes[..key_len];
         redo::encode_elem_delete(was.key(), self.set.redo.of_body(object.ns, owner, body.version));
         body.overlay.insert(removal);
