@@ -83,8 +83,9 @@ fn rule_13_a_compaction_that_has_died_is_noticed_and_goes_on_when_its_cause_is_g
     while !engine.tend_store() {
         std::thread::yield_now();
     }
-    // A worker that had begun before the cause was gone may end yet.
-    while engine.store.partition(0).l0_runs() >= 4 || !engine.tend_store() {
+    // A worker that had begun before the cause was gone may end yet: then the store is to be opened once more, and whoever waits
+    // for runs alone waits for ever.
+    while !engine.tend_store() || engine.store.partition(0).l0_runs() >= 4 {
         put(9);
     }
     assert!(engine.transact(&[0], 1, |txn| Ok(txn.find(0, b"a")?.is_some())).unwrap());
