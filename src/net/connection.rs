@@ -16,7 +16,7 @@
 //! Invariants: nothing of `out` is sent before the log has reached `need`; `Session` is away exactly while a command
 //! runs elsewhere; a peer that does not read stops being read once its output passes a bound.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,6 +27,7 @@ use std::time::Duration;
 use super::ahead::{AHEAD, Parsed};
 use super::behind_others;
 use super::parked::Parked;
+use super::reads::Asked;
 use super::socket::Socket;
 use super::state::State;
 use super::worker::Worker;
@@ -63,6 +64,8 @@ pub struct Connection {
     pub(super) queued_at: Cell<u64>,
     /// A reply of `out` is one for which it has waited, while others of the thread had their turns.
     pub(super) was_away: Cell<bool>,
+    /// What it asks with for what is on disk, since it first did.
+    pub(super) asked: OnceCell<Rc<Asked>>,
     /// LSN that the replies in `out` wait for.
     pub(super) need: Cell<Lsn>,
     /// What the sum of all buffers holds of this one's.
@@ -114,7 +117,8 @@ impl Connection {
         let state = State::new(session);
         let (queued, queued_at, was_away) = (Cell::new(false), Cell::new(0), Cell::new(false));
         let (state, need, told) = (RefCell::new(state), Cell::new(0), Cell::new(0));
-        Rc::new(Connection { worker, client, socket, state, queued, queued_at, was_away, need, told })
+        let asked = OnceCell::new();
+        Rc::new(Connection { worker, client, socket, state, queued, queued_at, was_away, asked, need, told })
     }
 
     /// LSN that the replies wait for.
@@ -391,9 +395,9 @@ impl Connection {
     }
 
     /// What the commands ahead lacked is there, or cannot be had.
-    pub(super) fn take_reads(&self, reads: Option<Reads>) {
+    pub(super) fn take_reads(&self, reads: Reads) {
         let mut state = self.state.borrow_mut();
-        (state.reads, state.tries) = (reads, state.tries + 1);
+        (state.reads, state.tries) = (Some(reads), state.tries + 1);
         self.account(&state);
     }
 

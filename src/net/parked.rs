@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::connection::{BEHIND, Connection};
+use super::reads::Asked;
 use crate::command::run::Finished;
 use crate::command::run::blocked::{end_in_time, end_wait};
 use crate::handler::buffers::Away;
@@ -60,7 +61,7 @@ pub(super) enum Parked {
     /// The command is tried again after this.
     Slowed(Duration),
     /// What the commands ahead lack is being read; then they are tried again.
-    Reads(oneshot::Receiver<(Reads, Away)>),
+    Reads(Rc<Asked>),
 }
 
 /// How a wait ended.
@@ -111,16 +112,16 @@ impl Connection {
                 self.mark(bits::POSTPONED, false);
                 matches!(woken, Woken::Done(()))
             }
-            Parked::Reads(read) => {
+            Parked::Reads(asked) => {
                 self.mark(bits::ELSEWHERE, true);
                 let since = ticks::now();
-                let woken = self.wait(pin!(read), false).await;
+                let woken = self.wait(pin!(asked.come()), false).await;
                 latency::add(Event::DiskWait, ticks::ns_since(since));
                 self.mark(bits::ELSEWHERE, false);
                 match woken {
-                    Woken::Done(reads) => {
+                    Woken::Done((reads, _)) => {
                         // From here on the connection's own buffers count them.
-                        self.take_reads(reads.ok().map(|(reads, _)| reads));
+                        self.take_reads(reads);
                         true
                     }
                     _ => false,
@@ -199,15 +200,12 @@ impl Connection {
     /// Has what the commands ahead lack read.
     #[cold]
     pub(super) fn read_ahead(&self, reads: &mut Reads) -> Parked {
-        let (done, read) = oneshot::channel();
-        let (server, client) = (self.worker.server.clone(), self.client.clone());
-        // A connection that is gone wants it no more.
-        let then = move |reads: Reads| {
-            let away = Away::new(&server, &client, reads.memory_bytes());
-            _ = done.send((reads, away));
-        };
-        self.worker.reads.bring(&self.worker.server.engine.readers, std::mem::take(reads), Box::new(then));
-        Parked::Reads(read)
+        let asked = self.asked.get_or_init(|| {
+            let (server, client) = (self.worker.server.clone(), self.client.clone());
+            self.worker.reads.asker(move |bytes| Away::new(&server, &client, bytes))
+        });
+        self.worker.reads.bring(&self.worker.server.engine.readers, std::mem::take(reads), asked);
+        Parked::Reads(asked.clone())
     }
 
     /// Awaits a command that runs elsewhere, or waits for a key, or first the one and then the other. `None`: the connection is

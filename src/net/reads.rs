@@ -12,10 +12,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::worker::Worker;
-use crate::shard::engine::readers::{READS_OF_TASK, Readers, Then};
+use crate::handler::buffers::Away;
+use crate::shard::engine::readers::{Asker, Errand, READS_OF_TASK, Readers};
 use crate::shard::memory::reads::{Reads, Wanted};
 use crate::store::Watch;
 use crate::util::inbox::Inbox;
@@ -28,48 +30,103 @@ const WORTH: usize = 2 * TURN;
 /// Errands that wait for this thread, from which on it is worth calling another one for more.
 const BEHIND: usize = 8;
 
-/// What a connection waits for.
-struct Errand {
+/// What was read for a connection, until its thread takes it: one in the connection's life, of one errand at a time.
+pub(super) struct Brought {
+    /// And what it counts for until then.
+    reads: Mutex<Option<(Reads, Away)>>,
+    news: Notify,
+    inbox: Arc<Inbox<Arc<Brought>>>,
+    /// Counts so many bytes.
+    count: Box<dyn Fn(usize) -> Away + Send + Sync>,
+}
+
+impl Brought {
+    fn put(&self, reads: Reads) {
+        let away = (self.count)(reads.memory_bytes());
+        *self.reads.lock() = Some((reads, away));
+    }
+
+    /// Tells the connection, on its thread.
+    pub(super) fn tell(&self) {
+        self.news.notify_one();
+    }
+}
+
+/// By somebody else than the connection's thread.
+impl Asker for Brought {
+    fn take(self: Arc<Self>, reads: Reads) {
+        self.put(reads);
+        self.inbox.clone().put(self);
+    }
+}
+
+/// What a connection asks for.
+pub(super) struct Asked {
+    errand: RefCell<Arc<Errand>>,
+    brought: Arc<Brought>,
+}
+
+impl Asked {
+    /// Awaits what was asked for.
+    pub(super) async fn come(&self) -> (Reads, Away) {
+        loop {
+            if let Some((mut reads, away)) = self.brought.reads.lock().take() {
+                reads.give_room(self.errand.borrow_mut().take_back());
+                return (reads, away);
+            }
+            self.brought.news.notified().await;
+        }
+    }
+}
+
+/// What this thread reads for a connection.
+struct Own {
+    asked: Rc<Asked>,
     brought: Reads,
     rest: std::vec::IntoIter<Wanted>,
-    then: Then,
 }
 
 /// What a network thread is to read: at most one errand of each of its connections.
 #[derive(Default)]
 pub(super) struct OwnReads {
-    errands: RefCell<VecDeque<Errand>>,
+    errands: RefCell<VecDeque<Own>>,
     wake: Notify,
-    /// What the readers have brought.
-    pub(super) inbox: Arc<Inbox>,
+    /// Those for whom the readers have read.
+    pub(super) inbox: Arc<Inbox<Arc<Brought>>>,
 }
 
 impl OwnReads {
-    /// Has what is wanted read, here, or by the readers where it is much or takes its time, and calls `then` here.
-    pub(super) fn bring(&self, readers: &Readers, mut reads: Reads, then: Then) {
+    /// What a connection of this thread asks with. What was read counts with `count` until it is taken.
+    pub(super) fn asker(&self, count: impl Fn(usize) -> Away + Send + Sync + 'static) -> Rc<Asked> {
+        let (inbox, count) = (self.inbox.clone(), Box::new(count));
+        let brought = Arc::new(Brought { reads: Mutex::default(), news: Notify::new(), inbox, count });
+        Rc::new(Asked { errand: RefCell::new(Errand::of(brought.clone())), brought })
+    }
+
+    /// Has what is wanted read, here, or by the readers where it is much or takes its time. The one before has come.
+    pub(super) fn bring(&self, readers: &Readers, mut reads: Reads, asked: &Rc<Asked>) {
         if reads.wanted() >= WORTH || !reads.is_quick() {
-            return self.have_brought(readers, reads, then);
+            return self.have_brought(readers, reads, asked);
         }
         if self.errands.borrow().len() >= BEHIND {
             // Others are called, as this thread has enough to do.
-            return readers.bring(reads, self.to_inbox(then));
+            return readers.bring_again(&mut asked.errand.borrow_mut(), reads, false);
         }
         let rest = reads.take_wanted();
         readers.count(rest.len() as isize);
-        self.errands.borrow_mut().push_back(Errand { brought: reads, rest: rest.into_iter(), then });
+        self.errands.borrow_mut().push_back(Own { asked: asked.clone(), brought: reads, rest: rest.into_iter() });
         self.wake.notify_one();
     }
 
     /// By the readers, whom this thread helps.
-    fn have_brought(&self, readers: &Readers, reads: Reads, then: Then) {
-        readers.bring_helped(reads, self.to_inbox(then));
+    fn have_brought(&self, readers: &Readers, reads: Reads, asked: &Asked) {
+        readers.bring_again(&mut asked.errand.borrow_mut(), reads, true);
         self.wake.notify_one();
     }
 
-    /// What calls `then` here once somebody else has read.
-    fn to_inbox(&self, then: Then) -> Then {
-        let inbox = self.inbox.clone();
-        Box::new(move |reads| inbox.put(Box::new(move || then(reads))))
+    /// Tells those for whom others have read.
+    pub(super) fn empty_inbox(&self) {
+        self.inbox.empty(|brought| brought.tell());
     }
 
     /// A few reads, of what this thread is to do, else of what the readers have not begun. Whether there are more.
@@ -85,7 +142,7 @@ impl OwnReads {
     }
 
     /// Reads of an errand, so many at most; how many of these are no longer to be done in this turn.
-    fn go_on(&self, readers: &Readers, mut errand: Errand, most: usize, watch: &mut Watch) -> usize {
+    fn go_on(&self, readers: &Readers, mut errand: Own, most: usize, watch: &mut Watch) -> usize {
         let mut quick = errand.rest.as_slice().iter().all(Wanted::is_quick);
         let most = if quick { most } else { 0 };
         let mut done = 0;
@@ -99,13 +156,14 @@ impl OwnReads {
         }
         readers.count(-(done as isize));
         if errand.rest.len() == 0 {
-            (errand.then)(errand.brought);
+            errand.asked.brought.put(errand.brought);
+            errand.asked.brought.tell();
         } else if quick {
             self.errands.borrow_mut().push_front(errand);
         } else {
             readers.count(-(errand.rest.len() as isize));
             errand.brought.want_again(errand.rest);
-            self.have_brought(readers, errand.brought, errand.then);
+            self.have_brought(readers, errand.brought, &errand.asked);
         }
         if quick { done } else { TURN }
     }
@@ -117,11 +175,11 @@ impl Worker {
         loop {
             self.reads.wake.notified().await;
             while self.reads.turn(&self.server.engine.readers) {
-                self.reads.inbox.empty();
+                self.reads.empty_inbox();
                 // The sockets are looked at before this goes on.
                 tokio::task::yield_now().await;
             }
-            self.reads.inbox.empty();
+            self.reads.empty_inbox();
         }
     }
 }
@@ -129,8 +187,6 @@ impl Worker {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
     use crate::shard::engine::Engine;
     use crate::shard::keyspace::walk::tests::engine;
@@ -154,6 +210,44 @@ mod tests {
         }
     }
 
+    fn has_come(asked: &Asked) -> bool {
+        asked.brought.reads.lock().is_some()
+    }
+
+    /// Whoever reads for it, a connection asks with one errand, and holds nothing of it once what was read is taken.
+    #[test]
+    fn an_errand_is_used_again() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let want = cold(&engine, 100);
+        let own = OwnReads::default();
+        let asked = own.asker(|_| Away::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let one = Arc::as_ptr(&asked.errand.borrow());
+        for round in 0..20u8 {
+            let keys: Vec<_> = (0..1 + 20 * (round % 2)).map(|n| [n]).collect();
+            let reads = want(&keys);
+            let wanted = reads.wanted();
+            if round % 4 < 2 {
+                engine.store.partition(0).note_quick();
+                own.bring(&engine.readers, reads, &asked);
+            } else {
+                engine.readers.bring_again(&mut asked.errand.borrow_mut(), reads, false);
+            }
+            while !has_come(&asked) {
+                engine.store.partition(0).note_quick();
+                own.turn(&engine.readers);
+            }
+            own.empty_inbox();
+            let (mut reads, _) = runtime.block_on(asked.come());
+            assert!(reads.memory_bytes() > 0 || wanted == 0, "{wanted} wanted in round {round}");
+            assert_eq!(Arc::as_ptr(&asked.errand.borrow()), one);
+            assert_eq!(Arc::strong_count(&asked.errand.borrow()), 1);
+            assert_eq!(asked.errand.borrow_mut().take_back().capacity(), 0);
+            assert!(reads.is_content() && reads.take_wanted().is_empty());
+        }
+    }
+
     /// However much is wanted, a turn is a few reads. What is much is left to the readers, whom the thread helps when it has
     /// read what is little.
     #[test]
@@ -162,15 +256,16 @@ mod tests {
         let engine = engine(dir.path(), 1);
         let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
         let want = cold(&engine, 100);
-        let (own, done) = (OwnReads::default(), Arc::new(Mutex::new(Vec::new())));
-        let bring = |name: char, keys: &[[u8; 1]]| {
-            let (done, reads) = (done.clone(), want(keys));
-            own.bring(&engine.readers, reads, Box::new(move |_| done.lock().unwrap().push(name)));
+        let own = OwnReads::default();
+        let bring = |keys: &[[u8; 1]]| {
+            let asked = own.asker(|_| Away::default());
+            own.bring(&engine.readers, want(keys), &asked);
+            asked
         };
         engine.store.partition(0).note_quick();
-        bring('m', &keys[..60]);
+        let much = bring(&keys[..60]);
         let many = engine.readers.pending();
-        bring('f', &keys[60..66]);
+        let few = bring(&keys[60..66]);
         let mut left = vec![engine.readers.pending()];
         // Moka may have taken one or the other.
         assert!(many > 2 * WORTH && left[0] > many, "{many} of 60, then {left:?}");
@@ -178,15 +273,16 @@ mod tests {
             // Whatever the disk of this machine does.
             engine.store.partition(0).note_quick();
             let more = own.turn(&engine.readers);
-            own.inbox.empty();
+            own.empty_inbox();
             left.push(engine.readers.pending());
+            assert!(has_come(&few) || !has_come(&much), "sixty are not read before six");
             if !more {
                 break;
             }
         }
+        assert!(has_come(&few) && has_come(&much));
         assert_eq!(engine.readers.pending(), 0);
         assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");
-        assert_eq!(*done.lock().unwrap(), ['f', 'm'], "sixty are not read before six");
     }
 
     /// Who has fallen behind leaves to the readers what comes besides.
@@ -195,20 +291,19 @@ mod tests {
         let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         let want = cold(&engine, 100);
-        let (own, done) = (OwnReads::default(), Arc::new(Mutex::new(0)));
-        let mut asked = 0;
+        let (own, mut all) = (OwnReads::default(), Vec::new());
         for reads in (0..100u8).map(|n| want(&[[n]])).filter(|reads| !reads.is_content()) {
-            let done = done.clone();
-            own.bring(&engine.readers, reads, Box::new(move |_| *done.lock().unwrap() += 1));
-            asked += 1;
+            let asked = own.asker(|_| Away::default());
+            own.bring(&engine.readers, reads, &asked);
+            all.push(asked);
         }
         assert_eq!(own.errands.borrow().len(), BEHIND);
-        assert_eq!(engine.readers.pending(), asked);
+        assert_eq!(engine.readers.pending(), all.len());
         while own.turn(&engine.readers) {
-            own.inbox.empty();
+            own.empty_inbox();
         }
-        own.inbox.empty();
-        assert_eq!((*done.lock().unwrap(), engine.readers.pending()), (asked, 0));
+        own.empty_inbox();
+        assert!(all.iter().all(|asked| has_come(asked)) && engine.readers.pending() == 0);
     }
 
     /// Where reads have waited for the disk since, what the thread was to read is the readers': it reads nothing more itself.
@@ -217,21 +312,23 @@ mod tests {
         let dir = crate::util::scratch::tempdir().unwrap();
         let engine = engine(dir.path(), 1);
         let want = cold(&engine, 100);
-        let (own, done) = (OwnReads::default(), Arc::new(Mutex::new(0)));
+        let (own, mut all) = (OwnReads::default(), Vec::new());
         engine.store.partition(0).note_quick();
         for reads in (0..100u8).map(|n| want(&[[n]])).filter(|reads| !reads.is_content()).take(4) {
-            let done = done.clone();
-            own.bring(&engine.readers, reads, Box::new(move |_| *done.lock().unwrap() += 1));
+            let asked = own.asker(|_| Away::default());
+            own.bring(&engine.readers, reads, &asked);
+            all.push(asked);
         }
+        let come = || all.iter().filter(|asked| has_come(asked)).count();
         assert_eq!(own.errands.borrow().len(), 4);
         engine.store.partition(0).note_slow();
         own.turn(&engine.readers);
-        assert_eq!((*done.lock().unwrap(), own.errands.borrow().len()), (0, 3), "one is handed over, none read");
+        assert_eq!((come(), own.errands.borrow().len()), (0, 3), "one is handed over, none read");
         // Nobody else reads here.
         engine.store.partition(0).note_quick();
-        while *done.lock().unwrap() < 4 {
+        while come() < 4 {
             own.turn(&engine.readers);
-            own.inbox.empty();
+            own.empty_inbox();
         }
         assert_eq!(engine.readers.pending(), 0, "what has gone from hand to hand has waited once");
     }

@@ -141,7 +141,7 @@ impl Worker {
             tokio::task::spawn_local(worker.clone().ticks());
             tokio::task::spawn_local(worker.clone().reads());
             let inbox = worker.reads.inbox.clone();
-            tokio::task::spawn_local(async move { inbox.keep_empty().await });
+            tokio::task::spawn_local(async move { inbox.keep_empty(|brought| brought.tell()).await });
             tokio::task::spawn_local(worker.clone().deliver());
             tokio::task::spawn_local(worker.clone().spinner());
             tokio::task::spawn_local(worker.clone().tend_heap());
@@ -244,7 +244,7 @@ impl Worker {
             // Those who were served by this tick's commands have their replies by then, and share the tick.
             ready_ones_first().await;
             self.runner.borrow_mut().reads_here = READS_HERE;
-            self.reads.inbox.empty();
+            self.reads.empty_inbox();
             self.has_news.set(false);
             std::mem::swap(&mut *self.waiting.borrow_mut(), &mut due);
             put_in_order(&mut due);

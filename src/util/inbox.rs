@@ -8,21 +8,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Something to be done on the thread.
-pub type Brought = Box<dyn FnOnce() + Send>;
-
 /// What was brought and is not taken yet, in the order in which it came. Bounded by what the thread has asked for.
-#[derive(Default)]
-pub struct Inbox {
-    brought: Mutex<Vec<Brought>>,
+pub struct Inbox<T> {
+    brought: Mutex<Vec<T>>,
+    /// The room of what was taken before, so that bringers make none that the taker frees: both would wait for one heap.
+    room: Mutex<Vec<T>>,
     /// Spares the lock.
     any: AtomicBool,
     wake: Notify,
 }
 
-impl Inbox {
-    /// Leaves something to be done. From any thread.
-    pub fn put(&self, brought: Brought) {
+/// Room that is kept for so many.
+const KEPT: usize = 1024;
+
+impl<T> Default for Inbox<T> {
+    fn default() -> Self {
+        Inbox {
+            brought: Mutex::default(),
+            room: Mutex::default(),
+            any: AtomicBool::default(),
+            wake: Notify::default(),
+        }
+    }
+}
+
+impl<T> Inbox<T> {
+    /// Leaves something. From any thread.
+    pub fn put(&self, brought: T) {
         let mut all = self.brought.lock();
         all.push(brought);
         self.any.store(true, Ordering::Release);
@@ -33,27 +45,30 @@ impl Inbox {
         }
     }
 
-    /// Does what has come by now; how much that was.
+    /// Takes what has come by now; how much that was.
     #[inline]
-    pub fn empty(&self) -> usize {
+    pub fn empty(&self, take: impl FnMut(T)) -> usize {
         if !self.any.load(Ordering::Relaxed) {
             return 0;
         }
-        let all = {
-            let mut all = self.brought.lock();
+        let mut all = std::mem::take(&mut *self.room.lock());
+        {
+            let mut brought = self.brought.lock();
             self.any.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *all)
-        };
+            std::mem::swap(&mut *brought, &mut all);
+        }
         let count = all.len();
-        all.into_iter().for_each(|brought| brought());
+        all.drain(..).for_each(take);
+        all.shrink_to(KEPT);
+        *self.room.lock() = all;
         count
     }
 
-    /// Does what comes, whenever the thread has a turn for it.
-    pub async fn keep_empty(&self) {
+    /// Takes what comes, whenever the thread has a turn for it.
+    pub async fn keep_empty(&self, mut take: impl FnMut(T)) {
         loop {
             self.wake.notified().await;
-            self.empty();
+            self.empty(&mut take);
         }
     }
 }
@@ -62,48 +77,61 @@ impl Inbox {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
     /// All that has come is done in one go, in its order, what comes meanwhile next time.
     #[test]
     fn what_was_brought_is_taken_at_once() {
-        let inbox = Arc::new(Inbox::default());
-        let done = Arc::new(Mutex::new(Vec::new()));
-        for n in 0..5 {
-            let (again, done) = (inbox.clone(), done.clone());
-            inbox.put(Box::new(move || {
-                done.lock().push(n);
-                let done = done.clone();
-                again.put(Box::new(move || done.lock().push(n + 10)));
-            }));
+        let (inbox, mut done) = (Inbox::default(), Vec::new());
+        (0..5).for_each(|n| inbox.put(n));
+        let mut take = || {
+            inbox.empty(|n| {
+                done.push(n);
+                if n < 10 {
+                    inbox.put(n + 10);
+                }
+            })
+        };
+        assert_eq!((take(), take(), take()), (5, 5, 0));
+        assert_eq!(done, [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]);
+    }
+
+    /// Room for few goes to and fro, that for many is given back.
+    #[test]
+    fn room_is_kept_and_bounded() {
+        let inbox = Inbox::default();
+        let rooms = |inbox: &Inbox<usize>| [inbox.room.lock().capacity(), inbox.brought.lock().capacity()];
+        for (brought, most) in [(100, 200), (10 * KEPT, KEPT), (1, KEPT), (1, KEPT)] {
+            (0..brought).for_each(|n| inbox.put(n));
+            assert_eq!(inbox.empty(|_| ()), brought);
+            assert!(rooms(&inbox)[0] >= brought.min(KEPT) && rooms(&inbox)[0] <= most, "{:?}", rooms(&inbox));
         }
-        assert_eq!((inbox.empty(), inbox.empty(), inbox.empty()), (5, 5, 0));
-        assert_eq!(*done.lock(), [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]);
+        let before = rooms(&inbox);
+        for _ in 0..2 {
+            inbox.put(1);
+            inbox.empty(|_| ());
+        }
+        assert_eq!(rooms(&inbox), before);
     }
 
     /// Whoever sleeps is woken, however the bringers meet the taker.
     #[test]
     fn nothing_stays_behind() {
         const EACH: usize = 2000;
-        let (inbox, done) = (Arc::new(Inbox::default()), Arc::new(AtomicUsize::new(0)));
+        let inbox = Arc::new(Inbox::default());
         let bring = |_| {
-            let (inbox, done) = (inbox.clone(), done.clone());
-            std::thread::spawn(move || {
-                for _ in 0..EACH {
-                    let done = done.clone();
-                    inbox.put(Box::new(move || _ = done.fetch_add(1, Ordering::Relaxed)));
-                }
-            })
+            let inbox = inbox.clone();
+            std::thread::spawn(move || (0..EACH).for_each(|n| inbox.put(n)))
         };
         let bringers: Vec<_> = (0..3).map(bring).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let all = async {
-                while done.load(Ordering::Relaxed) < 3 * EACH {
+                let mut done = 0;
+                while done < 3 * EACH {
                     inbox.wake.notified().await;
-                    inbox.empty();
+                    done += inbox.empty(|_| ());
                 }
             };
             tokio::time::timeout(std::time::Duration::from_secs(60), all).await.unwrap();

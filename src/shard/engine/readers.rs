@@ -62,15 +62,80 @@ impl Counts {
     }
 }
 
-/// What a command or a pipeline waits for.
-struct Errand {
-    /// Freed as one, by whoever is the last: a reader frees as little as can be of what is of another thread's heap, as both wait
-    /// for each other then.
+/// Who asks again and again.
+pub trait Asker: Send + Sync {
+    /// Takes what was read, on whichever thread; nothing if nobody reads any more.
+    fn take(self: Arc<Self>, brought: Reads);
+}
+
+impl<F: Fn(Reads) + Send + Sync> Asker for F {
+    fn take(self: Arc<Self>, brought: Reads) {
+        self(brought);
+    }
+}
+
+/// Whom an errand is for.
+enum For {
+    One(Mutex<Option<Then>>),
+    Asker(Arc<dyn Asker>),
+}
+
+/// What a command or a pipeline waits for. Who asks again and again keeps one: made anew for each time, and freed by who reads,
+/// it would have two threads wait for one heap. So is its list, which the asker takes back.
+pub struct Errand {
     wanted: Vec<Wanted>,
     /// How many of these have not been read.
     left: AtomicUsize,
     brought: Mutex<Reads>,
-    then: Mutex<Option<Then>>,
+    whose: For,
+}
+
+impl Errand {
+    /// Of an asker; nothing is wanted yet.
+    pub fn of(asker: Arc<dyn Asker>) -> Arc<Errand> {
+        Arc::new(Errand::new(For::Asker(asker)))
+    }
+
+    fn new(whose: For) -> Errand {
+        Errand { wanted: Vec::new(), left: AtomicUsize::new(0), brought: Mutex::default(), whose }
+    }
+
+    /// Makes it one for what is wanted; false if there is nothing.
+    fn begin(&mut self, mut reads: Reads) -> bool {
+        self.wanted = reads.take_wanted();
+        reads.make_room(self.wanted.len());
+        *self.left.get_mut() = self.wanted.len();
+        *self.brought.get_mut() = reads;
+        !self.wanted.is_empty()
+    }
+
+    /// So many of its reads are done, or will not be. The last one has it answered.
+    fn count_off(&self, reads: usize, done: bool) {
+        if self.left.fetch_sub(reads, Ordering::AcqRel) > reads {
+            return;
+        }
+        let brought = std::mem::take(&mut *self.brought.lock());
+        match &self.whose {
+            For::One(then) => {
+                if let Some(then) = then.lock().take().filter(|_| done) {
+                    then(brought);
+                }
+            }
+            For::Asker(asker) => asker.clone().take(brought),
+        }
+    }
+
+    /// Takes back the list of what was wanted, now that all has been read: an errand that rests holds nothing.
+    pub fn take_back(self: &mut Arc<Errand>) -> Vec<Wanted> {
+        if let Some(errand) = Arc::get_mut(self) {
+            return std::mem::take(&mut errand.wanted);
+        }
+        // Who has read the last of it has not let it go yet.
+        if let For::Asker(asker) = &self.whose {
+            *self = Errand::of(asker.clone());
+        }
+        Vec::new()
+    }
 }
 
 /// Reads of a task where they come back at once; else one, so that a disk gets as many side by side as there are.
@@ -143,24 +208,28 @@ impl Sleeper {
 impl Readers {
     /// Has what is wanted read, and calls `then` with it on one of the readers. Dropped uncalled once they have ended.
     pub fn bring(&self, reads: Reads, then: Then) {
-        self.bring_with(reads, Worth::Few, then);
-    }
-
-    /// The same for a thread that [helps](Readers::help) afterwards until there is nothing left.
-    pub fn bring_helped(&self, reads: Reads, then: Then) {
-        self.bring_with(reads, Worth::Spare, then);
-    }
-
-    fn bring_with(&self, mut reads: Reads, if_quick: Worth, then: Then) {
-        let wanted = reads.take_wanted();
-        if wanted.is_empty() {
-            return then(reads);
+        let mut errand = Errand::new(For::One(Mutex::new(Some(then))));
+        match errand.begin(reads) {
+            true => self.run_errand(&Arc::new(errand), Worth::Few),
+            false => errand.count_off(0, true),
         }
-        let quick = wanted.iter().all(Wanted::is_quick);
+    }
+
+    /// Has what is wanted read for an asker, none of whose errands is under way. If the calling thread [helps](Readers::help)
+    /// afterwards until there is nothing left, the readers need not be called for little.
+    pub fn bring_again(&self, errand: &mut Arc<Errand>, reads: Reads, helps: bool) {
+        errand.take_back();
+        let wants = Arc::get_mut(errand).is_some_and(|errand| errand.begin(reads));
+        match wants {
+            true => self.run_errand(errand, if helps { Worth::Spare } else { Worth::Few }),
+            false => errand.count_off(0, true),
+        }
+    }
+
+    fn run_errand(&self, errand: &Arc<Errand>, if_quick: Worth) {
+        let quick = errand.wanted.iter().all(Wanted::is_quick);
         let (most, worth) = if quick { (READS_OF_TASK, if_quick) } else { (1, Worth::Each) };
-        let count = wanted.len();
-        let (brought, then) = (Mutex::new(reads), Mutex::new(Some(then)));
-        let errand = Arc::new(Errand { wanted, left: AtomicUsize::new(count), brought, then });
+        let count = errand.wanted.len();
         self.pending.fetch_add(count, Ordering::Relaxed);
         let some = |task: usize| task * most..count.min((task + 1) * most);
         self.add((0..count.div_ceil(most)).map(|task| Task::Read(errand.clone(), some(task))), worth);
@@ -278,11 +347,13 @@ impl Readers {
     }
 
     fn count_off(&self, undone: &Task) {
-        let reads = match undone {
-            Task::Read(_, some) => some.len(),
-            Task::Work(_) => 1,
-        };
-        self.pending.fetch_sub(reads, Ordering::Relaxed);
+        match undone {
+            Task::Read(errand, some) => {
+                self.pending.fetch_sub(some.len(), Ordering::Relaxed);
+                errand.count_off(some.len(), false);
+            }
+            Task::Work(_) => _ = self.pending.fetch_sub(1, Ordering::Relaxed),
+        }
     }
 
     /// Does a task that nobody has begun, if there is one that need not wait for the disk. Whether there are more of these:
@@ -318,12 +389,6 @@ impl Readers {
             let mut all = errand.brought.lock();
             brought.into_iter().for_each(|brought| all.add(brought));
         }
-        if errand.left.fetch_sub(reads, Ordering::AcqRel) > reads {
-            return;
-        }
-        let (then, brought) = (errand.then.lock().take(), std::mem::take(&mut *errand.brought.lock()));
-        if let Some(then) = then {
-            then(brought);
-        }
+        errand.count_off(reads, true);
     }
 }

@@ -365,6 +365,19 @@ impl Reads {
         wanted
     }
 
+    /// Makes room for so much more that is to be [added](Reads::add): not by the thread that reads it, as this one frees it.
+    pub fn make_room(&mut self, more: usize) {
+        self.brought.reserve(more);
+    }
+
+    /// Takes back the room of what was [wanted](Reads::take_wanted), all of which has been read.
+    pub fn give_room(&mut self, mut wanted: Vec<Wanted>) {
+        wanted.clear();
+        if self.wanted.capacity() < wanted.capacity() && self.wanted.is_empty() {
+            self.wanted = wanted;
+        }
+    }
+
     /// Takes what was read.
     pub fn add(&mut self, brought: Brought) {
         if self.bytes + brought.bytes() > MOST_BROUGHT {

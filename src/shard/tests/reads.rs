@@ -13,6 +13,7 @@ use crate::log::Fsync;
 use crate::meter;
 use crate::shard::background::flush::SLICE;
 use crate::shard::engine::Engine;
+use crate::shard::engine::readers::Errand;
 use crate::shard::memory::ahead::Look;
 use crate::shard::memory::missing::LOAD_WHOLE;
 use crate::shard::memory::object::Kind;
@@ -463,6 +464,15 @@ fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
     assert_eq!(world.get_ahead(&keys[0]), Err(Error::Cold));
     engine.readers.bring(std::mem::take(&mut world.reads), Box::new(move |reads| late.send(reads).unwrap()));
     assert!(brought.recv_timeout(Duration::from_secs(30)).is_err());
+    // Who asks again and again gets nothing, once.
+    let (told, is_told) = std::sync::mpsc::channel();
+    let mut errand = Errand::of(Arc::new(move |reads: Reads| told.send(reads.memory_bytes()).unwrap()));
+    for _ in 0..2 {
+        assert_eq!(world.get_ahead(&keys[0]), Err(Error::Cold));
+        assert_eq!(world.get_ahead(&keys[1]), Err(Error::Cold));
+        engine.readers.bring_again(&mut errand, std::mem::take(&mut world.reads), false);
+        assert_eq!(is_told.try_iter().collect::<Vec<_>>(), [0]);
+    }
     assert_eq!(engine.readers.pending(), 0);
 }
 
@@ -482,7 +492,8 @@ fn who_helps_calls_the_readers_once_the_disk_is_slow() {
     wait_for(&|| engine.readers.pending() == 0 && engine.readers.awake() == 0);
     keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), Err(Error::Cold)));
     let (done, is_done) = std::sync::mpsc::channel();
-    engine.readers.bring_helped(std::mem::take(&mut world.reads), Box::new(move |_| done.send(()).unwrap()));
+    let mut errand = Errand::of(Arc::new(move |_| done.send(()).unwrap()));
+    engine.readers.bring_again(&mut errand, std::mem::take(&mut world.reads), true);
     assert_eq!((engine.readers.awake(), engine.readers.pending()), (0, keys.len()));
     engine.store.partition(0).note_slow();
     assert!(!engine.readers.help(), "it is the readers'");
