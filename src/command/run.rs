@@ -88,6 +88,8 @@ pub struct Runner {
     /// Reads of the store that the thread may still do itself before its tick ends: whoever else is served in it waits
     /// for them.
     pub reads_here: usize,
+    /// Others than who is served may wait for the thread.
+    pub in_company: bool,
     /// How often what the next command lacked has been read, and how long it ran before that.
     pub tries: usize,
     /// See `tries`.
@@ -103,6 +105,12 @@ pub struct Runner {
 pub const READS_HERE: usize = 4;
 
 impl Runner {
+    /// Reads what is wanted where it stands, if it is little, comes back at once, and is not better left to others: those may
+    /// have a core for it, and who else is served does not wait.
+    pub fn read_here(&mut self) {
+        read_here(&self.server, self.in_company, &mut self.set.reads, &mut self.reads_here);
+    }
+
     /// For one network thread.
     pub fn new(server: Arc<Server>, stats: Arc<ThreadStats>) -> Self {
         let bounds = (server.config.generation(), server.bounds());
@@ -112,6 +120,7 @@ impl Runner {
             set: WriteSet::default(),
             effects: Effects::default(),
             reads_here: READS_HERE,
+            in_company: false,
             tries: 0,
             tried_ns: 0,
             clock: Clock::start(),
@@ -302,6 +311,13 @@ fn enqueue(session: &mut Session, command: &'static Command, args: Args<'_>, mos
     out.status("QUEUED");
 }
 
+/// See [`Runner::read_here`].
+fn read_here(server: &Server, in_company: bool, reads: &mut Reads, left: &mut usize) {
+    if !in_company || !server.engine.readers.have_time() {
+        *left -= reads.bring(*left);
+    }
+}
+
 #[inline]
 fn run_here(
     runner: &mut Runner,
@@ -312,7 +328,7 @@ fn run_here(
     need: &mut Lsn,
 ) -> Outcome {
     let bounds = runner.bounds();
-    let Runner { server, stats, set, effects, reads_here, tries, tried_ns, clock, .. } = runner;
+    let Runner { server, stats, set, effects, reads_here, in_company, tries, tried_ns, clock, .. } = runner;
     let Some(session) = slot.as_deref_mut() else { return Outcome::Closed };
     set.hints.clear();
     let queued = session.multi.as_ref().map_or(0, |multi| multi.queue.len());
@@ -390,7 +406,7 @@ fn run_here(
             set.reads.give_up();
             first = First::RunElsewhere;
         } else {
-            *reads_here -= latency::wait_for(Event::DiskWait, || set.reads.bring(*reads_here));
+            latency::wait_for(Event::DiskWait, || read_here(server, *in_company, &mut set.reads, reads_here));
             if !set.reads.is_content() {
                 *tried_ns += clock.lap();
                 return Outcome::Lacks;

@@ -32,7 +32,7 @@ use super::socket::Socket;
 use super::state::State;
 use super::worker::Worker;
 use crate::command;
-use crate::command::run::{self, Call, Finished, Outcome, Runner};
+use crate::command::run::{self, Call, Finished, Outcome};
 use crate::error::Error;
 use crate::handler::buffers::{Away, SLACK};
 use crate::handler::effects::{Effect, carry_out};
@@ -45,7 +45,6 @@ use crate::log::Lsn;
 use crate::resp::{Limits, Parser, Span};
 use crate::shard::engine::gate;
 use crate::shard::memory::reads::Reads;
-use crate::shard::txn::WriteSet;
 use crate::util::ticks;
 use crate::util::time::now_ms;
 
@@ -310,6 +309,8 @@ impl Connection {
         let mut done = 0;
         let now_ms = now_ms();
         self.client.active_ms.store(now_ms, Ordering::Relaxed);
+        self.worker.serves(self.client.id);
+        self.worker.runner.borrow_mut().in_company = self.worker.is_in_company();
         let room = state.out.capacity();
         let ahead = &mut *self.worker.ahead.borrow_mut();
         let stop = loop {
@@ -329,18 +330,17 @@ impl Connection {
                 ahead.calls[..]
                 && let Some(session) = &state.session
             {
-                let Runner { set: WriteSet { reads, .. }, reads_here, stats, .. } =
-                    &mut *self.worker.runner.borrow_mut();
+                let runner = &mut *self.worker.runner.borrow_mut();
                 // Once is enough: whatever has changed meanwhile, each command looks after itself. And who may not run yet
                 // does not read.
                 let gate = self.worker.server.engine.gate.load(Ordering::Relaxed);
-                let wants = (state.tries == 0 && !stranger && gate == 0).then_some(&mut *reads);
+                let wants = (state.tries == 0 && !stranger && gate == 0).then_some(&mut runner.set.reads);
                 ahead.look(&self.worker.server.engine, session.ns, input, wants);
-                bump(&stats.ahead[0], 1);
-                bump(&stats.ahead[1], ahead.calls.len() as u64);
-                *reads_here -= reads.bring(*reads_here);
-                if !reads.is_content() {
-                    stop = Some(Stop::Park(self.read_ahead(reads)));
+                bump(&runner.stats.ahead[0], 1);
+                bump(&runner.stats.ahead[1], ahead.calls.len() as u64);
+                runner.read_here();
+                if !runner.set.reads.is_content() {
+                    stop = Some(Stop::Park(self.read_ahead(&mut runner.set.reads)));
                 }
             }
             let calls = if stop.is_some() { &[] } else { &ahead.calls[..] };

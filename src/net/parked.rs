@@ -204,7 +204,8 @@ impl Connection {
             let (server, client) = (self.worker.server.clone(), self.client.clone());
             self.worker.reads.asker(move |bytes| Away::new(&server, &client, bytes))
         });
-        self.worker.reads.bring(&self.worker.server.engine.readers, std::mem::take(reads), asked);
+        let readers = &self.worker.server.engine.readers;
+        self.worker.reads.bring(readers, std::mem::take(reads), asked, self.worker.is_in_company());
         Parked::Reads(asked.clone())
     }
 

@@ -4,8 +4,13 @@
 //! read. But whoever else the thread serves would wait for it. So what its connections lack is read a few records at a time,
 //! and between any two such turns the thread looks at its sockets and serves who is ready.
 //!
-//! What is worth another thread's time goes to the readers, and this thread helps them as long as it has nothing else to
-//! read. Of what comes while it is behind with what it has to read they do all. As soon as reads have waited for the disk, all is theirs.
+//! | reads | done by |
+//! |---|---|
+//! | few, of one who is not the only one served, as long as the readers have time | the readers: a core may be free for them, and others are served meanwhile |
+//! | few else | this thread |
+//! | what is worth another thread's time | the readers, and this thread as long as it has nothing else to read |
+//! | what comes while this thread is behind with what it has to read | the readers |
+//! | what waits for the disk | the readers |
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -104,12 +109,12 @@ impl OwnReads {
     }
 
     /// Has what is wanted read, here, or by the readers where it is much or takes its time. The one before has come.
-    pub(super) fn bring(&self, readers: &Readers, mut reads: Reads, asked: &Rc<Asked>) {
+    pub(super) fn bring(&self, readers: &Readers, mut reads: Reads, asked: &Rc<Asked>, in_company: bool) {
         if reads.wanted() >= WORTH || !reads.is_quick() {
             return self.have_brought(readers, reads, asked);
         }
-        if self.errands.borrow().len() >= BEHIND {
-            // Others are called, as this thread has enough to do.
+        if self.errands.borrow().len() >= BEHIND || in_company && readers.have_time() {
+            // Others are called, as this thread has enough to do, or may have.
             return readers.bring_again(&mut asked.errand.borrow_mut(), reads, false);
         }
         let rest = reads.take_wanted();
@@ -230,7 +235,7 @@ mod tests {
             let wanted = reads.wanted();
             if round % 4 < 2 {
                 engine.store.partition(0).note_quick();
-                own.bring(&engine.readers, reads, &asked);
+                own.bring(&engine.readers, reads, &asked, false);
             } else {
                 engine.readers.bring_again(&mut asked.errand.borrow_mut(), reads, false);
             }
@@ -259,7 +264,7 @@ mod tests {
         let own = OwnReads::default();
         let bring = |keys: &[[u8; 1]]| {
             let asked = own.asker(|_| Away::default());
-            own.bring(&engine.readers, want(keys), &asked);
+            own.bring(&engine.readers, want(keys), &asked, false);
             asked
         };
         engine.store.partition(0).note_quick();
@@ -285,6 +290,39 @@ mod tests {
         assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");
     }
 
+    /// The readers do what little somebody wants who is not served alone, but no more than is read at once: this thread does the
+    /// rest.
+    #[test]
+    fn who_is_in_company_has_the_readers_read_as_long_as_they_have_time() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let want = cold(&engine, 100);
+        let (own, mut all) = (OwnReads::default(), Vec::new());
+        let mut bring = |own: &OwnReads, in_company| {
+            engine.store.partition(0).note_quick();
+            let reads = (0..100u8).map(|n| want(&[[n]])).find(|reads| !reads.is_content()).unwrap();
+            let asked = own.asker(|_| Away::default());
+            own.bring(&engine.readers, reads, &asked, in_company);
+            all.push(asked);
+        };
+        bring(&own, false);
+        assert_eq!((own.errands.borrow().len(), engine.readers.are_asked()), (1, false), "it is alone");
+        let mut given = 0;
+        while engine.readers.have_time() {
+            bring(&own, true);
+            given += 1;
+            assert_eq!((own.errands.borrow().len(), engine.readers.pending()), (1, 1 + given));
+        }
+        assert!(given > 0);
+        bring(&own, true);
+        assert_eq!(own.errands.borrow().len(), 2, "they have enough to do");
+        while own.turn(&engine.readers) {
+            engine.store.partition(0).note_quick();
+            own.empty_inbox();
+        }
+        assert!(all.iter().all(|asked| has_come(asked)) && engine.readers.pending() == 0);
+    }
+
     /// Who has fallen behind leaves to the readers what comes besides.
     #[test]
     fn a_thread_that_is_behind_keeps_little_to_itself() {
@@ -294,7 +332,7 @@ mod tests {
         let (own, mut all) = (OwnReads::default(), Vec::new());
         for reads in (0..100u8).map(|n| want(&[[n]])).filter(|reads| !reads.is_content()) {
             let asked = own.asker(|_| Away::default());
-            own.bring(&engine.readers, reads, &asked);
+            own.bring(&engine.readers, reads, &asked, false);
             all.push(asked);
         }
         assert_eq!(own.errands.borrow().len(), BEHIND);
@@ -316,7 +354,7 @@ mod tests {
         engine.store.partition(0).note_quick();
         for reads in (0..100u8).map(|n| want(&[[n]])).filter(|reads| !reads.is_content()).take(4) {
             let asked = own.asker(|_| Away::default());
-            own.bring(&engine.readers, reads, &asked);
+            own.bring(&engine.readers, reads, &asked, false);
             all.push(asked);
         }
         let come = || all.iter().filter(|asked| has_come(asked)).count();

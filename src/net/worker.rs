@@ -59,6 +59,8 @@ pub struct Worker {
     settings: RefCell<(u64, Arc<Settings>)>,
     /// What requests may contain, by the directives of this generation.
     limits: Cell<(u64, Limits)>,
+    /// Whose commands it ran last, and how often on end.
+    served: Cell<(u64, u32)>,
     /// Something was read since the spinner last looked.
     busy: Cell<bool>,
     /// The spinner looks on, or is about to.
@@ -71,6 +73,9 @@ pub struct Worker {
 
 /// For so many seconds INFO tells of the largest buffers, and for as many more.
 const SIZES_EVERY_S: u64 = 4;
+
+/// Who has been served so often on end is alone.
+const ALONE: u32 = 8;
 
 /// Bytes read from a socket at once.
 pub const READ: usize = 64 << 10;
@@ -178,6 +183,7 @@ impl Worker {
             waiter,
             settings,
             limits,
+            served: Cell::default(),
             busy: Cell::new(false),
             spins: Cell::new(false),
             spin: Notify::new(),
@@ -207,6 +213,18 @@ impl Worker {
         }
         self.limits.set((now, self.setting(request_limits)));
         self.limits.get().1
+    }
+
+    /// Commands of a connection run.
+    #[inline]
+    pub(super) fn serves(&self, id: u64) {
+        let (last, runs) = self.served.get();
+        self.served.set((id, if last == id { runs.saturating_add(1) } else { 0 }));
+    }
+
+    /// Whether others than who is served have been served of late.
+    pub(super) fn is_in_company(&self) -> bool {
+        self.served.get().1 < ALONE
     }
 
     async fn accept(self: Rc<Self>, mut sockets: mpsc::UnboundedReceiver<Accepted>) {
@@ -404,6 +422,18 @@ pub(super) mod tests {
             let table = crate::command::table();
             let server = Arc::new(Server::new(engine(dir.path(), 1), config, table));
             test(Worker::new(server, Arc::new(ThreadStats::new(table.slots())))).await;
+        });
+    }
+
+    #[test]
+    fn who_is_served_alone_is_so_after_a_while_and_not_once_another_comes() {
+        with_worker(|worker| async move {
+            let serve = |id| {
+                worker.serves(id);
+                worker.is_in_company()
+            };
+            assert!((0..ALONE).all(|_| serve(1)) && !serve(1) && !serve(1));
+            assert!(serve(2) && serve(1) && (1..ALONE).all(|_| serve(1)) && !serve(1));
         });
     }
 

@@ -23,12 +23,7 @@ const KEPT: usize = 1024;
 
 impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        Inbox {
-            brought: Mutex::default(),
-            room: Mutex::default(),
-            any: AtomicBool::default(),
-            wake: Notify::default(),
-        }
+        Inbox { brought: Mutex::default(), room: Mutex::default(), any: AtomicBool::default(), wake: Notify::default() }
     }
 }
 

@@ -272,6 +272,11 @@ impl Readers {
         self.pending.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
     }
 
+    /// Whether what is asked of them now is read at once, as far as the disk allows.
+    pub fn have_time(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) < 2 * most_awake()
+    }
+
     /// Whether something is asked of them and not done.
     pub fn are_asked(&self) -> bool {
         self.pending.load(Ordering::Relaxed) > 0
