@@ -54,7 +54,7 @@ fn remove(folder: &Path) -> Result {
 fn make(folder: &Path, shards: u16, options: &StoreOptions) -> Result {
     let db = Database::builder(folder).worker_threads(1).open().map_err(StoreError::fjall("create the database"))?;
     for shard in 0..shards {
-        db.keyspace(&shard.to_string(), || options::partition_options(options.compression))
+        db.keyspace(&shard.to_string(), || options::partition_options(options))
             .map_err(StoreError::fjall("create a partition"))?;
     }
     Ok(())

@@ -52,7 +52,7 @@ mod way;
 
 pub use error::{Result, StoreError};
 pub use lock::DirLock;
-pub use options::{Compression, StoreOptions, default_shards};
+pub use options::{Compression, StoreOptions, default_shards, table_bytes};
 pub use partition::{Partition, Range, Record, Watch};
 pub use pin::Pin;
 pub use space::{Bulk, Tables};
@@ -209,7 +209,8 @@ impl Store {
     pub fn open_in(dir: DataDir, options: StoreOptions, create: Create) -> Result<Store> {
         let DataDir { path: dir, superblock, lock } = dir;
         let files = Arc::new(OpenFiles::new(options.open_files));
-        let partition = |_| Arc::new(Partition::new(Arc::new(Slot::new(files.clone())), superblock.id()));
+        let slot = || Arc::new(Slot::new(files.clone()));
+        let partition = |_| Arc::new(Partition::new(slot(), superblock.id(), options.table_bytes));
         let partitions = (0..superblock.shards).map(partition).collect();
         let folder = dir.join(STORE_FOLDER);
         if is_empty(&folder)? {
@@ -351,7 +352,7 @@ impl Store {
             if !db.keyspace_exists(&name) && create != Create::Partitions {
                 return Err(StoreError::NoPartition { shard });
             }
-            let keyspace = db.keyspace(&name, || options::partition_options(self.options.compression));
+            let keyspace = db.keyspace(&name, || options::partition_options(&self.options));
             keyspaces.push(keyspace.map_err(StoreError::fjall("open a partition"))?);
         }
         Ok((db, keyspaces))

@@ -4,7 +4,6 @@
 //! and what belongs to the whole database (cache, files, workers) is taken anew. A change of the options below therefore holds for
 //! new data directories; for an old one it takes an export and import.
 
-use super::space::TABLE_BYTES;
 use fjall::compaction::Leveled;
 use fjall::config::{
     BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy,
@@ -35,6 +34,8 @@ pub struct StoreOptions {
     pub compaction_threads: usize,
     /// Compression; for a fresh directory only.
     pub compression: Compression,
+    /// Size of the tables that compactions write, see [`table_bytes`]; for a fresh directory only.
+    pub table_bytes: u64,
     /// By how much fjall's threads yield, as nice(1) counts; `None` leaves them at the caller's.
     pub nice: Option<i32>,
     /// Table files that fjall keeps open at most, and as many that the partitions do: see `way`.
@@ -48,6 +49,7 @@ impl Default for StoreOptions {
             cache_bytes: 64 << 20,
             compaction_threads: 1,
             compression: Compression::default(),
+            table_bytes: if cfg!(test) { 8 << 10 } else { TABLE_BYTES[1] },
             // Compaction beside the network threads at equal priority costs them throughput and latency.
             nice: Some(10),
             open_files: 384,
@@ -66,6 +68,20 @@ impl StoreOptions {
     }
 }
 
+/// The least and the most that [`table_bytes`] answers.
+const TABLE_BYTES: [u64; 2] = [4 << 20, 32 << 20];
+
+/// Size of tables where a flush brings runs of about so many bytes.
+///
+/// Four tables are what the first level below the runs may hold, and each merge of four runs rewrites all of that: a run holds
+/// records of which some are always the same, so there is nothing that it passes by. Many times as much as what comes would
+/// make every key dearer the more there are (with 32 MB and runs of 4 MB, ten times as dear to compact with six gigabytes as with one).
+/// Small ones are also the more likely to be dead as a whole, and leave less at the edges; but each costs a file.
+pub fn table_bytes(run_bytes: u64) -> u64 {
+    let [least, most] = TABLE_BYTES;
+    run_bytes.clamp(least, most).next_power_of_two()
+}
+
 /// Shards of a fresh data directory if nobody says: four a core, so that two commands seldom meet, at least sixteen,
 /// which made flushes cheapest, and a power of two.
 pub fn default_shards() -> u16 {
@@ -74,15 +90,14 @@ pub fn default_shards() -> u16 {
 }
 
 /// Options of a new partition.
-pub(super) fn partition_options(compression: Compression) -> KeyspaceCreateOptions {
-    let blocks = match compression {
+pub(super) fn partition_options(options: &StoreOptions) -> KeyspaceCreateOptions {
+    let blocks = match options.compression {
         Compression::None => CompressionPolicy::disabled(),
         Compression::Lz4 => CompressionPolicy::all(CompressionType::Lz4),
     };
     // Ten bits a key: one look-up in a hundred for a key that is not there reads a block.
     let bloom = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0));
-    // Tables of a size that dies as a whole; four of them are the first level.
-    let compaction = Leveled::default().with_table_target_size(TABLE_BYTES);
+    let compaction = Leveled::default().with_table_target_size(options.table_bytes);
     KeyspaceCreateOptions::default()
         .compaction_strategy(Arc::new(compaction))
         .data_block_compression_policy(blocks)
@@ -111,6 +126,13 @@ mod tests {
         for (threads, workers) in [(0, 1), (1, 1), (2, 3), (3, 4)] {
             assert_eq!(StoreOptions { compaction_threads: threads, ..StoreOptions::default() }.workers(), workers);
         }
+    }
+
+    #[test]
+    fn tables_are_about_as_large_as_runs() {
+        const MB: u64 = 1 << 20;
+        let runs = [0, 4 * MB, 4 * MB + 1, 16 * MB, 20 * MB, 32 * MB, u64::MAX];
+        assert_eq!(runs.map(table_bytes), [4, 4, 8, 16, 32, 32, 32].map(|mb| mb * MB));
     }
 
     #[test]

@@ -122,6 +122,8 @@ pub struct Partition {
     slow_reads: AtomicU32,
     /// Id of the data directory.
     owner: u64,
+    /// Size of the tables that a compaction of all of it writes.
+    pub(super) table_bytes: u64,
     /// How many read it as it was at some moment: older versions are not forgotten meanwhile. Held while they are.
     pub(super) stills: parking_lot::Mutex<usize>,
     /// Held while it is compacted as a whole: nobody begins to read it as it is at a moment meanwhile.
@@ -131,7 +133,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    pub(super) fn new(slot: Arc<Slot>, owner: u64) -> Partition {
+    pub(super) fn new(slot: Arc<Slot>, owner: u64, table_bytes: u64) -> Partition {
         Partition {
             slot,
             disk_bytes: AtomicU64::new(0),
@@ -140,6 +142,7 @@ impl Partition {
             in_vain: AtomicU64::new(u64::MAX),
             slow_reads: AtomicU32::new(0),
             owner,
+            table_bytes,
             stills: Default::default(),
             compacting: Default::default(),
             ingesting: Default::default(),

@@ -35,10 +35,6 @@ use crate::codec::key::KeyRange;
 use fjall::{AbstractTree, Keyspace, UserKey};
 use std::sync::atomic::Ordering;
 
-/// Size of the tables that compactions write. Small ones are the more likely to be dead as a whole, and leave less at the
-/// edges; each costs a file, and four of them are the size of the first level.
-pub(super) const TABLE_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 32 << 20 };
-
 /// Bytes of whole tables for which they are dropped: a new version of the partition is some files' work.
 const DROP_FROM: u64 = if cfg!(test) { 1 } else { 1 << 20 };
 
@@ -203,8 +199,9 @@ impl Partition {
         if *self.stills.lock() > 0 {
             return Ok(false);
         }
+        let table_bytes = self.table_bytes;
         let compact =
-            |keyspace: &Keyspace| keyspace.tree.major_compact(TABLE_BYTES, NOBODY).map_err(fjall::Error::from);
+            |keyspace: &Keyspace| keyspace.tree.major_compact(table_bytes, NOBODY).map_err(fjall::Error::from);
         let done = self.slot().with(|keyspace| compact(keyspace).map_err(StoreError::fjall("compact")));
         self.follow();
         done.map(|()| true)

@@ -29,7 +29,7 @@ use crate::shard::memory::object::Body;
 use crate::shard::memory::tracked::{Tracked, Trackers};
 use crate::shard::memory::uses::Uses;
 use crate::shard::router::{Router, ShardId};
-use crate::store::{CHECKPOINT_FILE, Create, DataDir, Store, StoreError, StoreOptions};
+use crate::store::{CHECKPOINT_FILE, Create, DataDir, Store, StoreError, StoreOptions, default_shards, table_bytes};
 use crate::util::bell::Bell;
 
 /// Bodies that wait to be freed at most.
@@ -38,12 +38,16 @@ const MOST_TRASH: usize = 1024;
 impl Engine {
     /// Opens a data directory, creating it if need be. Commands may run after [`Engine::replay`].
     pub fn open(io: Arc<dyn Io>, options: EngineOptions) -> Result<Arc<Engine>, OpenError> {
+        let shards = options.shards.unwrap_or_else(default_shards);
+        let default = StoreOptions::default();
+        let run_bytes = (options.dirty_budget / usize::from(shards)) as u64;
         let store = StoreOptions {
             shards: options.shards,
+            table_bytes: if cfg!(test) { default.table_bytes } else { table_bytes(run_bytes) },
             cache_bytes: options.block_cache as u64,
             compaction_threads: background_threads(),
             nice: Some(options.nice),
-            ..StoreOptions::default()
+            ..default
         };
         let (store, log, replay, kept) = open_parts(&io, &options, store)?;
         let shards = store.superblock().shards;

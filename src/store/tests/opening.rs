@@ -33,6 +33,7 @@ fn other_options_open_an_old_directory() {
         cache_bytes: 8 << 20,
         compaction_threads: 3,
         compression: Compression::None,
+        table_bytes: 16 << 10,
         nice: Some(10),
         open_files: 0,
     };
