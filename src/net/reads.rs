@@ -244,12 +244,18 @@ mod tests {
                 own.turn(&engine.readers);
             }
             own.empty_inbox();
-            let (mut reads, _) = runtime.block_on(asked.come());
+            let (reads, _) = runtime.block_on(asked.come());
             assert!(reads.memory_bytes() > 0 || wanted == 0, "{wanted} wanted in round {round}");
             assert_eq!(Arc::as_ptr(&asked.errand.borrow()), one);
             assert_eq!(Arc::strong_count(&asked.errand.borrow()), 1);
             assert_eq!(asked.errand.borrow_mut().take_back().capacity(), 0);
-            assert!(reads.is_content() && reads.take_wanted().is_empty());
+            // The list of a few goes to and fro with the reads.
+            let few = round % 4 >= 2 && (1..=16).contains(&wanted);
+            assert!(
+                reads.is_content() && few == (reads.room() > 0),
+                "{wanted} wanted in round {round}: {}",
+                reads.room()
+            );
         }
     }
 

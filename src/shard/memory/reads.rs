@@ -49,6 +49,8 @@ const MOST_BYTES: usize = 64 << 10;
 const USUAL_KEY: usize = 48;
 /// Room that is kept.
 const KEPT: usize = 256;
+/// Room of what was wanted that goes with a connection's reads: it counts for nothing.
+const KEPT_WANTED: usize = 16;
 
 /// Where a record is to be found, or the records of a range.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -370,12 +372,18 @@ impl Reads {
         self.brought.reserve(more);
     }
 
-    /// Takes back the room of what was [wanted](Reads::take_wanted), all of which has been read.
+    /// Takes back the room of what was [wanted](Reads::take_wanted), all of which has been read, if it is little.
     pub fn give_room(&mut self, mut wanted: Vec<Wanted>) {
         wanted.clear();
-        if self.wanted.capacity() < wanted.capacity() && self.wanted.is_empty() {
+        if self.wanted.is_empty() && wanted.capacity() <= KEPT_WANTED {
             self.wanted = wanted;
         }
+    }
+
+    /// So much may be wanted without room being made.
+    #[cfg(test)]
+    pub fn room(&self) -> usize {
+        self.wanted.capacity()
     }
 
     /// Takes what was read.
