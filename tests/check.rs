@@ -394,9 +394,9 @@ const RECORDS: &[(&str, &str, &str, Plant)] = &[
         put(b"M\0\0\x27\x0fkey", b"\x01\x00v")
     }),
     ("a record of no kind", "string", "unknown record group", |_| put(b"Qx", b"")),
-    ("a count", "string", "9999 keys are counted, but there are", |_| put(b"C\0\0\0\0", &9999u64.to_le_bytes())),
-    ("a count is missing", "string", "0 keys are counted, but there are", |_| gone(b"C\0\0\0\0")),
-    ("a count that cannot be read", "string", "it cannot be read", |_| put(b"C\0\0\0\0", b"1")),
+    ("a count", "string", "9999 keys are counted, but there are", |_| put(b"c\0\0\0\0", &9999u64.to_le_bytes())),
+    ("a count is missing", "string", "0 keys are counted, but there are", |_| gone(b"c\0\0\0\0")),
+    ("a count that cannot be read", "string", "it cannot be read", |_| put(b"c\0\0\0\0", b"1")),
 ];
 
 fn open(dir: &Path) -> Store {

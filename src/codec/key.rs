@@ -24,14 +24,16 @@ pub mod tag {
     pub const DEAD_NS: u8 = b'D';
     /// A version that is being built without metadata.
     pub const PENDING: u8 = b'P';
-    /// Number of keys of a namespace in this shard.
-    pub const COUNT: u8 = b'C';
     /// Map of namespace names to ids; shard 0 only.
     pub const NAMES: u8 = b'N';
-    /// The highest LSN that may have left records in this partition.
-    pub const FLUSHED: u8 = b'L';
     /// A library of functions; shard 0 only.
     pub const LIBRARY: u8 = b'F';
+    /// Number of keys of a namespace in this shard. This and [`FLUSHED`] come with every flush, whatever else does: they stand
+    /// behind all others, so that keys that come in order touch the end of what is stored, and a compaction need not rewrite
+    /// the rest.
+    pub const COUNT: u8 = b'c';
+    /// The highest LSN that may have left records in this partition.
+    pub const FLUSHED: u8 = b'l';
 }
 
 /// Longest key that any writer here makes; fjall takes 65,535 bytes.
@@ -450,7 +452,7 @@ mod tests {
         assert_eq!(made(|out| expiry_key(9, ExpiryKind::Field, 1, b"k", out)), b"X\0\0\0\0\0\0\0\x09\x02\0\0\0\x01k");
         assert_eq!(made(|out| garbage_key(1, b"k", 5, out)), b"G\0\0\0\x01\0\x01k\0\0\0\0\0\0\0\x05");
         assert_eq!(made(|out| dead_ns_key(1, out)), b"D\0\0\0\x01");
-        assert_eq!(made(|out| count_key(1, out)), b"C\0\0\0\x01");
+        assert_eq!(made(|out| count_key(1, out)), b"c\0\0\0\x01");
         assert_eq!(made(names_key), b"N");
         assert_eq!(made(|out| library_key(b"lib", out)), b"Flib");
         assert_eq!(count_value(258), [2, 1, 0, 0, 0, 0, 0, 0]);

@@ -24,9 +24,9 @@
 //! | `G` garbage | `G` `ns` `len` `stored key` `version:8` | – (the whole version is dead) |
 //! | `P` pending | `P` `ns` `len` `stored key` `version:8` | – (the version is being built, no metadata names it yet) |
 //! | `D` dead namespace | `D` `ns` | – |
-//! | `C` count | `C` `ns` | keys, 8 bytes little-endian |
+//! | `c` count | `c` `ns` | keys, 8 bytes little-endian |
 //! | `N` names (shard 0) | `N` | [`namespaces`] |
-//! | `L` highest LSN flushed | `L` | 8 bytes little-endian |
+//! | `l` highest LSN flushed | `l` | 8 bytes little-endian |
 //! | `F` library of functions (shard 0) | `F` `stored name` | its code |
 //!
 //! # Long keys and elements

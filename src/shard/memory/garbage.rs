@@ -319,11 +319,11 @@ pub enum Reclaim {
 
 /// Record groups of which a namespace has records that begin with its id, in order. Expiry records begin with a time.
 const GROUPS: [u8; 5] = [
-    codec::key::tag::COUNT,
     codec::key::tag::ELEMENT,
     codec::key::tag::GARBAGE,
     codec::key::tag::META,
     codec::key::tag::PENDING,
+    codec::key::tag::COUNT,
 ];
 
 /// Where that is of which a record says that it is dead, in order.
