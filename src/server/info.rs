@@ -114,6 +114,7 @@ struct Shards {
     stats: CoreStats,
     dirty_objects: u64,
     table_objects: u64,
+    filter_bytes: u64,
     /// Keys that are blind.
     blind: u64,
     /// Keys that are held by commands in slices, and commands that wait for one.
@@ -231,6 +232,7 @@ impl Shards {
         sum.blind_writes += stats.blind_writes;
         self.dirty_objects += (core.dirty.len() + core.in_flight.len()) as u64;
         self.table_objects += core.table.len() as u64;
+        self.filter_bytes += core.membership.bytes() as u64;
         self.blind += core.blind.len() as u64;
         self.cold_bytes += core.cold.bytes();
         self.cold_entries += core.cold.len();

@@ -73,10 +73,9 @@ const TABLE_BYTES: [u64; 2] = [4 << 20, 32 << 20];
 
 /// Size of tables where a flush brings runs of about so many bytes.
 ///
-/// Four tables are what the first level below the runs may hold, and each merge of four runs rewrites all of that: a run holds
-/// records of which some are always the same, so there is nothing that it passes by. Many times as much as what comes would
-/// make every key dearer the more there are: with 32 MB and runs that took 0.4 MB on disk, one of the seventh gigabyte cost 2.5
-/// times the processor time of one of the first. A run has so many bytes at most, before it is compressed.
+/// Four tables are what the first level below the runs may hold, and each merge of four runs with keys in no order rewrites all
+/// of that. Many times as much as what comes would make every key dearer the more there are. A run has so many bytes at most,
+/// before it is compressed.
 /// Small ones are also the more likely to be dead as a whole, and leave less at the edges; but each costs a file.
 pub fn table_bytes(run_bytes: u64) -> u64 {
     let [least, most] = TABLE_BYTES;

@@ -230,6 +230,12 @@ impl Partition {
         self.slow_reads.load(Ordering::Relaxed) < MOST_SLOW
     }
 
+    /// Tables that are looked into for a key.
+    #[cfg(test)]
+    pub(super) fn tables_asked(&self, key: &[u8]) -> usize {
+        self.slot.view.read().as_ref().map_or(0, |view| view.reader.tables_asked(key))
+    }
+
     /// No read of late has waited.
     #[cfg(test)]
     pub fn note_quick(&self) {

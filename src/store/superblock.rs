@@ -29,7 +29,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const FILE_NAME: &str = "SUPERBLOCK";
 
 /// Version of everything on disk: keys, values, log records.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 const TEMP_NAME: &str = "SUPERBLOCK.new";
 const MAGIC: [u8; 8] = *b"TARNDATA";
@@ -177,7 +177,7 @@ mod tests {
     fn superblock_bytes_are_pinned() {
         let block = Superblock { shards: 258, hash_key: [1, 2], created_ms: 3 };
         let bytes = block.encode();
-        assert_eq!(bytes[..16], *b"TARNDATA\x02\0\0\0\x02\x01\0\0");
+        assert_eq!(bytes[..16], *b"TARNDATA\x03\0\0\0\x02\x01\0\0");
         assert_eq!(bytes[16..40], *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0");
         assert_eq!(bytes[40..], xxh3_64(&bytes[..40]).to_le_bytes());
         assert_eq!(bytes[40..], block.id().to_le_bytes());
@@ -240,17 +240,17 @@ mod tests {
     fn a_newer_format_is_named() {
         let mut bytes = Superblock { shards: 4, hash_key: [1, 2], created_ms: 3 }.encode().to_vec();
         bytes.truncate(LEN - 8);
-        bytes[8] = 3;
+        bytes[8] = 4;
         bytes.extend_from_slice(b"something new");
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
         let error = decode(&bytes, Path::new("dir/SUPERBLOCK")).unwrap_err().to_string();
-        assert_eq!(error, "dir/SUPERBLOCK has format version 3, this server knows version 2");
+        assert_eq!(error, "dir/SUPERBLOCK has format version 4, this server knows version 3");
         // However little follows its version; without one it is none.
         for (len, named) in [(12, true), (11, false), (8, false)] {
             let mut short = bytes[..len].to_vec();
             short.extend_from_slice(&xxh3_64(&short).to_le_bytes());
             let error = decode(&short, Path::new("x")).unwrap_err();
-            assert_eq!(matches!(error, StoreError::Format { found: 3, .. }), named, "{len} bytes: {error}");
+            assert_eq!(matches!(error, StoreError::Format { found: 4, .. }), named, "{len} bytes: {error}");
             assert_eq!(matches!(error, StoreError::Superblock { .. }), !named, "{len} bytes: {error}");
         }
     }

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use tempfile::TempDir;
 
 mod opening;
+mod order;
 mod space;
 
 fn options() -> StoreOptions {

@@ -3,8 +3,9 @@
 use super::error::{Result, StoreError};
 use super::space::Bulk;
 use super::way::{Held, OpenFiles, Way};
+use crate::codec::key::tag;
 use crate::util::pace::at_times;
-use fjall::{AbstractTree, Keyspace, UserValue};
+use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
 use lsm_tree::{Table, TableId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,9 +32,13 @@ pub(super) struct Reader {
 }
 
 /// A table, and the way there that is not fjall's.
+#[derive(Clone)]
 struct Reached {
     table: Table,
     way: Option<Arc<Way>>,
+    /// Its last record before those that come with every flush, where it has such. They stand behind all others, so that by
+    /// what fjall knows the table would seem to go on to them, and new keys in order to be within every run.
+    end: Option<UserKey>,
 }
 
 /// One version. As long as it lives its files stay: [`super::Partition::follow`] replaces it.
@@ -48,10 +53,7 @@ impl Reader {
     /// The value of a key.
     pub(super) fn get(&self, key: &[u8], odds: Odds) -> Result<Option<UserValue>> {
         let hash = xxh3_64(key);
-        let mut may_have = self.runs.iter().filter_map(|run| {
-            let reached = run.get(run.partition_point(|reached| *reached.table.metadata.key_range.max() < key))?;
-            (*reached.table.metadata.key_range.min() <= key).then_some(reached)
-        });
+        let mut may_have = self.may_have(key);
         let mut next = may_have.next();
         while let Some(reached) = next {
             next = may_have.next();
@@ -65,9 +67,36 @@ impl Reader {
         }
         Ok(None)
     }
+
+    /// The tables in whose range the key is, the newest first.
+    fn may_have(&self, key: &[u8]) -> impl Iterator<Item = &Reached> {
+        self.runs.iter().filter_map(move |run| {
+            let reached = run.get(run.partition_point(|reached| *reached.table.metadata.key_range.max() < key))?;
+            (*reached.table.metadata.key_range.min() <= key && !reached.ends_before(key)).then_some(reached)
+        })
+    }
+
+    /// How many these are.
+    #[cfg(test)]
+    pub(super) fn tables_asked(&self, key: &[u8]) -> usize {
+        self.may_have(key).count()
+    }
 }
 
 impl Reached {
+    fn new(table: &Table) -> Reached {
+        let ends_late = table.metadata.key_range.max().first() >= Some(&tag::COUNT);
+        let before = || table.range(..UserKey::from([tag::COUNT])).next_back();
+        // After an error it is as fjall has it.
+        let end = ends_late.then(before).flatten().and_then(Result::ok).map(|record| record.key.user_key);
+        Reached { table: table.clone(), way: None, end }
+    }
+
+    /// Whether the key is behind all but the records that come with every flush.
+    fn ends_before(&self, key: &[u8]) -> bool {
+        self.end.as_ref().is_some_and(|end| **end < *key && key.first() < Some(&tag::COUNT))
+    }
+
     fn get(&self, key: &[u8], hash: u64, straight: bool) -> Result<Held> {
         if straight
             && let Some(way) = &self.way
@@ -84,17 +113,17 @@ impl View {
     /// The version of now, which may have tables of the one before.
     pub(super) fn newest(keyspace: &Keyspace, before: Option<&Reader>, files: &Arc<OpenFiles>) -> View {
         let version = keyspace.tree.current_version();
-        let known: HashMap<TableId, &Arc<Way>> = before
-            .iter()
-            .flat_map(|reader| reader.runs.iter().flatten())
-            .filter_map(|reached| Some((reached.table.id(), reached.way.as_ref()?)))
-            .collect();
+        let tables = before.iter().flat_map(|reader| reader.runs.iter().flatten());
+        let known: HashMap<TableId, &Reached> = tables.map(|reached| (reached.table.id(), reached)).collect();
         let mut bulk = Bulk::default();
         let mut reach = |table: &Table| {
             bulk.add(table.metadata.file_size, table.metadata.item_count, table.metadata.tombstone_count);
-            let way = known.get(&table.id()).map(|way| Arc::clone(way));
-            let way = way.or_else(|| Way::to(keyspace.tree.id(), table, files).map(Arc::new));
-            Reached { table: table.clone(), way }
+            let known = known.get(&table.id()).map(|reached| Reached::clone(reached));
+            let mut reached = known.unwrap_or_else(|| Reached::new(table));
+            if reached.way.is_none() {
+                reached.way = Way::to(keyspace.tree.id(), table, files).map(Arc::new);
+            }
+            reached
         };
         let runs = version.iter_levels().flat_map(|level| level.iter());
         let runs = runs.map(|run| run.iter().map(&mut reach).collect()).collect();

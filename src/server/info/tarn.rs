@@ -35,7 +35,10 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_commands_waiting_for_memory", "Commands that wait for memory that others have.", |_| {
         crate::meter::crowd().into()
     }),
-    gauge("tarn_table_bytes", "Bytes of the objects in memory.", |f| f.memory.tables.into()),
+    gauge("tarn_table_bytes", "Bytes of the objects in memory, and of the filter of keys.", |f| f.memory.tables.into()),
+    gauge("tarn_filter_bytes", "Of these the filter's; none while the keys are too many for it.", |f| {
+        f.shards.filter_bytes.into()
+    }),
     gauge("tarn_table_budget", "What they may take.", |f| load(&f.server.engine.table_budget)),
     gauge("tarn_table_objects", "Objects in memory.", |f| f.shards.table_objects.into()),
     counter("tarn_evicted_objects", "Clean objects that have left memory.", |f| f.shards.stats.evicted_objects.into()),

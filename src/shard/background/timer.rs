@@ -156,7 +156,8 @@ impl<'a> Timer<'a> {
     fn fill_membership(&mut self, _now_ms: u64) -> Result {
         let codec::key::KeyRange { lower, upper } = codec::key::tag_range(codec::key::tag::META);
         let (from, partition) = self.with_core(|core| {
-            if core.in_flight.is_empty() && core.membership.is_outgrown(core.keys()) {
+            let (keys, records) = (core.keys(), core.partition.bulk().records);
+            if core.in_flight.is_empty() && core.membership.is_wanted(keys, records) {
                 core.membership.refill(lower);
             }
             (core.membership.fill_from().map(<[u8]>::to_vec), core.partition.clone())
@@ -178,11 +179,11 @@ impl<'a> Timer<'a> {
             pace.step();
         }
         for hashes in hashes.chunks(SWEEP_SLICE) {
-            self.with_core(|core| core.membership.fill(hashes));
+            self.with_core(|core| core.fill_membership(hashes));
         }
         let more = seen == FILL_SLICE;
         let next = last.filter(|_| more).map(|last| codec::key::successor(&last));
-        self.with_core(|core| core.membership.filled_to(next));
+        self.with_core(|core| core.membership_filled_to(next));
         Ok(())
     }
 

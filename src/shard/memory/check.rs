@@ -44,6 +44,7 @@ impl Core {
         }
         bytes += self.blind.len() * super::blind::BLIND_BYTES;
         bytes += self.order.as_ref().map_or(0, |order| order.bytes());
+        bytes += self.membership.check_bytes();
         assert_eq!(bytes, self.table_bytes, "bytes of shard {}", self.shard);
         let counted = self.dirty_bytes + self.flight_bytes;
         assert!(counted > 0 || self.dirty_again_bytes() == 0, "what is dirty counts: shard {}", self.shard);

@@ -117,7 +117,7 @@ pub struct Core {
     pub(in crate::shard) straight: Option<Box<super::straight::Straight>>,
     /// Commands that have run here.
     pub commands: u64,
-    /// Memory of the table's objects and of the order index.
+    /// Memory of the table's objects, of the order index and of the filter of keys.
     pub table_bytes: usize,
     /// Bytes that turned dirty since the last gather began.
     pub dirty_bytes: usize,
@@ -257,7 +257,7 @@ impl Core {
     /// What is known, without the store, of a key that is not in the table: that there is none, or what moka has. `None` if
     /// nothing is.
     fn recall(&mut self, hash: u32, ns: NsId, key: &[u8]) -> Result<Option<Option<Index>>> {
-        if !self.fjall_may_hold(hash) {
+        if !self.fjall_may_hold(hash, ns, key) {
             return Ok(Some(None));
         }
         let Some(value) = self.cold.take(hash, ns, key) else { return Ok(None) };
@@ -275,8 +275,8 @@ impl Core {
     }
 
     /// False if fjall does not hold the key for certain: no look-up would go there.
-    pub(super) fn fjall_may_hold(&self, hash: u32) -> bool {
-        self.partition.disk_bytes() != 0 && self.membership.may_contain(hash)
+    pub(super) fn fjall_may_hold(&self, hash: u32, ns: NsId, key: &[u8]) -> bool {
+        self.partition.disk_bytes() != 0 && self.membership.may_contain(hash, ns, key)
     }
 
     /// Takes what fjall holds of a key into the table, clean.
@@ -400,7 +400,8 @@ impl Core {
     /// An object is gone again of which fjall holds nothing and need not hear. If a look-up of its key would ask fjall
     /// nevertheless, the next flush forgets it instead: a queue that is empty again and again is made anew in its place.
     pub fn forget(&mut self, index: Index) {
-        if self.fjall_may_hold(self.table.at(index).hash) {
+        let object = self.table.at(index);
+        if self.fjall_may_hold(object.hash, object.ns, object.key()) {
             return;
         }
         let object = self.discard(index);
@@ -439,6 +440,7 @@ impl Core {
     /// Takes other limits. A second-level cache of another size is a new one; the old one is the caller's to free.
     pub fn resize(&mut self, table_limit: usize, cold_budget: usize) -> Option<ColdCache> {
         self.table_limit = table_limit;
+        self.resize_membership();
         self.door = Doorkeeper::of_table(table_limit);
         let other = self.cold.budget() != cold_budget;
         other.then(|| {

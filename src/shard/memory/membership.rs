@@ -6,25 +6,50 @@
 //!
 //! | | |
 //! |---|---|
-//! | bits a key | 10.7: about one absent key in a hundred passes |
+//! | bits a key | 10.7: about one absent key in a hundred passes a layer |
 //! | memory of ten million keys | 13 to 27 MB, as the last layer is more or less full |
 //!
 //! A key cannot be taken out. Once far more have been added than there are, and than there were when the filter was
 //! complete, another one is filled beside it, by the shard's timer from fjall and by each flush, and takes its place.
 //!
-//! Invariants: every key whose metadata fjall may hold has been added, once the filter is complete; a flush adds its keys
-//! before they reach fjall, each time; a filter begins to be filled between two flushes.
+//! What comes in order needs no filter: the last of all keys that fjall may hold is known, and no key behind it can be there.
+//!
+//! The filter is a part of the table, a quarter at most. Where the keys are too many for that it is given up, and fjall's own filters
+//! answer, which are on disk and in the block cache; there is one again when as many records are no more than half.
+//!
+//! Invariants: every key whose metadata fjall may hold has been added, once the filter is complete, and none is behind the last;
+//! a flush adds its keys before they reach fjall, each time; a filter begins to be filled between two flushes.
 
+use crate::codec::NsId;
 use crate::util::splitmix;
+
+use super::core::Core;
+use super::order;
+use super::table::Index;
 
 /// The keys of one shard that fjall may hold, by their 32-bit table hashes.
 pub struct Membership {
+    /// The last of them in the order of records, as it stands there; there may be none behind it.
+    last: Option<(NsId, Vec<u8>)>,
     /// The one that is asked; `None` before there is a complete one.
     filter: Option<Filter>,
     /// Takes its place when complete.
     filling: Option<Filling>,
     /// Keys in it when it was complete.
     complete_with: usize,
+    /// Of both, and what they may take.
+    bytes: usize,
+    most_bytes: usize,
+    given_up: GivenUp,
+}
+
+/// Whether the keys were too many, and until when nobody tries again: each time fjall would be read through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GivenUp {
+    No,
+    JustNow,
+    /// Until fjall has no more records than these.
+    Until(u64),
 }
 
 /// A filter that grows with its keys.
@@ -47,7 +72,10 @@ struct Layer {
 
 const BITS_PER_KEY: usize = 11;
 const BITS_PER_BLOCK: usize = 512;
-const FIRST_LAYER_BLOCKS: usize = 1024;
+const BLOCK_BYTES: usize = BITS_PER_BLOCK / 8;
+const FIRST_LAYER_BLOCKS: usize = if cfg!(test) { 8 } else { 1024 };
+/// The part of the table that it may take.
+const PART: usize = 4;
 /// Keys beyond that for which no other filter is made yet: as many as the first layer has room for.
 const SPARE_KEYS: usize = if cfg!(test) { 4 } else { FIRST_LAYER_BLOCKS * BITS_PER_BLOCK / BITS_PER_KEY };
 
@@ -95,17 +123,23 @@ impl Layer {
 }
 
 impl Filter {
-    fn insert(&mut self, hash: u32) {
+    /// Adds a key, and to `bytes` what that takes of memory. False if it would be more than `most`.
+    fn insert(&mut self, hash: u32, bytes: &mut usize, most: usize) -> bool {
         if self.contains(hash) {
-            return;
+            return true;
         }
         if self.layers.last().is_none_or(Layer::is_full) {
             let blocks = self.layers.last().map_or(FIRST_LAYER_BLOCKS, |layer| layer.blocks.len() * 2);
+            if *bytes + blocks * BLOCK_BYTES > most {
+                return false;
+            }
+            *bytes += blocks * BLOCK_BYTES;
             self.layers.push(Layer::new(blocks));
         }
         if let Some(layer) = self.layers.last_mut() {
             layer.insert(spread(hash));
         }
+        true
     }
 
     #[inline]
@@ -119,27 +153,78 @@ impl Filter {
     }
 
     fn bytes(&self) -> usize {
-        self.layers.iter().map(|layer| layer.blocks.len() * BITS_PER_BLOCK / 8).sum()
+        self.layers.iter().map(|layer| layer.blocks.len() * BLOCK_BYTES).sum()
     }
 }
 
+/// As many keys as have room in a filter of so many bytes.
+fn most_keys(bytes: usize) -> u64 {
+    let (mut layer, mut sum) = (FIRST_LAYER_BLOCKS * BLOCK_BYTES, 0);
+    while sum + layer <= bytes {
+        sum += layer;
+        layer *= 2;
+    }
+    (sum * 8 / BITS_PER_KEY) as u64
+}
+
 impl Membership {
-    /// Knows no key yet; to be filled with what fjall holds from this record on.
-    pub fn new(from: Vec<u8>) -> Self {
-        Membership { filter: None, filling: Some(Filling { filter: Filter::default(), from }), complete_with: 0 }
+    /// Of a table that may hold so much; knows no key yet, and is to be [filled](Membership::refill).
+    pub fn of_table(limit_bytes: usize) -> Self {
+        Membership {
+            last: None,
+            filter: None,
+            filling: None,
+            complete_with: 0,
+            bytes: 0,
+            most_bytes: limit_bytes / PART,
+            given_up: GivenUp::No,
+        }
+    }
+
+    /// The table may hold so much from now on.
+    fn resize(&mut self, limit_bytes: usize) {
+        (self.most_bytes, self.given_up) = (limit_bytes / PART, GivenUp::No);
+        if self.bytes > self.most_bytes {
+            self.give_up();
+        }
+    }
+
+    /// Without a filter every key may be there.
+    fn give_up(&mut self) {
+        (self.filter, self.filling, self.bytes) = (None, None, 0);
+        self.given_up = GivenUp::JustNow;
+    }
+
+    /// Whether the key is behind all that fjall may hold.
+    fn is_behind_all(&self, ns: NsId, key: &[u8]) -> bool {
+        let Some((last_ns, last)) = &self.last else { return true };
+        ns > *last_ns || ns == *last_ns && order::compare(key, last).is_gt()
+    }
+
+    /// fjall may hold keys up to this one, in the form in which it stands there.
+    pub fn reaches(&mut self, ns: NsId, stored: &[u8]) {
+        let last = &mut self.last.get_or_insert_default();
+        last.0 = ns;
+        last.1.clear();
+        last.1.extend_from_slice(stored);
     }
 
     /// Adds a key that fjall is about to hold.
-    pub fn insert(&mut self, hash: u32) {
-        for filter in self.filter.iter_mut().chain(self.filling.as_mut().map(|filling| &mut filling.filter)) {
-            filter.insert(hash);
+    fn insert(&mut self, hash: u32, ns: NsId, key: &[u8]) {
+        if self.is_behind_all(ns, key) {
+            self.reaches(ns, &order::stored_form(key));
+        }
+        let Membership { filter, filling, bytes, most_bytes, .. } = self;
+        let mut filters = filter.iter_mut().chain(filling.as_mut().map(|filling| &mut filling.filter));
+        if !filters.all(|filter| filter.insert(hash, bytes, *most_bytes)) {
+            self.give_up();
         }
     }
 
     /// False if fjall does not hold the key for certain.
     #[inline]
-    pub fn may_contain(&self, hash: u32) -> bool {
-        self.filter.as_ref().is_none_or(|filter| filter.contains(hash))
+    pub fn may_contain(&self, hash: u32, ns: NsId, key: &[u8]) -> bool {
+        !self.is_behind_all(ns, key) && self.filter.as_ref().is_none_or(|filter| filter.contains(hash))
     }
 
     /// Whether what it lets through is there, most likely.
@@ -153,28 +238,40 @@ impl Membership {
     }
 
     /// Adds keys that fjall was found to hold.
-    pub fn fill(&mut self, hashes: &[u32]) {
-        if let Some(Filling { filter, .. }) = &mut self.filling {
-            hashes.iter().for_each(|&hash| filter.insert(hash));
+    fn fill(&mut self, hashes: &[u32]) {
+        let Membership { filling: Some(Filling { filter, .. }), bytes, most_bytes, .. } = self else { return };
+        if !hashes.iter().all(|&hash| filter.insert(hash, bytes, *most_bytes)) {
+            self.give_up();
         }
     }
 
     /// All records before `next` have been seen; all there are if there is none.
-    pub fn filled_to(&mut self, next: Option<Vec<u8>>) {
+    fn filled_to(&mut self, next: Option<Vec<u8>>) {
         match (next, self.filling.take()) {
             (Some(from), Some(filling)) => self.filling = Some(Filling { from, ..filling }),
             (None, Some(filling)) => {
                 self.complete_with = filling.filter.keys();
+                self.bytes = filling.filter.bytes();
                 self.filter = Some(filling.filter);
             }
             (_, None) => {}
         }
     }
 
-    /// Whether another filter is worth the reading: this one has twice the `keys` that the shard has now, and twice
-    /// those it had when it was complete.
-    pub fn is_outgrown(&self, keys: u64) -> bool {
-        let Some(filter) = &self.filter else { return false };
+    /// Whether to begin a filter: there is none, and the shard's `keys` have room in it; or this one has twice the keys that
+    /// the shard has now, and twice those it had when it was complete. fjall has so many `records`.
+    pub fn is_wanted(&mut self, keys: u64, records: u64) -> bool {
+        let Some(filter) = &self.filter else {
+            let may_try = match self.given_up {
+                GivenUp::No => true,
+                GivenUp::JustNow => {
+                    self.given_up = GivenUp::Until(records / 2);
+                    false
+                }
+                GivenUp::Until(fewer) => records <= fewer,
+            };
+            return self.filling.is_none() && may_try && keys <= most_keys(self.most_bytes);
+        };
         let added = filter.keys();
         self.filling.is_none() && added > SPARE_KEYS + 2 * self.complete_with && (added - SPARE_KEYS) as u64 > 2 * keys
     }
@@ -182,59 +279,199 @@ impl Membership {
     /// Begins another filter, to be filled with what fjall holds from this record on. No flush may be under way: what it
     /// has added to the present one, the other would not get.
     pub fn refill(&mut self, from: Vec<u8>) {
+        self.given_up = GivenUp::No;
         self.filling = Some(Filling { filter: Filter::default(), from });
     }
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The same, counted.
+    #[cfg(test)]
+    pub fn check_bytes(&self) -> usize {
         let filling = self.filling.as_ref().map(|filling| &filling.filter);
-        self.filter.iter().chain(filling).map(Filter::bytes).sum()
+        let bytes = self.filter.iter().chain(filling).map(Filter::bytes).sum();
+        assert!(bytes == self.bytes && bytes <= self.most_bytes, "{bytes} of {} counted", self.bytes);
+        bytes
+    }
+}
+
+/// What the filter takes is the table's.
+impl Core {
+    fn change_membership(&mut self, change: impl FnOnce(&mut Membership)) {
+        let before = self.membership.bytes;
+        change(&mut self.membership);
+        self.table_bytes = self.table_bytes + self.membership.bytes - before;
+    }
+
+    /// fjall is about to hold the key of this object.
+    pub fn add_member(&mut self, index: Index) {
+        let Core { table, membership, table_bytes, .. } = self;
+        let (object, before) = (table.at(index), membership.bytes);
+        membership.insert(object.hash, object.ns, object.key());
+        *table_bytes = *table_bytes + membership.bytes - before;
+    }
+
+    /// fjall is about to hold this key.
+    pub fn add_key(&mut self, hash: u32, ns: NsId, key: &[u8]) {
+        self.change_membership(|membership| membership.insert(hash, ns, key));
+    }
+
+    /// fjall was found to hold these keys.
+    pub fn fill_membership(&mut self, hashes: &[u32]) {
+        self.change_membership(|membership| membership.fill(hashes));
+    }
+
+    /// All records before `next` have been seen; all there are if there is none.
+    pub fn membership_filled_to(&mut self, next: Option<Vec<u8>>) {
+        self.change_membership(|membership| membership.filled_to(next));
+    }
+
+    /// The table may hold as much as it is told to now.
+    pub(super) fn resize_membership(&mut self) {
+        let limit = self.table_limit;
+        self.change_membership(|membership| membership.resize(limit));
     }
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
+    /// By hash alone: of keys in no order.
+    impl Membership {
+        fn add(&mut self, hash: u32) {
+            self.insert(hash, 0, &hash.to_be_bytes());
+        }
+
+        fn may_have(&self, hash: u32) -> bool {
+            self.may_contain(hash, 0, b"")
+        }
+    }
+
+    /// Of a large table, and complete.
+    fn filter() -> Membership {
+        let mut filter = Membership::of_table(64 << 20);
+        filter.reaches(0, b"x");
+        assert!(filter.is_wanted(0, 0) && filter.may_have(1), "an incomplete filter says maybe");
+        filter.refill(Vec::new());
+        assert!(filter.may_have(1));
+        filter.filled_to(None);
+        filter
+    }
+
     #[test]
     fn every_key_added_passes_and_few_others_do() {
-        let mut filter = Membership::new(Vec::new());
-        assert!(filter.may_contain(1), "an incomplete filter says maybe");
-        filter.filled_to(None);
+        let mut filter = filter();
         let hash = |n: u32| n.wrapping_mul(0x9e37_79b1) ^ (n >> 7);
-        (0..300_000).for_each(|n| filter.insert(hash(n)));
-        assert!((0..300_000).all(|n| filter.may_contain(hash(n))));
-        let passed = (300_000..600_000).filter(|&n| filter.may_contain(hash(n))).count();
-        assert!(passed < 300_000 * 4 / 100, "{passed} of 300,000 absent keys passed");
+        (0..300_000).for_each(|n| filter.add(hash(n)));
+        assert!((0..300_000).all(|n| filter.may_have(hash(n))));
+        let passed = (300_000..600_000).filter(|&n| filter.may_have(hash(n))).count();
+        let layers = filter.filter.as_ref().unwrap().layers.len();
+        assert!(passed < 300_000 / 100 * layers, "{passed} of 300,000 absent keys passed {layers} layers");
         // Bloom's bound: 6.7 bits a key for one in 25.
-        assert!((300_000 * 67 / 80..1_300_000).contains(&filter.bytes()), "{} bytes", filter.bytes());
+        assert!((300_000 * 67 / 80..1_300_000).contains(&filter.check_bytes()), "{} bytes", filter.bytes());
     }
 
     /// Keys come and go; the filter must not keep them all.
     #[test]
     fn keys_that_are_gone_take_no_memory_for_ever() {
-        let mut filter = Membership::new(Vec::new());
-        filter.filled_to(None);
+        let mut filter = filter();
         let live = 1000..2000;
         for first in (0..3_000_000).step_by(10_000) {
-            (first..first + 10_000).for_each(|hash| filter.insert(hash));
-            if filter.is_outgrown(live.len() as u64) {
+            (first..first + 10_000).for_each(|hash| filter.add(hash));
+            if filter.is_wanted(live.len() as u64, 0) {
                 assert_eq!(filter.fill_from(), None);
                 filter.refill(b"from".to_vec());
                 assert_eq!(filter.fill_from(), Some(&b"from"[..]));
-                assert!(!filter.is_outgrown(0), "one at a time");
+                assert!(!filter.is_wanted(0, 0), "one at a time");
                 // What a flush adds meanwhile is in both.
-                filter.insert(7);
-                filter.insert(first + 5_000_000);
-                assert!(filter.may_contain(first + 5_000_000));
+                filter.add(7);
+                filter.add(first + 5_000_000);
+                assert!(filter.may_have(first + 5_000_000));
                 filter.fill(&live.clone().collect::<Vec<_>>());
                 filter.filled_to(Some(b"next".to_vec()));
-                assert!(filter.may_contain(first), "the old one is asked until the new one is complete");
+                assert!(filter.may_have(first), "the old one is asked until the new one is complete");
                 filter.filled_to(None);
-                assert!(filter.may_contain(7) && live.clone().all(|hash| filter.may_contain(hash)));
+                assert!(filter.may_have(7) && live.clone().all(|hash| filter.may_have(hash)));
             }
-            assert!(filter.bytes() < 1 << 20, "{} bytes", filter.bytes());
+            assert!(filter.check_bytes() < 1 << 20, "{} bytes", filter.bytes());
         }
-        assert!((0..3_000_000).filter(|&hash| filter.may_contain(hash)).count() < 200_000);
+        assert!((0..3_000_000).filter(|&hash| filter.may_have(hash)).count() < 200_000);
+    }
+
+    /// Whether it comes with a flush, from fjall, or by a smaller table: without a filter every key may be there.
+    #[test]
+    fn what_is_too_much_is_given_up_until_there_is_half_of_it() {
+        let room = most_keys((1 << 20) / PART);
+        let small = || {
+            let mut filter = Membership::of_table(1 << 20);
+            filter.reaches(0, b"x");
+            filter.refill(Vec::new());
+            filter
+        };
+        let complete = || {
+            let mut filter = small();
+            filter.filled_to(None);
+            filter
+        };
+        let ways: [fn(&mut Membership); 3] = [
+            |filter| (0..400_000).for_each(|hash| filter.add(hash)),
+            |filter| {
+                filter.add(1);
+                filter.resize(0);
+                filter.resize(1 << 20);
+                filter.given_up = GivenUp::JustNow;
+            },
+            |filter| {
+                filter.refill(Vec::new());
+                filter.fill(&(0..200_000).collect::<Vec<_>>());
+                filter.filled_to(None);
+            },
+        ];
+        for (n, way) in ways.iter().enumerate() {
+            let mut filter = complete();
+            way(&mut filter);
+            assert_eq!((filter.check_bytes(), filter.fill_from()), (0, None), "way {n}");
+            assert!((0..1000).all(|hash| filter.may_have(hash)), "way {n}");
+            filter.add(1);
+            assert!(!filter.is_wanted(0, 1001), "way {n}: it is noted how many there were");
+            assert!(!filter.is_wanted(0, 501) && !filter.is_wanted(room + 1, 500) && filter.is_wanted(room, 500));
+            filter.refill(Vec::new());
+            filter.fill(&[5]);
+            filter.filled_to(None);
+            assert!(filter.may_have(5) && !filter.may_have(6), "way {n}: it is there again");
+        }
+        // As many as there is room for have it.
+        let mut filter = complete();
+        (0..room as u32).for_each(|hash| filter.add(hash));
+        assert!(filter.check_bytes() > 0 && filter.is_complete());
+        // Another budget is another try.
+        (0..400_000).for_each(|hash| filter.add(hash));
+        filter.resize(1 << 20);
+        assert!(filter.is_wanted(room, u64::MAX) && !filter.is_wanted(room + 1, 0));
+    }
+
+    /// With and without a filter; a long key by the form in which it stands in records.
+    #[test]
+    fn no_key_is_behind_the_last() {
+        let long = |fill| vec![fill; crate::codec::MAX_INLINE + 1];
+        let mut filter = Membership::of_table(0);
+        assert!(!filter.may_contain(1, 0, b""), "there is nothing");
+        filter.reaches(1, b"m");
+        for (ns, key, may) in
+            [(0, &b"z"[..], true), (1, b"", true), (1, b"m", true), (1, b"m\0", false), (2, b"", false)]
+        {
+            assert_eq!(filter.may_contain(1, ns, key), may, "{ns} {key:?}");
+        }
+        assert!(filter.may_contain(1, 1, &long(b'a')) && !filter.may_contain(1, 1, &long(b'n')));
+        filter.insert(1, 1, &long(b'n'));
+        assert!(filter.may_contain(1, 1, b"n") && filter.may_contain(1, 1, &long(b'n')));
+        assert!(!filter.may_contain(1, 1, b"o"));
+        filter.insert(1, 1, b"a");
+        assert!(filter.may_contain(1, 1, b"n"), "it stays the last");
     }
 }

@@ -440,7 +440,7 @@ impl Core {
     /// an element of so a name.
     pub fn want(&self, hash: u32, ns: NsId, key: &[u8], next: Option<(&Look, &[u8])>, reads: &mut Reads) {
         // The cheapest first: most of what is not in the table is new.
-        if !self.store_is_cold || self.table.find(hash, ns, key).is_some() || !self.fjall_may_hold(hash) {
+        if !self.store_is_cold || self.table.find(hash, ns, key).is_some() || !self.fjall_may_hold(hash, ns, key) {
             return;
         }
         let Some(next) = next.map(Next::new) else {

@@ -346,7 +346,7 @@ fn open_core(
         reclaiming: false,
         hosts: None,
         trash,
-        membership: Membership::new(codec::key::tag_range(codec::key::tag::META).lower),
+        membership: Membership::of_table(options.table_budget / shards as usize),
         busy: Default::default(),
         watched: Default::default(),
         tracked: Default::default(),

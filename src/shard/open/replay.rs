@@ -29,7 +29,7 @@ fn bad(what: impl std::fmt::Display) -> OpenError {
     OpenError::Record(what.to_string())
 }
 
-/// Reads counts from a shard's partition, and whether there is garbage.
+/// Reads counts from a shard's partition, its last key, and whether there is garbage.
 pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
     let partition = core.partition.clone();
     let range = codec::key::tag_range(codec::key::tag::COUNT);
@@ -45,6 +45,12 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
     codec::key::flushed_key(&mut key);
     if let Some(value) = partition.get(&key)? {
         core.stored_lsn = codec::key::decode_flushed(&value).map_err(bad)?.0;
+    }
+    let keys = codec::key::tag_range(codec::key::tag::META);
+    if let Some(last) = partition.range(&keys.lower, &keys.upper)?.next_back()
+        && let DiskKey::Meta { ns, key } = codec::key::decode_key(&last?.0).map_err(bad)?
+    {
+        core.membership.reaches(ns, key);
     }
     core.garbage.load(&partition)?;
     core.dead_names.load(&partition)?;

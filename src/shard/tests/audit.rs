@@ -30,7 +30,7 @@ impl World {
                         let name = ids.get(&ns).expect("metadata of a dead namespace is left");
                         let key = long.unwrap_or(stored);
                         let hash = table_hash(engine.router.hash(key), ns);
-                        assert!(core.membership.may_contain(hash), "a key that fjall holds passes the filter");
+                        assert!(core.membership.may_contain(hash, ns, key), "a key that fjall holds passes the filter");
                         keys.insert((*name, key.to_vec()));
                         *counts.entry(ns).or_default() += 1;
                         if meta.version != 0 {

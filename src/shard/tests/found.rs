@@ -61,15 +61,16 @@ fn outgrown_world() -> (World, Vec<Vec<u8>>) {
     world.flush();
     gone.iter().for_each(|key| world.delete(DB, key));
     world.flush();
-    assert!(world.engine().shards.at(0).core().membership.is_outgrown(2));
+    assert!(world.engine().shards.at(0).core().membership.is_wanted(2, 0));
     (world, gone)
 }
 
 impl World {
     /// Whether a key passes the filter of keys.
     fn passes(&self, key: &[u8]) -> bool {
-        let hash = table_hash(self.engine().router.hash(key), self.ns(DB));
-        self.engine().shards.at(0).core().membership.may_contain(hash)
+        let ns = self.ns(DB);
+        let hash = table_hash(self.engine().router.hash(key), ns);
+        self.engine().shards.at(0).core().membership.may_contain(hash, ns, key)
     }
 }
 
@@ -80,7 +81,7 @@ fn a_filter_filled_anew_has_the_keys_of_a_failed_flush() {
     let mut flush = world.begin_flush(Some(0));
     while flush.step(world.engine()) {}
     world.turn();
-    assert!(!world.engine().shards.at(0).core().membership.is_outgrown(2));
+    assert!(!world.engine().shards.at(0).core().membership.is_wanted(2, 0));
     world.flush();
     world.evict();
     assert!(world.passes(b"a") && world.passes(b"stored"));
@@ -97,7 +98,7 @@ fn a_filter_filled_anew_has_long_keys() {
     world.flush();
     world.evict();
     world.turn();
-    assert!(!world.engine().shards.at(0).core().membership.is_outgrown(2));
+    assert!(!world.engine().shards.at(0).core().membership.is_wanted(2, 0));
     assert!(world.passes(&long) && world.passes(b"stored"));
     world.verify();
     world.audit();

@@ -78,6 +78,52 @@ fn the_second_level_cache_takes_another_size_and_loses_nothing() {
     }
 }
 
+/// Keys that are too many for the filter are asked of fjall. With more memory, or fewer of them, there is one again.
+#[test]
+fn the_filter_of_keys_is_within_the_budget() {
+    let mut world = World::new(1, Fsync::No);
+    let engine = world.engine().clone();
+    let filter = || engine.shards.at(0).core().membership.bytes();
+    world.turn();
+    let keys: Vec<_> = (0..2000).map(|n| format!("{n}").into_bytes()).collect();
+    keys.iter().for_each(|key| world.put(DB, key, b"", 0));
+    world.flush();
+    let full = filter();
+    assert!(full > 2000);
+    world.evict();
+    world.verify();
+
+    engine.resize(sizes(&world, full as u64 * 3, 1 << 20));
+    engine.follow_sizes();
+    world.turn();
+    assert_eq!(filter(), 0, "a quarter of that is too little");
+    world.evict();
+    world.put(DB, b"new", b"", 0);
+    world.delete(DB, b"absent");
+    world.verify();
+    world.flush();
+    world.audit();
+
+    engine.resize(sizes(&world, full as u64 * 4, 1 << 20));
+    engine.follow_sizes();
+    world.turn();
+    assert_eq!(filter(), full, "with more memory");
+
+    engine.resize(sizes(&world, full as u64, 1 << 20));
+    engine.follow_sizes();
+    keys[..1800].iter().for_each(|key| world.delete(DB, key));
+    world.turn();
+    world.flush();
+    engine.store.partition(0).major_compact().unwrap();
+    engine.tend_store();
+    world.turn();
+    assert!((1..=full / 4).contains(&filter()), "with fewer keys: {}", filter());
+    world.evict();
+    world.put(DB, b"another", b"", 0);
+    world.verify();
+    world.audit();
+}
+
 /// A command that runs long keeps its own shard from the change, not the thread that brings it.
 #[test]
 fn a_core_that_is_taken_follows_later() {

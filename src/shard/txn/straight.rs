@@ -68,7 +68,7 @@ impl Txn<'_, '_> {
             return Err(storage(key, build::TWICE));
         }
         let core = &mut *self.lease[at as usize];
-        core.membership.insert(table_hash(hash, ns));
+        core.add_key(table_hash(hash, ns), ns, key);
         if let Some(straight) = &mut core.straight {
             straight.put(ns, key, &meta, value, elements);
         }

@@ -67,7 +67,7 @@ fn a_dropped_table_uncovers_what_it_hid() {
 }
 
 /// Digits by chance, which do not compress to nothing.
-fn text(n: u64) -> String {
+pub(super) fn text(n: u64) -> String {
     format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&n.to_le_bytes()))
 }
 

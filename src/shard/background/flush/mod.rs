@@ -166,8 +166,9 @@ impl Gather {
             return;
         }
         if object.kind != Kind::Absent {
-            core.membership.insert(object.hash);
+            core.add_member(index);
         }
+        let object = core.table.at_mut(index);
         object.state = object.state & !state::DIRTY | state::IN_FLIGHT | state::MAYBE_STORED;
         let packed = object.is_to_be_packed();
         match &mut object.body {
