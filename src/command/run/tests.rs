@@ -519,6 +519,23 @@ fn a_few_elements_of_a_range_are_read_with_no_lock_held() {
     assert!(world.end(begun).ends_with("*4 $3 f00 $1 0 $3 f01 $1 1 "));
 }
 
+/// As Redis does, and LINDEX does not.
+#[test]
+fn lset_takes_the_lower_half_of_its_index() {
+    let mut world = World::new();
+    world.call("RPUSH list a b c");
+    for (line, expected) in [
+        ("LSET list -9223372036854775808 A", "+OK "),
+        ("LSET list 4294967297 B", "+OK "),
+        ("LSET list -4294967297 C", "+OK "),
+        ("LSET list 4294967299 d", "-ERR index out of range "),
+        ("LINDEX list 4294967297", "$-1 "),
+        ("LRANGE list 0 -1", "*3 $1 A $1 B $1 C "),
+    ] {
+        assert_eq!(world.call(line), expected, "{line}");
+    }
+}
+
 /// A small collection comes with its metadata, an element of a big one that is named likewise: one wait, not two.
 #[test]
 fn what_a_command_looks_for_comes_with_the_metadata() {

@@ -20,8 +20,9 @@ const MOST_MATCHES: Scaled<usize> = Scaled::new(100_000);
 
 fn lset(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let mut list = List::find(ctx, &args[1])?.ok_or(Error::NoSuchKey)?;
-    let offset = parse_i64(&args[2]).ok_or(Error::NotInteger)?;
-    let index = list.index(offset).ok_or(Error::err("ERR index out of range"))?;
+    // Redis keeps 32 bits of it here, and nowhere else.
+    let offset = parse_i64(&args[2]).ok_or(Error::NotInteger)? as i32;
+    let index = list.index(offset.into()).ok_or(Error::err("ERR index out of range"))?;
     let value = &args[3];
     let old_bytes = form::entry_bytes(list.get(ctx, index)?);
     list.grow(ctx, value.len() as u64, 1);
