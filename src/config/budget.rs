@@ -7,7 +7,7 @@
 //! | metadata cache | `metadata-cache-size` | 10 % |
 //! | buffers of clients | `maxmemory-clients` | 10 %, at least 16 MB |
 //! | what running commands hold, all together | | 12.5 %, at least 4 MB: `handler/limits.rs` |
-//! | shard tables, hot and dirty | | the rest, 55 % |
+//! | shard tables, hot and dirty objects, and the filter of keys | | the rest, 55 % |
 //! | dirty objects, within the tables | `dirty-budget` | 25 %, at most 1 GB |
 //! | log before a flush | `log-max-size` | twice the dirty part, 256 MB to 2 GB |
 //! | shards | `shards` | 4 a core, a power of two, 16 to 256 |
@@ -63,7 +63,7 @@ pub struct Budget {
     pub block_cache_bytes: u64,
     /// The cache of metadata behind the shard tables.
     pub metadata_cache_bytes: u64,
-    /// All shard tables, hot and dirty objects together.
+    /// All shard tables: hot and dirty objects, and the filters of keys.
     pub tables_bytes: u64,
     /// Dirty objects of all shards; a part of `tables_bytes`.
     pub dirty_bytes: u64,

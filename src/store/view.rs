@@ -88,7 +88,9 @@ impl Reached {
         let ends_late = table.metadata.key_range.max().first() >= Some(&tag::COUNT);
         let before = || table.range(..UserKey::from([tag::COUNT])).next_back();
         // After an error it is as fjall has it.
-        let end = ends_late.then(before).flatten().and_then(Result::ok).map(|record| record.key.user_key);
+        // A copy, or it would keep its block.
+        let end =
+            ends_late.then(before).flatten().and_then(Result::ok).map(|record| UserKey::from(&*record.key.user_key));
         Reached { table: table.clone(), way: None, end }
     }
 

@@ -25,7 +25,7 @@ use crate::util::splitmix;
 
 use super::core::Core;
 use super::order;
-use super::table::Index;
+use super::table::{Index, Table};
 
 /// The keys of one shard that fjall may hold, by their 32-bit table hashes.
 pub struct Membership {
@@ -259,7 +259,8 @@ impl Membership {
     }
 
     /// Whether to begin a filter: there is none, and the shard's `keys` have room in it; or this one has twice the keys that
-    /// the shard has now, and twice those it had when it was complete. fjall has so many `records`.
+    /// the shard has now, and twice those it had when it was complete. fjall has so many `records`: asked for the first time after one was given up, it notes
+    /// how many are few enough to try again.
     pub fn is_wanted(&mut self, keys: u64, records: u64) -> bool {
         let Some(filter) = &self.filter else {
             let may_try = match self.given_up {
@@ -300,39 +301,40 @@ impl Membership {
 
 /// What the filter takes is the table's.
 impl Core {
-    fn change_membership(&mut self, change: impl FnOnce(&mut Membership)) {
-        let before = self.membership.bytes;
-        change(&mut self.membership);
-        self.table_bytes = self.table_bytes + self.membership.bytes - before;
+    fn change_membership(&mut self, change: impl FnOnce(&mut Membership, &Table)) {
+        let Core { table, membership, table_bytes, .. } = self;
+        let before = membership.bytes;
+        change(membership, table);
+        *table_bytes = *table_bytes + membership.bytes - before;
     }
 
     /// fjall is about to hold the key of this object.
     pub fn add_member(&mut self, index: Index) {
-        let Core { table, membership, table_bytes, .. } = self;
-        let (object, before) = (table.at(index), membership.bytes);
-        membership.insert(object.hash, object.ns, object.key());
-        *table_bytes = *table_bytes + membership.bytes - before;
+        self.change_membership(|membership, table| {
+            let object = table.at(index);
+            membership.insert(object.hash, object.ns, object.key());
+        });
     }
 
     /// fjall is about to hold this key.
     pub fn add_key(&mut self, hash: u32, ns: NsId, key: &[u8]) {
-        self.change_membership(|membership| membership.insert(hash, ns, key));
+        self.change_membership(|membership, _| membership.insert(hash, ns, key));
     }
 
     /// fjall was found to hold these keys.
     pub fn fill_membership(&mut self, hashes: &[u32]) {
-        self.change_membership(|membership| membership.fill(hashes));
+        self.change_membership(|membership, _| membership.fill(hashes));
     }
 
     /// All records before `next` have been seen; all there are if there is none.
     pub fn membership_filled_to(&mut self, next: Option<Vec<u8>>) {
-        self.change_membership(|membership| membership.filled_to(next));
+        self.change_membership(|membership, _| membership.filled_to(next));
     }
 
     /// The table may hold as much as it is told to now.
     pub(super) fn resize_membership(&mut self) {
         let limit = self.table_limit;
-        self.change_membership(|membership| membership.resize(limit));
+        self.change_membership(|membership, _| membership.resize(limit));
     }
 }
 
