@@ -168,11 +168,11 @@ fn most_keys(bytes: usize) -> u64 {
 }
 
 impl Membership {
-    /// Of a table that may hold so much; knows no key yet, and is to be [filled](Membership::refill).
+    /// Of a table that may hold so much, beside a fjall that holds nothing.
     pub fn of_table(limit_bytes: usize) -> Self {
         Membership {
             last: None,
-            filter: None,
+            filter: Some(Filter::default()),
             filling: None,
             complete_with: 0,
             bytes: 0,
@@ -201,8 +201,14 @@ impl Membership {
         ns > *last_ns || ns == *last_ns && order::compare(key, last).is_gt()
     }
 
-    /// fjall may hold keys up to this one, in the form in which it stands there.
-    pub fn reaches(&mut self, ns: NsId, stored: &[u8]) {
+    /// fjall was found to hold keys up to this one, in the form in which it stands there: there is no filter before one has been
+    /// [filled](Self::refill) with them.
+    pub fn opened_with(&mut self, ns: NsId, stored: &[u8]) {
+        self.filter = None;
+        self.reaches(ns, stored);
+    }
+
+    fn reaches(&mut self, ns: NsId, stored: &[u8]) {
         let last = &mut self.last.get_or_insert_default();
         last.0 = ns;
         last.1.clear();
@@ -357,7 +363,7 @@ mod tests {
     /// Of a large table, and complete.
     fn filter() -> Membership {
         let mut filter = Membership::of_table(64 << 20);
-        filter.reaches(0, b"x");
+        filter.opened_with(0, b"x");
         assert!(filter.is_wanted(0, 0) && filter.may_have(1), "an incomplete filter says maybe");
         filter.refill(Vec::new());
         assert!(filter.may_have(1));
@@ -411,7 +417,7 @@ mod tests {
         let room = most_keys((1 << 20) / PART);
         let small = || {
             let mut filter = Membership::of_table(1 << 20);
-            filter.reaches(0, b"x");
+            filter.opened_with(0, b"x");
             filter.refill(Vec::new());
             filter
         };
@@ -457,13 +463,23 @@ mod tests {
         assert!(filter.is_wanted(room, u64::MAX) && !filter.is_wanted(room + 1, 0));
     }
 
+    /// A new server's keys need not wait for its timer to be known.
+    #[test]
+    fn beside_an_empty_fjall_it_is_complete_at_once() {
+        let mut filter = Membership::of_table(1 << 20);
+        assert!(filter.is_complete() && !filter.is_wanted(0, 0));
+        (0..1000).for_each(|hash| filter.add(hash));
+        assert!((0..1000).all(|hash| filter.may_have(hash)) && !filter.may_have(1000));
+        filter.check_bytes();
+    }
+
     /// With and without a filter; a long key by the form in which it stands in records.
     #[test]
     fn no_key_is_behind_the_last() {
         let long = |fill| vec![fill; crate::codec::MAX_INLINE + 1];
         let mut filter = Membership::of_table(0);
         assert!(!filter.may_contain(1, 0, b""), "there is nothing");
-        filter.reaches(1, b"m");
+        filter.opened_with(1, b"m");
         for (ns, key, may) in
             [(0, &b"z"[..], true), (1, b"", true), (1, b"m", true), (1, b"m\0", false), (2, b"", false)]
         {

@@ -50,7 +50,7 @@ pub fn load_small_records(core: &mut Core) -> Result<(), OpenError> {
     if let Some(last) = partition.range(&keys.lower, &keys.upper)?.next_back()
         && let DiskKey::Meta { ns, key } = codec::key::decode_key(&last?.0).map_err(bad)?
     {
-        core.membership.reaches(ns, key);
+        core.membership.opened_with(ns, key);
     }
     core.garbage.load(&partition)?;
     core.dead_names.load(&partition)?;
