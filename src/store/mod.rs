@@ -53,7 +53,7 @@ mod way;
 pub use error::{Result, StoreError};
 pub use lock::DirLock;
 pub use options::{Compression, StoreOptions, default_shards, table_bytes};
-pub use partition::{Partition, Range, Record, Watch};
+pub use partition::{Aimed, Partition, Range, Record, Watch};
 pub use pin::Pin;
 pub use space::{Bulk, Tables};
 pub use still::Still;
@@ -71,7 +71,7 @@ use partition::Slot;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use way::OpenFiles;
+use way::Ways;
 
 /// Most shards that a data directory can have.
 pub const MAX_SHARDS: u16 = 1024;
@@ -208,8 +208,8 @@ impl Store {
     /// Refuses a store of which something is missing that must not be made.
     pub fn open_in(dir: DataDir, options: StoreOptions, create: Create) -> Result<Store> {
         let DataDir { path: dir, superblock, lock } = dir;
-        let files = Arc::new(OpenFiles::new(options.open_files));
-        let slot = || Arc::new(Slot::new(files.clone()));
+        let ways = Arc::new(Ways::new(options.open_files, options.cache_bytes));
+        let slot = || Arc::new(Slot::new(ways.clone()));
         let partition = |_| Arc::new(Partition::new(slot(), superblock.id(), options.table_bytes));
         let partitions = (0..superblock.shards).map(partition).collect();
         let folder = dir.join(STORE_FOLDER);

@@ -14,7 +14,7 @@
 use super::error::{Result, StoreError};
 use super::space::{Bulk, forget_replaced};
 use super::view::{Odds, View};
-use super::way::OpenFiles;
+use super::way::{Aim, Ways};
 use crate::util::scale::Scaled;
 use crate::util::sys::{Waits, waits};
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
@@ -48,12 +48,12 @@ pub(super) struct Slot {
     handle: RwLock<Option<Keyspace>>,
     view: RwLock<Option<View>>,
     /// Those of all partitions.
-    pub(super) files: Arc<OpenFiles>,
+    pub(super) ways: Arc<Ways>,
 }
 
 impl Slot {
-    pub(super) fn new(files: Arc<OpenFiles>) -> Slot {
-        Slot { handle: RwLock::default(), view: RwLock::default(), files }
+    pub(super) fn new(ways: Arc<Ways>) -> Slot {
+        Slot { handle: RwLock::default(), view: RwLock::default(), ways }
     }
 
     /// Runs `read` on the handle. Recursive, because what is ingested may itself be read from the partition.
@@ -96,6 +96,13 @@ impl Watch {
         }
     }
 
+    /// Whether the disk has been asked for something since it was last looked at, as far as the system tells.
+    fn has_asked(&mut self) -> bool {
+        let now = waits();
+        let before = std::mem::replace(&mut self.before, now);
+        before.zip(now).is_some_and(|(before, now)| now.inputs != before.inputs)
+    }
+
     /// Whether a read that took so long has waited for the disk, as far as the system tells.
     fn has_waited(&mut self, ns: u64) -> bool {
         if ns <= QUICK_NS.get() {
@@ -106,6 +113,13 @@ impl Watch {
         self.before = now;
         now.is_none_or(|now| now.inputs != before.inputs || ns / LONG > QUICK_NS.get() && now.any != before.any)
     }
+}
+
+/// A record that has been [aimed at](Partition::aim).
+pub struct Aimed {
+    at: Aim,
+    /// The disk was asked for it.
+    asked: bool,
 }
 
 /// One shard's records.
@@ -160,23 +174,39 @@ impl Partition {
 
     /// The value of a key. May wait for the disk; for fjall only while the store is being opened again, or drops files.
     pub fn get(&self, key: &[u8]) -> Result<Option<UserValue>> {
-        self.get_of_some(key, Odds::Even, &mut Watch::default())
+        self.get_of_some(key, Odds::Even, None, &mut Watch::default())
     }
 
-    /// The same, as one of some reads that a thread does on end.
-    pub fn get_of_some(&self, key: &[u8], odds: Odds, watch: &mut Watch) -> Result<Option<UserValue>> {
-        self.timed(watch, value_bytes, || self.read(key, odds))
+    /// The same, as one of some reads that a thread does on end; its record may have been aimed at.
+    pub fn get_of_some(
+        &self,
+        key: &[u8],
+        odds: Odds,
+        aim: Option<&Aimed>,
+        watch: &mut Watch,
+    ) -> Result<Option<UserValue>> {
+        let waited = aim.is_some_and(|aim| aim.asked);
+        self.timed((watch, waited), value_bytes, || self.read(key, odds, aim.map(|aim| &aim.at)))
+    }
+
+    /// Finds out where the record of a key stands that is likely to be there, and has the disk begin to read it if it must: so
+    /// it reads several at once for one thread, which then need not sleep for each of them.
+    pub fn aim(&self, key: &[u8], watch: &mut Watch) -> Option<Aimed> {
+        let reader = self.slot.view.read().as_ref().map(|view| view.reader.clone())?;
+        watch.begin();
+        let at = reader.aim(key)?;
+        Some(Aimed { at, asked: watch.has_asked() })
     }
 
     /// The same for background work, which says nothing of how quick reads are.
     pub fn get_aside(&self, key: &[u8]) -> Result<Option<UserValue>> {
-        self.read(key, Odds::Even)
+        self.read(key, Odds::Even, None)
     }
 
-    fn read(&self, key: &[u8], odds: Odds) -> Result<Option<UserValue>> {
+    fn read(&self, key: &[u8], odds: Odds, aim: Option<&Aim>) -> Result<Option<UserValue>> {
         self.slot.with(|keyspace| {
             let known = self.slot.view.read().as_ref().map(|view| view.reader.clone());
-            known.unwrap_or_else(|| View::newest(keyspace, None, &self.slot.files).reader).get(key, odds)
+            known.unwrap_or_else(|| View::newest(keyspace, None, &self.slot.ways).reader).get(key, odds, aim)
         })
     }
 
@@ -190,7 +220,7 @@ impl Partition {
         watch: &mut Watch,
     ) -> Result<Option<Vec<Record>>> {
         let bytes = |records: &Option<Vec<Record>>| if records.is_none() { usize::MAX } else { 0 };
-        self.timed(watch, bytes, || {
+        self.timed((watch, false), bytes, || {
             let (mut records, mut sum) = (Vec::new(), 0);
             let mut range = self.range(lower, upper)?;
             while records.len() < most
@@ -207,14 +237,19 @@ impl Partition {
         })
     }
 
-    /// A read that counts among those of late.
-    fn timed<R>(&self, watch: &mut Watch, bytes: impl Fn(&R) -> usize, read: impl FnOnce() -> Result<R>) -> Result<R> {
+    /// A read that counts among those of late, and may be known to need the disk.
+    fn timed<R>(
+        &self,
+        (watch, needs_disk): (&mut Watch, bool),
+        bytes: impl Fn(&R) -> usize,
+        read: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
         if self.slow_reads.load(Ordering::Relaxed) >= SUSPICIOUS {
             watch.begin();
         }
         let started = Instant::now();
         let found = read()?;
-        let slow = watch.has_waited(started.elapsed().as_nanos() as u64);
+        let slow = needs_disk || watch.has_waited(started.elapsed().as_nanos() as u64);
         let share = self.slow_reads.load(Ordering::Relaxed);
         // Lost updates of others do no harm.
         let share = match bytes(&found) > QUICK_BYTES {
@@ -341,7 +376,7 @@ impl Partition {
         if before.as_ref().is_some_and(|(number, _)| *number >= keyspace.tree.current_version().id()) {
             return;
         }
-        let new = View::newest(keyspace, before.as_ref().map(|(_, reader)| &**reader), &self.slot.files);
+        let new = View::newest(keyspace, before.as_ref().map(|(_, reader)| &**reader), &self.slot.ways);
         // Whoever else holds the reader would have to free its files.
         drop(before);
         // As long as the old view knows the files, this frees none of them under fjall's lock.

@@ -215,8 +215,12 @@ fn what_is_likely_is_read_as_what_is_not() {
         let partition = store.partition(0);
         let check = |of: &str| {
             for n in 0..4002 {
-                let read = |odds| partition.get_of_some(&key_of(n), odds, &mut Watch::default()).unwrap();
+                let read = |odds| partition.get_of_some(&key_of(n), odds, None, &mut Watch::default()).unwrap();
                 assert_eq!(read(Odds::Likely), read(Odds::Even), "{n} {of}");
+                let mut watch = Watch::default();
+                let aim = partition.aim(&key_of(n), &mut watch);
+                let aimed = partition.get_of_some(&key_of(n), Odds::Likely, aim.as_ref(), &mut watch).unwrap();
+                assert_eq!(read(Odds::Likely), aimed, "{n} {of}");
                 let is_there = n % 2 == 1 && n < 4000 && (of == "one run" || n % 3 > 0 || n >= 1000);
                 assert_eq!(read(Odds::Likely).is_some(), is_there, "{n} {of}");
             }
@@ -231,7 +235,7 @@ fn what_is_likely_is_read_as_what_is_not() {
         partition.major_compact().unwrap();
         partition.follow();
         check("compacted");
-        let now = partition.slot().files.now();
+        let now = partition.slot().ways.open_files();
         assert!(now <= open_files && (now > 1) == (open_files > 1), "{now} files are open");
     }
 }
@@ -248,11 +252,60 @@ fn what_is_likely_takes_no_room_for_a_filter() {
         open(&dir).partition(0).ingest((0..3000).map(|n| (key_of(n), Some(vec![b'v'; 20])))).unwrap();
         let store = open(&dir);
         let before = store.cache_used_bytes();
-        assert!(store.partition(0).get_of_some(&key_of(70), odds, &mut Watch::default()).unwrap().is_some());
+        let read = || store.partition(0).get_of_some(&key_of(70), odds, None, &mut Watch::default()).unwrap();
+        assert!(read().is_some() && read().is_some());
         store.cache_used_bytes() - before
     };
     // A piece of the index and a block of records come in either way.
     assert!(cached(Odds::Likely) + 1000 < cached(Odds::Even));
+}
+
+/// A block that is asked for once stays out of the cache, one that is asked for again comes in, whether it was aimed at or not;
+/// what is read of it keeps no more of it than itself.
+#[test]
+fn the_cache_takes_blocks_that_are_asked_for_again() {
+    for aims in [false, true] {
+        let dir = tempdir().unwrap();
+        let store = open(&dir);
+        let partition = store.partition(0);
+        partition.ingest((0..3000).map(|n| (key_of(n), Some(vec![b'v'; 100])))).unwrap();
+        let read = |n: u32| {
+            let mut watch = Watch::default();
+            let aim = aims.then(|| partition.aim(&key_of(n), &mut watch).unwrap());
+            let value = partition.get_of_some(&key_of(n), Odds::Likely, aim.as_ref(), &mut watch).unwrap().unwrap();
+            assert_eq!(*value, [b'v'; 100]);
+            store.cache_used_bytes()
+        };
+        // Its piece of the index comes in at once.
+        let first = read(70);
+        let second = read(70);
+        assert!(second > first + 1000, "{first} {second}");
+        assert_eq!(read(70), second);
+        // Each of these has a block of its own.
+        assert_eq!((500..3000).step_by(500).map(read).last(), Some(second));
+    }
+}
+
+/// What was aimed at in a table that has been replaced since is read from the one in its place.
+#[test]
+fn an_aim_at_what_has_been_replaced_is_no_harm() {
+    let dir = tempdir().unwrap();
+    let store = open(&dir);
+    let partition = store.partition(0);
+    partition.ingest((0..3000).map(|n| (key_of(n), Some(vec![b'1'; 20])))).unwrap();
+    let mut watch = Watch::default();
+    let aims = [70, 71].map(|n| partition.aim(&key_of(n), &mut watch));
+    assert!(aims.iter().all(Option::is_some));
+    partition.ingest([(key_of(70), Some(vec![b'2'; 20])), (key_of(71), None)]).unwrap();
+    let mut check = |aims: &[Option<Aimed>; 2]| {
+        let [changed, gone] = [(70, &aims[0]), (71, &aims[1])]
+            .map(|(n, aim)| partition.get_of_some(&key_of(n), Odds::Likely, aim.as_ref(), &mut watch).unwrap());
+        assert_eq!((changed.as_deref(), gone.as_deref()), (Some(&[b'2'; 20][..]), None));
+    };
+    check(&aims);
+    partition.major_compact().unwrap();
+    partition.follow();
+    check(&aims);
 }
 
 /// A replaced table's file is closed, so that its space comes back.
@@ -267,10 +320,10 @@ fn files_of_replaced_tables_are_closed() {
     }
     partition.major_compact().unwrap();
     partition.follow();
-    assert_eq!(partition.slot().files.now(), tables());
-    let files = partition.slot().files.clone();
+    assert_eq!(partition.slot().ways.open_files(), tables());
+    let ways = partition.slot().ways.clone();
     drop(store);
-    assert_eq!(files.now(), 0);
+    assert_eq!(ways.open_files(), 0);
 }
 
 /// A directory can hold far more records than there is memory for a part of each.

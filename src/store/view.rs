@@ -2,7 +2,7 @@
 
 use super::error::{Result, StoreError};
 use super::space::Bulk;
-use super::way::{Held, OpenFiles, Way};
+use super::way::{Aim, Held, Way, Ways};
 use crate::codec::key::tag;
 use crate::util::pace::at_times;
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
@@ -50,8 +50,8 @@ pub(super) struct View {
 }
 
 impl Reader {
-    /// The value of a key.
-    pub(super) fn get(&self, key: &[u8], odds: Odds) -> Result<Option<UserValue>> {
+    /// The value of a key, whose record may have been aimed at.
+    pub(super) fn get(&self, key: &[u8], odds: Odds, aim: Option<&Aim>) -> Result<Option<UserValue>> {
         let hash = xxh3_64(key);
         let mut may_have = self.may_have(key);
         let mut next = may_have.next();
@@ -59,13 +59,19 @@ impl Reader {
             next = may_have.next();
             // The last one has it, if any.
             let straight = odds == Odds::Likely && next.is_none();
-            match reached.get(key, hash, straight)? {
+            match reached.get(key, hash, straight, aim)? {
                 Held::Nothing => {}
                 Held::Tombstone => return Ok(None),
                 Held::Value(value) => return Ok(Some(value)),
             }
         }
         Ok(None)
+    }
+
+    /// Aims at the record of a key that is likely to be there.
+    pub(super) fn aim(&self, key: &[u8]) -> Option<Aim> {
+        // The last one has it, if any.
+        self.may_have(key).last()?.way.as_ref()?.aim(key)
     }
 
     /// The tables in whose range the key is, the newest first.
@@ -99,10 +105,10 @@ impl Reached {
         self.end.as_ref().is_some_and(|end| **end < *key && key.first() < Some(&tag::COUNT))
     }
 
-    fn get(&self, key: &[u8], hash: u64, straight: bool) -> Result<Held> {
+    fn get(&self, key: &[u8], hash: u64, straight: bool, aim: Option<&Aim>) -> Result<Held> {
         if straight
             && let Some(way) = &self.way
-            && let Some(found) = way.get(&self.table, key)
+            && let Some(found) = way.get(key, aim)
         {
             return Ok(found);
         }
@@ -113,7 +119,7 @@ impl Reached {
 
 impl View {
     /// The version of now, which may have tables of the one before.
-    pub(super) fn newest(keyspace: &Keyspace, before: Option<&Reader>, files: &Arc<OpenFiles>) -> View {
+    pub(super) fn newest(keyspace: &Keyspace, before: Option<&Reader>, ways: &Arc<Ways>) -> View {
         let version = keyspace.tree.current_version();
         let tables = before.iter().flat_map(|reader| reader.runs.iter().flatten());
         let known: HashMap<TableId, &Reached> = tables.map(|reached| (reached.table.id(), reached)).collect();
@@ -123,7 +129,7 @@ impl View {
             let known = known.get(&table.id()).map(|reached| Reached::clone(reached));
             let mut reached = known.unwrap_or_else(|| Reached::new(table));
             if reached.way.is_none() {
-                reached.way = Way::to(keyspace.tree.id(), table, files).map(Arc::new);
+                reached.way = Way::to(keyspace.tree.id(), table, ways).map(Arc::new);
             }
             reached
         };

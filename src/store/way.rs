@@ -6,10 +6,13 @@
 
 use lsm_tree::table::block::BlockType;
 use lsm_tree::table::{Block, BlockHandle, DataBlock, IndexBlock};
-use lsm_tree::{CompressionType, GlobalTableId, InternalValue, SeqNo, Table, TreeId, UserValue};
+use lsm_tree::{Cache, CompressionType, GlobalTableId, InternalValue, SeqNo, Table, TreeId, UserValue};
 use std::fs::File;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::util::sys::begin_read;
 
 /// All versions of a record are below it.
 const NEWEST: SeqNo = SeqNo::MAX;
@@ -35,61 +38,106 @@ impl From<Option<InternalValue>> for Held {
 pub(super) struct Way {
     id: GlobalTableId,
     open: OpenFile,
+    cache: Arc<Cache>,
+    index_compression: CompressionType,
+    data_compression: CompressionType,
     /// The index, or where its pieces are.
     top: IndexBlock,
     in_pieces: bool,
 }
 
-/// Files of tables that are open for this, of all partitions of a store.
-pub(super) struct OpenFiles {
-    now: AtomicUsize,
-    most: usize,
+/// Where a record stands in a table, if it is there: found out before it is read, so that the disk can begin.
+pub(super) struct Aim {
+    way: Arc<Way>,
+    at: BlockHandle,
+    /// In memory.
+    block: Option<Block>,
+}
+
+/// What the ways to the tables of all partitions of a store have together.
+pub(super) struct Ways {
+    /// Files that are open for them.
+    open: AtomicUsize,
+    most_open: usize,
+    missed: Missed,
+}
+
+/// Blocks that the cache was found to lack of late. One that is missed once does not get in: where all is asked for alike,
+/// it would come in only to be thrown out, for another that was worth no less, and that costs as much as to unpack it.
+///
+/// Each place has the last of those whose hash leads there.
+struct Missed(Box<[AtomicU32]>);
+
+/// The cache's bytes for each of them: about a block.
+const BYTES_OF_A_MISSED: u64 = 4096;
+
+impl Missed {
+    fn of_cache(cache_bytes: u64) -> Missed {
+        let places = (cache_bytes / BYTES_OF_A_MISSED).max(1).next_power_of_two();
+        Missed((0..places).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// Whether the block was missed before; it has been from now on.
+    fn again(&self, id: GlobalTableId, at: BlockHandle) -> bool {
+        let hash = foldhash::fast::FixedState::default().hash_one((id.tree_id(), id.table_id(), *at.offset()));
+        let place = &self.0[hash as usize & (self.0.len() - 1)];
+        let last = (hash >> 32) as u32;
+        place.load(Ordering::Relaxed) == last || place.swap(last, Ordering::Relaxed) == last
+    }
 }
 
 /// Counted as long as it is open.
 struct OpenFile {
     file: File,
-    all: Arc<OpenFiles>,
+    all: Arc<Ways>,
 }
 
-impl OpenFiles {
-    pub(super) fn new(most: usize) -> OpenFiles {
-        OpenFiles { now: AtomicUsize::new(0), most }
+impl Ways {
+    /// So many files at most, beside a block cache of this size.
+    pub(super) fn new(most_open: usize, cache_bytes: u64) -> Ways {
+        Ways { open: AtomicUsize::new(0), most_open, missed: Missed::of_cache(cache_bytes) }
     }
 
-    /// How many there are.
+    /// How many files are open.
     #[cfg(test)]
-    pub(super) fn now(&self) -> usize {
-        self.now.load(Ordering::Relaxed)
+    pub(super) fn open_files(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
     }
 
     /// `None`: there are as many as may be, or it cannot be opened.
     fn open(self: &Arc<Self>, table: &Table) -> Option<OpenFile> {
-        if self.now.fetch_add(1, Ordering::Relaxed) < self.most
+        if self.open.fetch_add(1, Ordering::Relaxed) < self.most_open
             && let Ok(file) = File::open(&*table.path)
         {
             return Some(OpenFile { file, all: self.clone() });
         }
-        self.now.fetch_sub(1, Ordering::Relaxed);
+        self.open.fetch_sub(1, Ordering::Relaxed);
         None
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        self.all.now.fetch_sub(1, Ordering::Relaxed);
+        self.all.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Way {
     /// To a table of this tree; `None` where there is none but fjall's.
-    pub(super) fn to(tree: TreeId, table: &Table, files: &Arc<OpenFiles>) -> Option<Way> {
-        let open = files.open(table)?;
-        let compression = table.metadata.index_block_compression;
-        let top = Block::from_file(&open.file, table.regions.tli, compression).ok()?;
-        let in_pieces = table.regions.index.is_some();
+    pub(super) fn to(tree: TreeId, table: &Table, ways: &Arc<Ways>) -> Option<Way> {
+        let open = ways.open(table)?;
+        let index_compression = table.metadata.index_block_compression;
+        let top = Block::from_file(&open.file, table.regions.tli, index_compression).ok()?;
         let is_index = top.header.block_type == BlockType::Index;
-        is_index.then(|| Way { id: (tree, table.id()).into(), open, top: IndexBlock::new(top), in_pieces })
+        is_index.then(|| Way {
+            id: (tree, table.id()).into(),
+            open,
+            cache: table.cache.clone(),
+            index_compression,
+            data_compression: table.metadata.data_block_compression,
+            top: IndexBlock::new(top),
+            in_pieces: table.regions.index.is_some(),
+        })
     }
 
     /// Bytes of memory that stay.
@@ -98,29 +146,60 @@ impl Way {
     }
 
     /// What the table has under a key, the newest; `None` after an error, which fjall's own read tells.
-    pub(super) fn get(&self, table: &Table, key: &[u8]) -> Option<Held> {
-        let Some(mut at) = seek(&self.top, key) else { return Some(Held::Nothing) };
-        if self.in_pieces {
-            let piece = self.block(table, at, BlockType::Index, table.metadata.index_block_compression)?;
-            match seek(&IndexBlock::new(piece), key) {
-                Some(block) => at = block,
+    pub(super) fn get(&self, key: &[u8], aim: Option<&Aim>) -> Option<Held> {
+        let (at, known) = match aim.filter(|aim| std::ptr::eq(&*aim.way, self)) {
+            Some(aim) => (aim.at, aim.block.clone()),
+            None => match self.find(key)? {
+                Some(at) => (at, self.cache.get_block(self.id, at.offset())),
                 None => return Some(Held::Nothing),
-            }
+            },
+        };
+        if let Some(block) = known {
+            return Some(DataBlock::new(block).point_read(key, NEWEST).into());
         }
-        let block = self.block(table, at, BlockType::Data, table.metadata.data_block_compression)?;
-        Some(DataBlock::new(block).point_read(key, NEWEST).into())
+        let block = self.read(at, BlockType::Data, self.data_compression)?;
+        if self.open.all.missed.again(self.id, at) {
+            self.cache.insert_block(self.id, at.offset(), block.clone());
+        }
+        let size = block.size();
+        let mut held = DataBlock::new(block).point_read(key, NEWEST).into();
+        if let Held::Value(value) = &mut held
+            && value.len() < size / 2
+        {
+            // A piece of a block keeps all of it, which nobody else would have.
+            *value = UserValue::new(value);
+        }
+        Some(held)
     }
 
-    fn block(&self, table: &Table, at: BlockHandle, kind: BlockType, compression: CompressionType) -> Option<Block> {
-        if let Some(block) = table.cache.get_block(self.id, at.offset()) {
-            return Some(block);
+    /// Finds out where a record stands, and has the disk begin to read it if it must. `None` if the table does not have it.
+    pub(super) fn aim(self: &Arc<Self>, key: &[u8]) -> Option<Aim> {
+        let at = self.find(key)??;
+        let block = self.cache.get_block(self.id, at.offset());
+        if block.is_none() {
+            begin_read(&self.open.file, *at.offset(), at.size().into());
         }
+        Some(Aim { way: self.clone(), at, block })
+    }
+
+    /// The block that has a key, if any has; `None` after an error.
+    fn find(&self, key: &[u8]) -> Option<Option<BlockHandle>> {
+        let at = seek(&self.top, key);
+        let Some(piece_at) = at.filter(|_| self.in_pieces) else { return Some(at) };
+        let piece = match self.cache.get_block(self.id, piece_at.offset()) {
+            Some(piece) => piece,
+            None => {
+                let piece = self.read(piece_at, BlockType::Index, self.index_compression)?;
+                self.cache.insert_block(self.id, piece_at.offset(), piece.clone());
+                piece
+            }
+        };
+        Some(seek(&IndexBlock::new(piece), key))
+    }
+
+    fn read(&self, at: BlockHandle, kind: BlockType, compression: CompressionType) -> Option<Block> {
         let block = Block::from_file(&self.open.file, at, compression).ok()?;
-        if block.header.block_type != kind {
-            return None;
-        }
-        table.cache.insert_block(self.id, at.offset(), block.clone());
-        Some(block)
+        (block.header.block_type == kind).then_some(block)
     }
 }
 

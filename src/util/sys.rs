@@ -62,6 +62,19 @@ pub fn begin_write_back(file: &std::fs::File, offset: u64, bytes: u64) {
     let _ = (file, offset, bytes);
 }
 
+/// Has the kernel begin to read a part of a file from the disk into its cache. Nothing is promised.
+pub fn begin_read(file: &std::fs::File, offset: u64, bytes: u64) {
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "no safe form in the standard library")]
+    // SAFETY: plain integers and a descriptor that is open for the time of the call.
+    unsafe {
+        use std::os::fd::AsRawFd;
+        libc::posix_fadvise(file.as_raw_fd(), offset as i64, bytes as i64, libc::POSIX_FADV_WILLNEED);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, offset, bytes);
+}
+
 /// Ends a socket from another thread than its own: its reader then sees the end. The caller makes sure that the
 /// descriptor is still that socket.
 pub fn shutdown_socket(fd: i32) {

@@ -85,6 +85,9 @@ pub(super) const TARN: &[Entry] = &[
     counter("tarn_passing_reads", "Keys that were read without entering memory.", |f| {
         f.shards.stats.passing_reads.into()
     }),
+    counter("tarn_store_reads_begun", "Reads of the store that the disk was asked for several at a time.", |f| {
+        f.server.engine.readers.begun().into()
+    }),
     gauge("tarn_store_reads_waiting", "Reads of the store that are under way.", |f| {
         f.server.engine.readers.pending().into()
     }),

@@ -1,11 +1,12 @@
 //! Threads that read the store for commands which wait for it. They hold no lock of a shard, and take one read at a time
 //! from whichever errand, or a few that come back at once: so a disk gets as many as there are, and an errand of many does not
-//! keep back one of few for longer than those before it take.
+//! keep back one of few for longer than those before it take. Where more wait than there are readers, each takes a few and has
+//! the disk begin with all of them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
 
 use parking_lot::Mutex;
@@ -14,7 +15,7 @@ use smallvec::SmallVec;
 use crate::shard::engine::cores;
 use crate::shard::memory::blind::Counting;
 use crate::shard::memory::reads::{Reads, Wanted};
-use crate::store::Watch;
+use crate::store::{Aimed, Watch};
 
 /// Threads that read: what a disk answers side by side.
 pub(in crate::shard) const READERS: usize = if cfg!(test) { 2 } else { 32 };
@@ -141,6 +142,12 @@ impl Errand {
 /// Reads of a task where they come back at once; else one, so that a disk gets as many side by side as there are.
 pub const READS_OF_TASK: usize = 4;
 
+/// Tasks that wait for the disk, of which a reader takes so many at most where more wait than there are readers.
+const AT_ONCE: usize = 4;
+
+type Tasks = SmallVec<[Task; AT_ONCE]>;
+type Aims = SmallVec<[Option<Aimed>; AT_ONCE]>;
+
 /// What a reader does next.
 enum Task {
     /// Some of what an errand is for.
@@ -150,12 +157,21 @@ enum Task {
 }
 
 impl Task {
+    /// What is to be read.
+    fn wanted(&self) -> &[Wanted] {
+        match self {
+            Task::Read(errand, some) => &errand.wanted[some.clone()],
+            Task::Work(_) => &[],
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self, Task::Read(..))
+    }
+
     /// Whether it is likely to be done at once.
     fn is_quick(&self) -> bool {
-        match self {
-            Task::Read(errand, some) => errand.wanted[some.clone()].iter().all(Wanted::is_quick),
-            Task::Work(_) => false,
-        }
+        self.is_read() && self.wanted().iter().all(Wanted::is_quick)
     }
 }
 
@@ -190,6 +206,8 @@ pub struct Readers {
     pending: AtomicUsize,
     /// Reads that others do themselves.
     others: AtomicUsize,
+    /// Reads with which the disk was to begin before anybody waited for them, so far.
+    begun: AtomicU64,
 }
 
 impl Sleeper {
@@ -272,6 +290,11 @@ impl Readers {
         self.pending.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
     }
 
+    /// Reads with which the disk was to begin before anybody waited for them, so far.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
     /// Whether what is asked of them now is read at once, as far as the disk allows.
     pub fn have_time(&self) -> bool {
         self.pending.load(Ordering::Relaxed) < 2 * most_awake()
@@ -298,10 +321,24 @@ impl Readers {
         let sleeper = Arc::new(Sleeper { thread: std::thread::current(), called: AtomicBool::new(false) });
         self.queue.lock().awake += 1;
         let mut was_away = false;
-        while let Some((task, away)) = self.next(&sleeper, was_away) {
+        while let Some((tasks, away)) = self.next(&sleeper, was_away) {
             was_away = away;
+            self.run_tasks(tasks);
+        }
+    }
+
+    fn run_tasks(&self, tasks: Tasks) {
+        let mut watch = Watch::default();
+        let mut aims = Aims::new();
+        if tasks.len() > 1 {
+            let wanted = tasks.iter().flat_map(Task::wanted);
+            aims.extend(wanted.map(|wanted| wanted.aim(&mut watch)));
+            self.begun.fetch_add(aims.iter().flatten().count() as u64, Ordering::Relaxed);
+        }
+        let mut aims = aims.into_iter();
+        for task in tasks {
             match task {
-                Task::Read(errand, some) => self.read(&errand, some),
+                Task::Read(errand, some) => self.read(&errand, some, &mut aims, &mut watch),
                 Task::Work(work) => {
                     work();
                     self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -310,8 +347,8 @@ impl Readers {
         }
     }
 
-    /// The next task for a reader, and whether it is away with it; `was_away` if it was, with the one before.
-    fn next(&self, sleeper: &Arc<Sleeper>, mut was_away: bool) -> Option<(Task, bool)> {
+    /// The next tasks for a reader, and whether it is away with them; `was_away` if it was, with those before.
+    fn next(&self, sleeper: &Arc<Sleeper>, mut was_away: bool) -> Option<(Tasks, bool)> {
         loop {
             let mut queue = self.queue.lock();
             queue.awake += usize::from(std::mem::take(&mut was_away));
@@ -319,7 +356,17 @@ impl Readers {
                 // Asked once: what is quick now may not be a moment later.
                 let away = !task.is_quick();
                 queue.awake -= usize::from(away);
-                return Some((task, away));
+                let mut tasks = Tasks::from_iter([task]);
+                // Work takes its time.
+                while away
+                    && tasks.len() < AT_ONCE
+                    && queue.tasks.len() >= READERS
+                    && tasks.last().is_some_and(Task::is_read)
+                    && queue.tasks.front().is_some_and(Task::is_read)
+                {
+                    tasks.extend(queue.tasks.pop_front());
+                }
+                return Some((tasks, away));
             }
             queue.awake -= 1;
             if queue.ending > 0 {
@@ -369,7 +416,7 @@ impl Readers {
             && let Some(Task::Read(errand, some)) = queue.tasks.pop_front()
         {
             drop(queue);
-            self.read(&errand, some);
+            self.read(&errand, some, &mut std::iter::empty(), &mut Watch::default());
             queue = self.queue.lock();
         }
         let next_is_quick = queue.tasks.front().map(Task::is_quick);
@@ -379,11 +426,19 @@ impl Readers {
         next_is_quick == Some(true)
     }
 
-    fn read(&self, errand: &Errand, some: Range<usize>) {
+    /// Those that have been aimed at come with their aims, in their order.
+    fn read(
+        &self,
+        errand: &Errand,
+        some: Range<usize>,
+        aims: &mut impl Iterator<Item = Option<Aimed>>,
+        watch: &mut Watch,
+    ) {
         let reads = some.len();
-        let (mut brought, mut watch) = (SmallVec::<[_; READS_OF_TASK]>::new(), Watch::default());
+        let mut brought = SmallVec::<[_; READS_OF_TASK]>::new();
         for wanted in &errand.wanted[some] {
-            brought.push(wanted.read(&mut watch));
+            let aim = aims.next().flatten();
+            brought.push(wanted.read_aimed(aim.as_ref(), watch));
             if !wanted.is_quick() {
                 // Others can wait for the disk meanwhile.
                 self.call(self.queue.lock(), Worth::Each);

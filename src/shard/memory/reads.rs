@@ -37,7 +37,7 @@ use super::table::table_hash;
 use crate::codec::{self, NsId};
 use crate::error::{Error, Result};
 use crate::latency::{self, Event};
-use crate::store::{Odds, Partition, Record, StoreError, UserValue, Watch};
+use crate::store::{Aimed, Odds, Partition, Record, StoreError, UserValue, Watch};
 
 /// Reads that are asked for at a time, for one command or one pipeline.
 pub const MOST_READS: usize = 128;
@@ -138,20 +138,31 @@ pub struct Brought {
 }
 
 impl Wanted {
+    /// Finds out where it stands, and has the disk begin to read it; `None` if that is not worth it.
+    pub fn aim(&self, watch: &mut Watch) -> Option<Aimed> {
+        let likely = self.odds == Odds::Likely && self.place.to.is_none();
+        likely.then(|| self.partition.aim(&self.place.key, watch)).flatten()
+    }
+
     /// Reads it, as one of some that the thread reads on end. With no lock held.
     pub fn read(&self, watch: &mut Watch) -> Brought {
-        let brought = self.read_at(self.place.clone(), self.odds, watch);
+        self.read_aimed(None, watch)
+    }
+
+    /// The same where it was found to stand.
+    pub fn read_aimed(&self, aim: Option<&Aimed>, watch: &mut Watch) -> Brought {
+        let brought = self.read_at(self.place.clone(), (self.odds, aim), watch);
         let next = match (&brought.found, &self.next) {
             (Found::Record(Some(value)), Some(next)) => next.place(&brought.place.key, value),
             _ => None,
         };
-        let next = next.map(|place| Box::new(self.read_at(place, Odds::Even, watch)));
+        let next = next.map(|place| Box::new(self.read_at(place, (Odds::Even, None), watch)));
         Brought { next, ..brought }
     }
 
-    fn read_at(&self, place: Place, odds: Odds, watch: &mut Watch) -> Brought {
+    fn read_at(&self, place: Place, (odds, aim): (Odds, Option<&Aimed>), watch: &mut Watch) -> Brought {
         let found = match &place.to {
-            None => match self.partition.get_of_some(&place.key, odds, watch) {
+            None => match self.partition.get_of_some(&place.key, odds, aim, watch) {
                 Ok(value) if value.as_ref().is_none_or(|value| value.len() <= MOST_BYTES) => Found::Record(value),
                 _ => Found::Nothing,
             },
@@ -217,7 +228,7 @@ impl Reads {
     /// # Errors
     /// `Cold`: it is wanted now, or cannot be had without the lock.
     pub fn record(&mut self, core: &Core, place: Place) -> Result<Result<Option<UserValue>, StoreError>> {
-        let read = || core.partition.get_of_some(&place.key, place.odds(core), &mut Watch::default());
+        let read = || core.partition.get_of_some(&place.key, place.odds(core), None, &mut Watch::default());
         if !core.store_is_cold {
             return Ok(read());
         }

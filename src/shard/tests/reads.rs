@@ -476,6 +476,36 @@ fn readers_bring_what_is_wanted_and_leave_nothing_when_they_end() {
     assert_eq!(engine.readers.pending(), 0);
 }
 
+/// Where more wait for the disk than there are readers, one has it begin with a few; others, which the disk need not be waited
+/// for or of which nobody knows whether they are there, are read one after the other.
+#[test]
+fn a_reader_has_the_disk_begin_with_several() {
+    let begun = |count: usize, slow: bool, known: bool| {
+        let (mut world, keys) = at_rest(count);
+        if known {
+            world.turn();
+        } else {
+            world.reopen(false);
+        }
+        let engine = world.engine().clone();
+        if slow {
+            engine.store.partitions().iter().for_each(|partition| partition.note_slow());
+        }
+        let (done, brought) = std::sync::mpsc::channel();
+        let wants = |world: &mut World, key| assert_eq!(world.get_ahead(key), Err(Error::Cold));
+        keys.iter().for_each(|key| wants(&mut world, key));
+        engine.readers.bring(std::mem::take(&mut world.reads), Box::new(move |reads| done.send(reads).unwrap()));
+        let threads = two_readers(&engine);
+        world.reads = brought.recv_timeout(Duration::from_secs(30)).unwrap();
+        keys.iter().for_each(|key| assert_eq!(world.get_ahead(key), string(b"1")));
+        engine.readers.end(2);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        engine.readers.begun()
+    };
+    assert!(begun(40, true, true) >= 30);
+    assert_eq!([begun(2, true, true), begun(40, false, true), begun(40, true, false)], [0; 3]);
+}
+
 /// Nobody is called for what comes back at once, as who asks helps. If it no longer does, nobody else comes to it.
 #[test]
 fn who_helps_calls_the_readers_once_the_disk_is_slow() {
