@@ -69,6 +69,11 @@ struct Target {
 }
 
 impl Target {
+    /// Whether only the store may have it, and its command asks what it holds.
+    fn is_missed(&self) -> bool {
+        self.cold && self.index.is_none() && !self.overwritten
+    }
+
     /// Whether its command goes through elements that no argument names, and some may be on disk only.
     fn wants_elements(&self) -> bool {
         self.cold && self.index.is_some() && self.look.is_some_and(|(look, _)| !look.names())
@@ -123,18 +128,18 @@ impl Ahead {
         by_shard.each(engine, targets, |core, target| {
             target.index = core.table.prefetch_object(target.hash, target.written);
             target.cold = core.store_is_cold;
-            if let (None, false, Some(reads)) = (target.index, target.overwritten, &mut reads) {
+            if target.is_missed() && reads.is_some() {
+                core.membership.prefetch(target.hash);
+            }
+        });
+        by_shard.each(engine, targets, |core, target| match (target.index, &mut reads) {
+            (Some(index), _) if core.table.is_used(index) => core.table.prefetch_bytes(index, target.written),
+            (None, Some(reads)) if target.is_missed() => {
                 let text = |span: Span| &input[span.0 as usize..span.1 as usize];
                 let next = target.look.map(|(look, span)| (look, text(span)));
                 core.want(target.hash, ns, text(target.key), next, reads);
             }
-        });
-        by_shard.each(engine, targets, |core, target| {
-            if let Some(index) = target.index
-                && core.table.is_used(index)
-            {
-                core.table.prefetch_bytes(index, target.written);
-            }
+            _ => {}
         });
         if let Some(reads) = reads.as_deref_mut().filter(|_| targets.iter().any(Target::wants_elements)) {
             by_shard.each(engine, targets, |core, target| {

@@ -20,7 +20,10 @@
 //! Invariants: every key whose metadata fjall may hold has been added, once the filter is complete, and none is behind the last;
 //! a flush adds its keys before they reach fjall, each time; a filter begins to be filled between two flushes.
 
+use std::ops::Range;
+
 use crate::codec::NsId;
+use crate::util::prefetch::{LINE, prefetch};
 use crate::util::splitmix;
 
 use super::core::Core;
@@ -66,13 +69,17 @@ struct Filling {
 }
 
 struct Layer {
-    blocks: Vec<[u64; 8]>,
+    /// The blocks, from the first word that begins a cache line on. Zeroed by the system, page by page as they are used.
+    words: Vec<u64>,
+    first: usize,
+    blocks: usize,
     used: usize,
 }
 
 const BITS_PER_KEY: usize = 11;
 const BITS_PER_BLOCK: usize = 512;
 const BLOCK_BYTES: usize = BITS_PER_BLOCK / 8;
+const BLOCK_WORDS: usize = BLOCK_BYTES / size_of::<u64>();
 const FIRST_LAYER_BLOCKS: usize = if cfg!(test) { 8 } else { 1024 };
 /// The part of the table that it may take.
 const PART: usize = 4;
@@ -87,16 +94,21 @@ fn spread(hash: u32) -> u64 {
 
 impl Layer {
     fn new(blocks: usize) -> Self {
-        Layer { blocks: vec![[0; 8]; blocks], used: 0 }
+        let words = vec![0; (blocks + 1) * BLOCK_WORDS];
+        let first = words.as_ptr().align_offset(LINE).min(BLOCK_WORDS);
+        Layer { words, first, blocks, used: 0 }
     }
 
     fn is_full(&self) -> bool {
-        self.used * BITS_PER_KEY >= self.blocks.len() * BITS_PER_BLOCK
+        self.used * BITS_PER_KEY >= self.blocks * BITS_PER_BLOCK
     }
 
+    /// The words of the key's block.
     #[inline]
-    fn block(&self, spread: u64) -> usize {
-        (((spread >> 32) * self.blocks.len() as u64) >> 32) as usize
+    fn block(&self, spread: u64) -> Range<usize> {
+        let block = (((spread >> 32) * self.blocks as u64) >> 32) as usize;
+        let first = self.first + block * BLOCK_WORDS;
+        first..first + BLOCK_WORDS
     }
 
     /// In each of the block's eight words one bit.
@@ -109,7 +121,7 @@ impl Layer {
 
     fn insert(&mut self, spread: u64) {
         let block = self.block(spread);
-        for (word, bits) in self.blocks[block].iter_mut().enumerate() {
+        for (word, bits) in self.words[block].iter_mut().enumerate() {
             *bits |= Self::bit(spread, word);
         }
         self.used += 1;
@@ -117,7 +129,7 @@ impl Layer {
 
     #[inline]
     fn contains(&self, spread: u64) -> bool {
-        let block = &self.blocks[self.block(spread)];
+        let block = &self.words[self.block(spread)];
         block.iter().enumerate().all(|(word, bits)| bits & Self::bit(spread, word) != 0)
     }
 }
@@ -129,7 +141,7 @@ impl Filter {
             return true;
         }
         if self.layers.last().is_none_or(Layer::is_full) {
-            let blocks = self.layers.last().map_or(FIRST_LAYER_BLOCKS, |layer| layer.blocks.len() * 2);
+            let blocks = self.layers.last().map_or(FIRST_LAYER_BLOCKS, |layer| layer.blocks * 2);
             if *bytes + blocks * BLOCK_BYTES > most {
                 return false;
             }
@@ -148,12 +160,19 @@ impl Filter {
         self.layers.iter().rev().any(|layer| layer.contains(spread))
     }
 
+    /// Fetches what tells of a key.
+    #[inline]
+    fn prefetch(&self, hash: u32) {
+        let spread = spread(hash);
+        self.layers.iter().for_each(|layer| prefetch(&raw const layer.words[layer.block(spread).start]));
+    }
+
     fn keys(&self) -> usize {
         self.layers.iter().map(|layer| layer.used).sum()
     }
 
     fn bytes(&self) -> usize {
-        self.layers.iter().map(|layer| layer.blocks.len() * BLOCK_BYTES).sum()
+        self.layers.iter().map(|layer| layer.blocks * BLOCK_BYTES).sum()
     }
 }
 
@@ -231,6 +250,12 @@ impl Membership {
     #[inline]
     pub fn may_contain(&self, hash: u32, ns: NsId, key: &[u8]) -> bool {
         !self.is_behind_all(ns, key) && self.filter.as_ref().is_none_or(|filter| filter.contains(hash))
+    }
+
+    /// Fetches what [tells](Self::may_contain) of a key.
+    #[inline]
+    pub fn prefetch(&self, hash: u32) {
+        self.filter.iter().for_each(|filter| filter.prefetch(hash));
     }
 
     /// Whether what it lets through is there, most likely.
