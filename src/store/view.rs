@@ -7,6 +7,7 @@ use crate::codec::key::tag;
 use crate::util::pace::at_times;
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
 use lsm_tree::{Table, TableId};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,22 @@ pub enum Odds {
 /// an ingestion installs another, through its syncs. There is no memtable whose records this could miss (rule 15).
 pub(super) struct Reader {
     /// The newest first.
-    runs: Vec<Vec<Reached>>,
+    runs: Vec<Run>,
+}
+
+/// Tables in the order of their keys, none of which is in two of them.
+struct Run {
+    tables: Vec<Reached>,
+    /// The last keys of all but the last one: what comes with every flush stands there and begins like nothing else.
+    fences: Fences,
+}
+
+/// What a row of keys begin with, and of each the bytes behind that: with them next to each other a search waits for memory once
+/// or twice, and not at each of its steps.
+#[derive(Default)]
+struct Fences {
+    prefix: Vec<u8>,
+    heads: Vec<u64>,
 }
 
 /// A table, and the way there that is not fjall's.
@@ -36,6 +52,8 @@ pub(super) struct Reader {
 struct Reached {
     table: Table,
     way: Option<Arc<Way>>,
+    /// Its first key.
+    first: SmallVec<[u8; 40]>,
     /// Its last record before those that come with every flush, where it has such. They stand behind all others, so that by
     /// what fjall knows the table would seem to go on to them, and new keys in order to be within every run.
     end: Option<UserKey>,
@@ -68,6 +86,10 @@ impl Reader {
         Ok(None)
     }
 
+    fn tables(&self) -> impl Iterator<Item = &Reached> {
+        self.runs.iter().flat_map(|run| &run.tables)
+    }
+
     /// Aims at the record of a key that is likely to be there.
     pub(super) fn aim(&self, key: &[u8]) -> Option<Aim> {
         // The last one has it, if any.
@@ -76,16 +98,61 @@ impl Reader {
 
     /// The tables in whose range the key is, the newest first.
     fn may_have(&self, key: &[u8]) -> impl Iterator<Item = &Reached> {
-        self.runs.iter().filter_map(move |run| {
-            let reached = run.get(run.partition_point(|reached| *reached.table.metadata.key_range.max() < key))?;
-            (*reached.table.metadata.key_range.min() <= key && !reached.ends_before(key)).then_some(reached)
-        })
+        self.runs.iter().filter_map(move |run| run.may_have(key))
     }
 
     /// How many these are.
     #[cfg(test)]
     pub(super) fn tables_asked(&self, key: &[u8]) -> usize {
         self.may_have(key).count()
+    }
+}
+
+/// The first bytes as a number that orders like them; what is missing counts as zero.
+fn head(tail: &[u8]) -> u64 {
+    let mut head = [0; 8];
+    let some = tail.len().min(head.len());
+    head[..some].copy_from_slice(&tail[..some]);
+    u64::from_be_bytes(head)
+}
+
+impl Fences {
+    /// Before these keys, which ascend.
+    fn before(keys: &[&[u8]]) -> Fences {
+        let [first, .., last] = keys else {
+            return Fences { heads: keys.iter().map(|key| head(key)).collect(), ..Fences::default() };
+        };
+        let same = first.iter().zip(*last).take_while(|(a, b)| a == b).count();
+        Fences { prefix: first[..same].to_vec(), heads: keys.iter().map(|key| head(&key[same..])).collect() }
+    }
+
+    /// The first of the keys that is not below this one, as many as there are if none is; `at` says what they are.
+    fn find<'a>(&self, key: &[u8], at: impl Fn(usize) -> &'a [u8]) -> usize {
+        let Some(tail) = key.strip_prefix(&*self.prefix) else {
+            return if key < &*self.prefix { 0 } else { self.heads.len() };
+        };
+        let head = head(tail);
+        let mut found = self.heads.partition_point(|other| *other < head);
+        while self.heads.get(found) == Some(&head) && at(found) < key {
+            found += 1;
+        }
+        found
+    }
+}
+
+impl Run {
+    fn of(tables: Vec<Reached>) -> Run {
+        let lasts: Vec<&[u8]> = tables.iter().map(Reached::last).collect();
+        let fences = lasts.split_last().map(|(_, lasts)| Fences::before(lasts)).unwrap_or_default();
+        Run { fences, tables }
+    }
+
+    /// The table in whose range the key is.
+    fn may_have(&self, key: &[u8]) -> Option<&Reached> {
+        let at = self.fences.find(key, |at| self.tables[at].last());
+        let reached = self.tables.get(at)?;
+        let within = *reached.first <= *key && (at + 1 < self.tables.len() || key <= reached.last());
+        (within && !reached.ends_before(key)).then_some(reached)
     }
 }
 
@@ -97,7 +164,11 @@ impl Reached {
         // A copy, or it would keep its block.
         let end =
             ends_late.then(before).flatten().and_then(Result::ok).map(|record| UserKey::from(&*record.key.user_key));
-        Reached { table: table.clone(), way: None, end }
+        Reached { table: table.clone(), way: None, first: SmallVec::from_slice(table.metadata.key_range.min()), end }
+    }
+
+    fn last(&self) -> &[u8] {
+        self.table.metadata.key_range.max()
     }
 
     /// Whether the key is behind all but the records that come with every flush.
@@ -121,7 +192,7 @@ impl View {
     /// The version of now, which may have tables of the one before.
     pub(super) fn newest(keyspace: &Keyspace, before: Option<&Reader>, ways: &Arc<Ways>) -> View {
         let version = keyspace.tree.current_version();
-        let tables = before.iter().flat_map(|reader| reader.runs.iter().flatten());
+        let tables = before.iter().flat_map(|reader| reader.tables());
         let known: HashMap<TableId, &Reached> = tables.map(|reached| (reached.table.id(), reached)).collect();
         let mut bulk = Bulk::default();
         let mut reach = |table: &Table| {
@@ -134,13 +205,13 @@ impl View {
             reached
         };
         let runs = version.iter_levels().flat_map(|level| level.iter());
-        let runs = runs.map(|run| run.iter().map(&mut reach).collect()).collect();
+        let runs = runs.map(|run| Run::of(run.iter().map(&mut reach).collect())).collect();
         View { number: version.id(), bulk, reader: Arc::new(Reader { runs }) }
     }
 
     /// Bytes of memory for the ways to the tables.
     pub(super) fn pinned_bytes(&self) -> usize {
-        let ways = self.reader.runs.iter().flatten().filter_map(|reached| reached.way.as_ref());
+        let ways = self.reader.tables().filter_map(|reached| reached.way.as_ref());
         ways.map(|way| way.pinned_bytes()).sum()
     }
 
@@ -150,10 +221,42 @@ impl View {
         let mut reader = self.reader;
         for _ in 0..LEAVE_LOOKS {
             match Arc::try_unwrap(reader) {
-                Ok(alone) => return alone.runs.into_iter().flatten().for_each(|table| at_times(|| drop(table))),
+                Ok(alone) => {
+                    let tables = alone.runs.into_iter().flat_map(|run| run.tables);
+                    return tables.for_each(|table| at_times(|| drop(table)));
+                }
                 Err(shared) => reader = shared,
             }
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a search through the keys themselves does: of few and of many, alike and not, that are the beginning of one another.
+    #[test]
+    fn fences_lead_to_where_the_keys_do() {
+        let mut random = 7;
+        let mut next = |below: u64| crate::util::splitmix::next(&mut random) % below;
+        for round in 0..2000 {
+            let begin = &b"Mkey:0000000"[..next(13) as usize];
+            let mut text = |letters: u64, most: u64| -> Vec<u8> {
+                let tail = (0..next(most)).map(|_| next(letters) as u8 * 7).collect::<Vec<_>>();
+                [begin, &tail].concat()
+            };
+            let mut keys: Vec<_> = (0..round % 40).map(|_| text(2, 14)).collect();
+            keys.sort();
+            keys.dedup();
+            let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+            let fences = Fences::before(&keys);
+            let others = [text(3, 20), begin.to_vec(), b"L".to_vec(), b"Mkez".to_vec(), Vec::new()];
+            for key in keys.iter().copied().chain(others.iter().map(|key| &**key)) {
+                let at = keys.partition_point(|other| *other < key);
+                assert_eq!(fences.find(key, |at| keys[at]), at, "{key:?} in {keys:?}");
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Threads that read the store for commands which wait for it. They hold no lock of a shard, and take one read at a time
 //! from whichever errand, or a few that come back at once: so a disk gets as many as there are, and an errand of many does not
-//! keep back one of few for longer than those before it take. Where more wait than there are readers, each takes a few and has
-//! the disk begin with all of them.
+//! keep back one of few for longer than those before it take. Where several wait for the disk, a reader takes a few and has it
+//! begin with all of them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -142,7 +142,8 @@ impl Errand {
 /// Reads of a task where they come back at once; else one, so that a disk gets as many side by side as there are.
 pub const READS_OF_TASK: usize = 4;
 
-/// Tasks that wait for the disk, of which a reader takes so many at most where more wait than there are readers.
+/// Tasks that wait for the disk, of which a reader takes so many at most and has it begin with all of them. To call another one
+/// for each costs more than the read.
 const AT_ONCE: usize = 4;
 
 type Tasks = SmallVec<[Task; AT_ONCE]>;
@@ -165,13 +166,14 @@ impl Task {
         }
     }
 
-    fn is_read(&self) -> bool {
-        matches!(self, Task::Read(..))
+    /// Whether the disk can begin with it before it is waited for.
+    fn can_be_aimed(&self) -> bool {
+        matches!(self, Task::Read(..)) && self.wanted().iter().all(Wanted::can_be_aimed)
     }
 
     /// Whether it is likely to be done at once.
     fn is_quick(&self) -> bool {
-        self.is_read() && self.wanted().iter().all(Wanted::is_quick)
+        matches!(self, Task::Read(..)) && self.wanted().iter().all(Wanted::is_quick)
     }
 }
 
@@ -179,6 +181,8 @@ impl Task {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Task>,
+    /// Those among them that cannot be aimed: a reader has time for one.
+    alone: usize,
     /// Readers that are awake, or about to be, and not away with what takes its time.
     awake: usize,
     /// Those that sleep. The last to fall asleep is the first to be called: what it needs is still in its caches.
@@ -187,6 +191,19 @@ struct Queue {
     ending: usize,
     /// Nobody reads any more.
     ended: bool,
+}
+
+impl Queue {
+    fn push(&mut self, task: Task) {
+        self.alone += usize::from(!task.can_be_aimed());
+        self.tasks.push_back(task);
+    }
+
+    fn pop(&mut self) -> Option<Task> {
+        let task = self.tasks.pop_front()?;
+        self.alone -= usize::from(!task.can_be_aimed());
+        Some(task)
+    }
 }
 
 /// A reader that sleeps until it is called.
@@ -265,7 +282,7 @@ impl Readers {
             drop(queue);
             return tasks.for_each(|task| self.count_off(&task));
         }
-        queue.tasks.extend(tasks);
+        tasks.for_each(|task| queue.push(task));
         self.call(queue, worth);
     }
 
@@ -273,7 +290,7 @@ impl Readers {
     fn call(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, worth: Worth) {
         let reads = queue.tasks.len() * READS_OF_TASK;
         let worth = match worth {
-            Worth::Each => queue.tasks.len(),
+            Worth::Each => queue.alone + (queue.tasks.len() - queue.alone).div_ceil(AT_ONCE),
             Worth::Few => reads.div_ceil(QUICK_READS).min(most_awake()),
             Worth::Spare => (reads / HELPED_READS).min(most_awake()),
         };
@@ -352,19 +369,18 @@ impl Readers {
         loop {
             let mut queue = self.queue.lock();
             queue.awake += usize::from(std::mem::take(&mut was_away));
-            if let Some(task) = queue.tasks.pop_front() {
+            if let Some(task) = queue.pop() {
                 // Asked once: what is quick now may not be a moment later.
                 let away = !task.is_quick();
                 queue.awake -= usize::from(away);
                 let mut tasks = Tasks::from_iter([task]);
-                // Work takes its time.
-                while away
-                    && tasks.len() < AT_ONCE
-                    && queue.tasks.len() >= READERS
-                    && tasks.last().is_some_and(Task::is_read)
-                    && queue.tasks.front().is_some_and(Task::is_read)
-                {
-                    tasks.extend(queue.tasks.pop_front());
+                if away && tasks[0].can_be_aimed() {
+                    while tasks.len() < AT_ONCE
+                        && queue.tasks.front().is_some_and(Task::can_be_aimed)
+                        && let Some(task) = queue.pop()
+                    {
+                        tasks.push(task);
+                    }
                 }
                 return Some((tasks, away));
             }
@@ -393,7 +409,7 @@ impl Readers {
     pub(in crate::shard) fn close(&self) {
         let mut queue = self.queue.lock();
         queue.ended = true;
-        let left = std::mem::take(&mut queue.tasks);
+        let left: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         drop(queue);
         left.iter().for_each(|task| self.count_off(task));
     }
@@ -413,7 +429,7 @@ impl Readers {
     pub fn help(&self) -> bool {
         let mut queue = self.queue.lock();
         if queue.tasks.front().is_some_and(Task::is_quick)
-            && let Some(Task::Read(errand, some)) = queue.tasks.pop_front()
+            && let Some(Task::Read(errand, some)) = queue.pop()
         {
             drop(queue);
             self.read(&errand, some, &mut std::iter::empty(), &mut Watch::default());

@@ -138,10 +138,14 @@ pub struct Brought {
 }
 
 impl Wanted {
-    /// Finds out where it stands, and has the disk begin to read it; `None` if that is not worth it.
+    /// Whether it is one record that is likely to be there.
+    pub fn can_be_aimed(&self) -> bool {
+        self.odds == Odds::Likely && self.place.to.is_none()
+    }
+
+    /// Finds out where it stands, and has the disk begin to read it; `None` if that cannot be told.
     pub fn aim(&self, watch: &mut Watch) -> Option<Aimed> {
-        let likely = self.odds == Odds::Likely && self.place.to.is_none();
-        likely.then(|| self.partition.aim(&self.place.key, watch)).flatten()
+        self.can_be_aimed().then(|| self.partition.aim(&self.place.key, watch)).flatten()
     }
 
     /// Reads it, as one of some that the thread reads on end. With no lock held.
