@@ -130,6 +130,7 @@ impl Ahead {
             target.cold = core.store_is_cold;
             if target.is_missed() && reads.is_some() {
                 core.membership.prefetch(target.hash);
+                core.cold.prefetch(target.hash);
             }
         });
         by_shard.each(engine, targets, |core, target| match (target.index, &mut reads) {

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::door::Doorkeeper;
 use crate::codec::NsId;
+use crate::util::prefetch::prefetch;
 
 /// moka with byte budget; keys are namespace id and user key.
 pub struct ColdCache {
@@ -126,6 +127,12 @@ impl ColdCache {
             return None;
         }
         self.cache.get(&Self::key(ns, key)[..]).map(|entry| entry.record)
+    }
+
+    /// Fetches what tells whether a key of this hash may be here.
+    #[inline]
+    pub fn prefetch(&self, hash: u32) {
+        prefetch::<AtomicU8>(self.hashes.at(hash));
     }
 
     /// Whether something is known of a key.
