@@ -96,13 +96,6 @@ impl Watch {
         }
     }
 
-    /// Whether the disk has been asked for something since it was last looked at, as far as the system tells.
-    fn has_asked(&mut self) -> bool {
-        let now = waits();
-        let before = std::mem::replace(&mut self.before, now);
-        before.zip(now).is_some_and(|(before, now)| now.inputs != before.inputs)
-    }
-
     /// Whether a read that took so long has waited for the disk, as far as the system tells.
     fn has_waited(&mut self, ns: u64) -> bool {
         if ns <= QUICK_NS.get() {
@@ -118,8 +111,16 @@ impl Watch {
 /// A record that has been [aimed at](Partition::aim).
 pub struct Aimed {
     at: Aim,
-    /// The disk was asked for it.
-    asked: bool,
+    /// Of a sample, since when, and whether the disk was asked, as far as the system tells.
+    sample: Option<(Instant, bool)>,
+}
+
+impl Aimed {
+    /// Whether the disk was to begin with it.
+    #[cfg(test)]
+    pub fn is_begun(&self) -> bool {
+        self.at.is_begun()
+    }
 }
 
 /// One shard's records.
@@ -185,17 +186,29 @@ impl Partition {
         aim: Option<&Aimed>,
         watch: &mut Watch,
     ) -> Result<Option<UserValue>> {
-        let waited = aim.is_some_and(|aim| aim.asked);
-        self.timed((watch, waited), value_bytes, || self.read(key, odds, aim.map(|aim| &aim.at)))
+        let Some(aim) = aim else { return self.timed(watch, value_bytes, || self.read(key, odds, None)) };
+        let found = self.read(key, odds, Some(&aim.at))?;
+        if let Some((since, asked)) = aim.sample {
+            self.count(asked && since.elapsed().as_nanos() as u64 > QUICK_NS.get(), value_bytes(&found));
+        }
+        Ok(found)
     }
 
     /// Finds out where the record of a key stands that is likely to be there, and has the disk begin to read it if it must: so
-    /// it reads several at once for one thread, which then need not sleep for each of them.
-    pub fn aim(&self, key: &[u8], watch: &mut Watch) -> Option<Aimed> {
-        let reader = self.slot.view.read().as_ref().map(|view| view.reader.clone())?;
-        watch.begin();
-        let at = reader.aim(key)?;
-        Some(Aimed { at, asked: watch.has_asked() })
+    /// it reads several at once for one thread, which then need not sleep for each of them. `None` if that is not known without
+    /// the disk. Only a sample is timed, the one that is read at once: others may well be there by the time that somebody looks.
+    pub fn aim(&self, key: &[u8], is_sample: bool) -> Option<Aimed> {
+        let aim = |_: &Keyspace| {
+            let reader = self.slot.view.read().as_ref().map(|view| view.reader.clone())?;
+            reader.aim(key)
+        };
+        let sample = is_sample.then(|| (Instant::now(), waits()));
+        let at = self.slot.try_with(aim)??;
+        let sample = sample.map(|(since, before)| {
+            let asked = before.zip(waits()).is_none_or(|(before, now)| now.inputs != before.inputs);
+            (since, asked)
+        });
+        Some(Aimed { at, sample })
     }
 
     /// The same for background work, which says nothing of how quick reads are.
@@ -220,7 +233,7 @@ impl Partition {
         watch: &mut Watch,
     ) -> Result<Option<Vec<Record>>> {
         let bytes = |records: &Option<Vec<Record>>| if records.is_none() { usize::MAX } else { 0 };
-        self.timed((watch, false), bytes, || {
+        self.timed(watch, bytes, || {
             let (mut records, mut sum) = (Vec::new(), 0);
             let mut range = self.range(lower, upper)?;
             while records.len() < most
@@ -237,27 +250,26 @@ impl Partition {
         })
     }
 
-    /// A read that counts among those of late, and may be known to need the disk.
-    fn timed<R>(
-        &self,
-        (watch, needs_disk): (&mut Watch, bool),
-        bytes: impl Fn(&R) -> usize,
-        read: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
+    /// A read that counts among those of late.
+    fn timed<R>(&self, watch: &mut Watch, bytes: impl Fn(&R) -> usize, read: impl FnOnce() -> Result<R>) -> Result<R> {
         if self.slow_reads.load(Ordering::Relaxed) >= SUSPICIOUS {
             watch.begin();
         }
         let started = Instant::now();
         let found = read()?;
-        let slow = needs_disk || watch.has_waited(started.elapsed().as_nanos() as u64);
+        self.count(watch.has_waited(started.elapsed().as_nanos() as u64), bytes(&found));
+        Ok(found)
+    }
+
+    /// Counts a read of so many bytes among those of late.
+    fn count(&self, slow: bool, bytes: usize) {
         let share = self.slow_reads.load(Ordering::Relaxed);
         // Lost updates of others do no harm.
-        let share = match bytes(&found) > QUICK_BYTES {
+        let share = match bytes > QUICK_BYTES {
             true => share.max(2 * MOST_SLOW),
             false => share - share / OF_LATE + if slow { SLOW } else { 0 },
         };
         self.slow_reads.store(share, Ordering::Relaxed);
-        Ok(found)
     }
 
     /// Whether reads come back about as soon as it takes to ask another thread for them.
@@ -275,6 +287,14 @@ impl Partition {
     #[cfg(test)]
     pub fn note_quick(&self) {
         self.slow_reads.store(0, Ordering::Relaxed);
+    }
+
+    /// There are as many files as may be open.
+    #[cfg(test)]
+    pub fn close_ways(&self) {
+        let none = Arc::new(Ways::new(0, 0));
+        let view = self.slot.try_with(|keyspace| View::newest(keyspace, None, &none));
+        *self.slot.view.write() = view;
     }
 
     /// The disk is waited for.

@@ -90,7 +90,7 @@ impl Reader {
         self.runs.iter().flat_map(|run| &run.tables)
     }
 
-    /// Aims at the record of a key that is likely to be there.
+    /// Aims at the record of a key that is likely to be there; `None` if that takes fjall's own read, or one of the index.
     pub(super) fn aim(&self, key: &[u8]) -> Option<Aim> {
         // The last one has it, if any.
         self.may_have(key).last()?.way.as_ref()?.aim(key)
@@ -132,11 +132,14 @@ impl Fences {
             return if key < &*self.prefix { 0 } else { self.heads.len() };
         };
         let head = head(tail);
-        let mut found = self.heads.partition_point(|other| *other < head);
-        while self.heads.get(found) == Some(&head) && at(found) < key {
-            found += 1;
+        let from = self.heads.partition_point(|other| *other < head);
+        let alike = self.heads[from..].partition_point(|other| *other == head);
+        let (mut low, mut high) = (from, from + alike);
+        while low < high {
+            let middle = low.midpoint(high);
+            if at(middle) < key { low = middle + 1 } else { high = middle }
         }
-        found
+        low
     }
 }
 

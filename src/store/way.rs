@@ -10,7 +10,7 @@ use lsm_tree::{Cache, CompressionType, GlobalTableId, InternalValue, SeqNo, Tabl
 use std::fs::File;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crate::util::sys::begin_read;
 
@@ -62,11 +62,14 @@ pub(super) struct Ways {
     missed: Missed,
 }
 
-/// Blocks that the cache was found to lack of late. One that is missed once does not get in: where all is asked for alike,
-/// it would come in only to be thrown out, for another that was worth no less, and that costs as much as to unpack it.
-///
-/// Each place has the last of those whose hash leads there.
-struct Missed(Box<[AtomicU32]>);
+/// Blocks that the cache was found to lack of late. Once it is full, one that is missed once does not get in: where all is asked
+/// for alike, it would come in only to be thrown out, for another that was worth no less, and that costs as much as to unpack it.
+struct Missed {
+    /// Each has the last of those whose hash leads there.
+    places: Box<[AtomicU32]>,
+    /// The cache has been full.
+    full: AtomicBool,
+}
 
 /// The cache's bytes for each of them: about a block.
 const BYTES_OF_A_MISSED: u64 = 4096;
@@ -74,15 +77,20 @@ const BYTES_OF_A_MISSED: u64 = 4096;
 impl Missed {
     fn of_cache(cache_bytes: u64) -> Missed {
         let places = (cache_bytes / BYTES_OF_A_MISSED).max(1).next_power_of_two();
-        Missed((0..places).map(|_| AtomicU32::new(0)).collect())
+        Missed { places: (0..places).map(|_| AtomicU32::new(0)).collect(), full: AtomicBool::new(false) }
     }
 
-    /// Whether the block was missed before; it has been from now on.
-    fn again(&self, id: GlobalTableId, at: BlockHandle) -> bool {
+    /// Whether a block that the cache lacks is to get in.
+    fn gets_in(&self, id: GlobalTableId, at: BlockHandle, cache: &Cache) -> bool {
+        if !self.full.load(Ordering::Relaxed) {
+            let full = cache.size() >= cache.capacity() - cache.capacity() / 8;
+            self.full.store(full, Ordering::Relaxed);
+            return true;
+        }
         let hash = foldhash::fast::FixedState::default().hash_one((id.tree_id(), id.table_id(), *at.offset()));
-        let place = &self.0[hash as usize & (self.0.len() - 1)];
-        let last = (hash >> 32) as u32;
-        place.load(Ordering::Relaxed) == last || place.swap(last, Ordering::Relaxed) == last
+        let place = &self.places[hash as usize & (self.places.len() - 1)];
+        let block = (hash >> 32) as u32;
+        place.load(Ordering::Relaxed) == block || place.swap(block, Ordering::Relaxed) == block
     }
 }
 
@@ -122,6 +130,14 @@ impl Drop for OpenFile {
     }
 }
 
+#[cfg(test)]
+impl Aim {
+    /// Whether the disk was to begin with it.
+    pub(super) fn is_begun(&self) -> bool {
+        self.block.is_none()
+    }
+}
+
 impl Way {
     /// To a table of this tree; `None` where there is none but fjall's.
     pub(super) fn to(tree: TreeId, table: &Table, ways: &Arc<Ways>) -> Option<Way> {
@@ -158,7 +174,7 @@ impl Way {
             return Some(DataBlock::new(block).point_read(key, NEWEST).into());
         }
         let block = self.read(at, BlockType::Data, self.data_compression)?;
-        if self.open.all.missed.again(self.id, at) {
+        if self.open.all.missed.gets_in(self.id, at, &self.cache) {
             self.cache.insert_block(self.id, at.offset(), block.clone());
         }
         let size = block.size();
@@ -172,14 +188,26 @@ impl Way {
         Some(held)
     }
 
-    /// Finds out where a record stands, and has the disk begin to read it if it must. `None` if the table does not have it.
+    /// Finds out where a record stands, and has the disk begin to read it if it must. `None` if the table does not have it, or
+    /// the piece of the index that says where must be read first: the disk begins with that.
     pub(super) fn aim(self: &Arc<Self>, key: &[u8]) -> Option<Aim> {
-        let at = self.find(key)??;
+        let mut at = seek(&self.top, key)?;
+        if self.in_pieces {
+            let Some(piece) = self.cache.get_block(self.id, at.offset()) else {
+                self.begin(at);
+                return None;
+            };
+            at = seek(&IndexBlock::new(piece), key)?;
+        }
         let block = self.cache.get_block(self.id, at.offset());
         if block.is_none() {
-            begin_read(&self.open.file, *at.offset(), at.size().into());
+            self.begin(at);
         }
         Some(Aim { way: self.clone(), at, block })
+    }
+
+    fn begin(&self, at: BlockHandle) {
+        begin_read(&self.open.file, *at.offset(), at.size().into());
     }
 
     /// The block that has a key, if any has; `None` after an error.

@@ -69,7 +69,7 @@ pub fn begin_read(file: &std::fs::File, offset: u64, bytes: u64) {
     // SAFETY: plain integers and a descriptor that is open for the time of the call.
     unsafe {
         use std::os::fd::AsRawFd;
-        libc::posix_fadvise(file.as_raw_fd(), offset as i64, bytes as i64, libc::POSIX_FADV_WILLNEED);
+        libc::posix_fadvise(file.as_raw_fd(), offset as libc::off_t, bytes as libc::off_t, libc::POSIX_FADV_WILLNEED);
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (file, offset, bytes);

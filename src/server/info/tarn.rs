@@ -85,9 +85,11 @@ pub(super) const TARN: &[Entry] = &[
     counter("tarn_passing_reads", "Keys that were read without entering memory.", |f| {
         f.shards.stats.passing_reads.into()
     }),
-    counter("tarn_store_reads_begun", "Reads of the store that the disk was asked for several at a time.", |f| {
-        f.server.engine.readers.begun().into()
-    }),
+    counter(
+        "tarn_store_reads_aimed",
+        "Reads that were taken several at a time, for the disk to begin with all.",
+        |f| f.server.engine.readers.aimed().into(),
+    ),
     gauge("tarn_store_reads_waiting", "Reads of the store that are under way.", |f| {
         f.server.engine.readers.pending().into()
     }),

@@ -35,7 +35,7 @@ fn most_awake() -> usize {
 /// How many readers so much work is worth.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Worth {
-    /// One for each task: they wait for the disk.
+    /// One for each task that is alone, and for each few of the others: they wait for the disk.
     Each,
     /// Few: reads come back at once.
     Few,
@@ -144,15 +144,20 @@ pub const READS_OF_TASK: usize = 4;
 
 /// Tasks that wait for the disk, of which a reader takes so many at most and has it begin with all of them. To call another one
 /// for each costs more than the read.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = if cfg!(target_os = "linux") { 4 } else { 1 };
 
-type Tasks = SmallVec<[Task; AT_ONCE]>;
-type Aims = SmallVec<[Option<Aimed>; AT_ONCE]>;
+type Tasks = SmallVec<[Task; 4]>;
+type Aims = SmallVec<[Option<Aimed>; 4]>;
 
 /// What a reader does next.
 enum Task {
     /// Some of what an errand is for.
-    Read(Arc<Errand>, Range<usize>),
+    Read {
+        errand: Arc<Errand>,
+        some: Range<usize>,
+        /// The disk cannot begin with it before it is waited for.
+        alone: bool,
+    },
     /// What else waits for the disk and holds no lock for long.
     Work(Box<dyn FnOnce() + Send>),
 }
@@ -161,19 +166,24 @@ impl Task {
     /// What is to be read.
     fn wanted(&self) -> &[Wanted] {
         match self {
-            Task::Read(errand, some) => &errand.wanted[some.clone()],
+            Task::Read { errand, some, .. } => &errand.wanted[some.clone()],
             Task::Work(_) => &[],
         }
     }
 
-    /// Whether the disk can begin with it before it is waited for.
-    fn can_be_aimed(&self) -> bool {
-        matches!(self, Task::Read(..)) && self.wanted().iter().all(Wanted::can_be_aimed)
+    fn read(errand: &Arc<Errand>, some: Range<usize>) -> Task {
+        let alone = !errand.wanted[some.clone()].iter().all(Wanted::can_be_aimed);
+        Task::Read { errand: errand.clone(), some, alone }
+    }
+
+    /// Whether a reader has time for nothing else with it.
+    fn is_alone(&self) -> bool {
+        !matches!(self, Task::Read { alone: false, .. })
     }
 
     /// Whether it is likely to be done at once.
     fn is_quick(&self) -> bool {
-        matches!(self, Task::Read(..)) && self.wanted().iter().all(Wanted::is_quick)
+        matches!(self, Task::Read { .. }) && self.wanted().iter().all(Wanted::is_quick)
     }
 }
 
@@ -181,7 +191,7 @@ impl Task {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Task>,
-    /// Those among them that cannot be aimed: a reader has time for one.
+    /// Those among them of which a reader takes one.
     alone: usize,
     /// Readers that are awake, or about to be, and not away with what takes its time.
     awake: usize,
@@ -195,13 +205,13 @@ struct Queue {
 
 impl Queue {
     fn push(&mut self, task: Task) {
-        self.alone += usize::from(!task.can_be_aimed());
+        self.alone += usize::from(task.is_alone());
         self.tasks.push_back(task);
     }
 
     fn pop(&mut self) -> Option<Task> {
         let task = self.tasks.pop_front()?;
-        self.alone -= usize::from(!task.can_be_aimed());
+        self.alone -= usize::from(task.is_alone());
         Some(task)
     }
 }
@@ -215,7 +225,7 @@ struct Sleeper {
 /// The readers' work.
 ///
 /// Who is awake goes on as long as there is work. While reads come back at once, out of the page cache, no more are woken
-/// than half of the cores, as network threads want the others; otherwise one for each read.
+/// than half of the cores, as network threads want the others; otherwise one for each few reads with which the disk can begin at once, or for each other one.
 #[derive(Default)]
 pub struct Readers {
     queue: Mutex<Queue>,
@@ -223,8 +233,8 @@ pub struct Readers {
     pending: AtomicUsize,
     /// Reads that others do themselves.
     others: AtomicUsize,
-    /// Reads with which the disk was to begin before anybody waited for them, so far.
-    begun: AtomicU64,
+    /// Reads that were taken several at a time, so that the disk begins with all of them, so far.
+    aimed: AtomicU64,
 }
 
 impl Sleeper {
@@ -267,7 +277,7 @@ impl Readers {
         let count = errand.wanted.len();
         self.pending.fetch_add(count, Ordering::Relaxed);
         let some = |task: usize| task * most..count.min((task + 1) * most);
-        self.add((0..count.div_ceil(most)).map(|task| Task::Read(errand.clone(), some(task))), worth);
+        self.add((0..count.div_ceil(most)).map(|task| Task::read(errand, some(task))), worth);
     }
 
     /// Has work done that reads the store. Dropped undone once they have ended.
@@ -307,9 +317,9 @@ impl Readers {
         self.pending.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed)
     }
 
-    /// Reads with which the disk was to begin before anybody waited for them, so far.
-    pub fn begun(&self) -> u64 {
-        self.begun.load(Ordering::Relaxed)
+    /// Reads that were taken several at a time, so that the disk begins with all of them, so far.
+    pub fn aimed(&self) -> u64 {
+        self.aimed.load(Ordering::Relaxed)
     }
 
     /// Whether what is asked of them now is read at once, as far as the disk allows.
@@ -345,23 +355,47 @@ impl Readers {
     }
 
     fn run_tasks(&self, tasks: Tasks) {
-        let mut watch = Watch::default();
-        let mut aims = Aims::new();
-        if tasks.len() > 1 {
-            let wanted = tasks.iter().flat_map(Task::wanted);
-            aims.extend(wanted.map(|wanted| wanted.aim(&mut watch)));
-            self.begun.fetch_add(aims.iter().flatten().count() as u64, Ordering::Relaxed);
-        }
-        let mut aims = aims.into_iter();
+        let (tasks, aims) = if tasks.len() > 1 { self.aim(tasks) } else { (tasks, Aims::new()) };
+        let (mut aims, mut watch) = (aims.into_iter(), Watch::default());
         for task in tasks {
             match task {
-                Task::Read(errand, some) => self.read(&errand, some, &mut aims, &mut watch),
+                Task::Read { errand, some, .. } => self.read(&errand, some, &mut aims, &mut watch),
                 Task::Work(work) => {
                     work();
                     self.pending.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         }
+    }
+
+    /// Has the disk begin with what some tasks read. Those with which it cannot are left to others, the first aside.
+    fn aim(&self, tasks: Tasks) -> (Tasks, Aims) {
+        let (mut kept, mut left, mut aims) = (Tasks::new(), Tasks::new(), Aims::new());
+        for task in tasks {
+            let from = aims.len();
+            for (at, wanted) in (from..).zip(task.wanted()) {
+                aims.push(wanted.aim(at == 0));
+            }
+            if !kept.is_empty() && aims[from..].iter().any(Option::is_none) {
+                aims.truncate(from);
+                left.push(task);
+            } else {
+                kept.push(task);
+            }
+        }
+        self.aimed.fetch_add(aims.iter().flatten().count() as u64, Ordering::Relaxed);
+        if !left.is_empty() {
+            let mut queue = self.queue.lock();
+            for mut task in left.into_iter().rev() {
+                if let Task::Read { alone, .. } = &mut task {
+                    *alone = true;
+                }
+                queue.alone += 1;
+                queue.tasks.push_front(task);
+            }
+            self.call(queue, Worth::Each);
+        }
+        (kept, aims)
     }
 
     /// The next tasks for a reader, and whether it is away with them; `was_away` if it was, with those before.
@@ -374,9 +408,9 @@ impl Readers {
                 let away = !task.is_quick();
                 queue.awake -= usize::from(away);
                 let mut tasks = Tasks::from_iter([task]);
-                if away && tasks[0].can_be_aimed() {
+                if away && !tasks[0].is_alone() {
                     while tasks.len() < AT_ONCE
-                        && queue.tasks.front().is_some_and(Task::can_be_aimed)
+                        && queue.tasks.front().is_some_and(|task| !task.is_alone())
                         && let Some(task) = queue.pop()
                     {
                         tasks.push(task);
@@ -416,7 +450,7 @@ impl Readers {
 
     fn count_off(&self, undone: &Task) {
         match undone {
-            Task::Read(errand, some) => {
+            Task::Read { errand, some, .. } => {
                 self.pending.fetch_sub(some.len(), Ordering::Relaxed);
                 errand.count_off(some.len(), false);
             }
@@ -429,7 +463,7 @@ impl Readers {
     pub fn help(&self) -> bool {
         let mut queue = self.queue.lock();
         if queue.tasks.front().is_some_and(Task::is_quick)
-            && let Some(Task::Read(errand, some)) = queue.pop()
+            && let Some(Task::Read { errand, some, .. }) = queue.pop()
         {
             drop(queue);
             self.read(&errand, some, &mut std::iter::empty(), &mut Watch::default());

@@ -140,12 +140,12 @@ pub struct Brought {
 impl Wanted {
     /// Whether it is one record that is likely to be there.
     pub fn can_be_aimed(&self) -> bool {
-        self.odds == Odds::Likely && self.place.to.is_none()
+        self.odds == Odds::Likely && self.place.to.is_none() && self.next.is_none()
     }
 
-    /// Finds out where it stands, and has the disk begin to read it; `None` if that cannot be told.
-    pub fn aim(&self, watch: &mut Watch) -> Option<Aimed> {
-        self.can_be_aimed().then(|| self.partition.aim(&self.place.key, watch)).flatten()
+    /// Finds out where it stands, and has the disk begin to read it; see [`Partition::aim`].
+    pub fn aim(&self, is_sample: bool) -> Option<Aimed> {
+        self.partition.aim(&self.place.key, is_sample)
     }
 
     /// Reads it, as one of some that the thread reads on end. With no lock held.
