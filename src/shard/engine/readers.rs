@@ -225,7 +225,8 @@ struct Sleeper {
 /// The readers' work.
 ///
 /// Who is awake goes on as long as there is work. While reads come back at once, out of the page cache, no more are woken
-/// than half of the cores, as network threads want the others; otherwise one for each few reads with which the disk can begin at once, or for each other one.
+/// than half of the cores, as network threads want the others; otherwise one for each few reads with which the disk can begin
+/// at once, and one for each other.
 #[derive(Default)]
 pub struct Readers {
     queue: Mutex<Queue>,
