@@ -64,10 +64,11 @@ pub(super) struct Ways {
 
 /// Blocks that the cache was found to lack of late. Once it is full, one that is missed once does not get in: where all is asked
 /// for alike, it would come in only to be thrown out, for another that was worth no less, and that costs as much as to unpack it.
+/// The shards' doorkeepers do the same under their locks; here all threads read at once.
 struct Missed {
     /// Each has the last of those whose hash leads there.
     places: Box<[AtomicU32]>,
-    /// The cache has been full.
+    /// The cache has been full. Stays so, also when the store is opened again with an empty one.
     full: AtomicBool,
 }
 

@@ -290,8 +290,8 @@ impl Membership {
     }
 
     /// Whether to begin a filter: there is none, and the shard's `keys` have room in it; or this one has twice the keys that
-    /// the shard has now, and twice those it had when it was complete. fjall has so many `records`: asked for the first time after one was given up, it notes
-    /// how many are few enough to try again.
+    /// the shard has now, and twice those it had when it was complete. fjall has so many `records`: asked for the first time
+    /// after one was given up, it notes how many are few enough to try again.
     pub fn is_wanted(&mut self, keys: u64, records: u64) -> bool {
         let Some(filter) = &self.filter else {
             let may_try = match self.given_up {
