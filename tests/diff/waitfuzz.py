@@ -81,12 +81,13 @@ class Tracker:
     """A client of both servers that is told of changes to what it has read, or of all."""
 
     MODES = [[], [], [b"NOLOOP"], [b"BCAST"], [b"BCAST", b"PREFIX", b"l", b"PREFIX", b"x"], [b"BCAST", b"NOLOOP"]]
+    # Of an expiry the instant, not what is left of it: no two servers answer in the same millisecond.
     READS = {
         "l": [[b"LRANGE", None, b"0", b"-1"], [b"LLEN", None], [b"LPOS", None, b"v1"]],
         "z": [[b"ZRANGE", None, b"0", b"-1"], [b"ZCARD", None], [b"ZSCORE", None, b"v1"]],
         "x": [[b"XLEN", None], [b"XRANGE", None, b"-", b"+"], [b"XREAD", b"STREAMS", None, b"0"], [b"XREVRANGE", None, b"+", b"-"]],
         "s": [[b"GET", None], [b"MGET", None, None], [b"STRLEN", None], [b"GETRANGE", None, b"0", b"1"]],
-        "o": [[b"SCARD", None], [b"SMISMEMBER", None, b"v1"], [b"TYPE", None], [b"EXISTS", None, None], [b"TTL", None]],
+        "o": [[b"SCARD", None], [b"SMISMEMBER", None, b"v1"], [b"TYPE", None], [b"EXISTS", None, None], [b"EXPIRETIME", None]],
     }
 
     def __init__(self, servers, mode):
