@@ -132,7 +132,8 @@ impl Budget {
             cold_budget: self.metadata_cache_bytes as usize,
             block_cache: self.block_cache_bytes as usize,
             log_limit: self.log_max_bytes,
-            flush_threads: crate::shard::engine::background_threads(),
+            // One gathers while another one waits for the disk.
+            flush_threads: crate::shard::engine::background_threads().max(2),
             nice: settings.background_nice,
             background: true,
         }

@@ -16,7 +16,7 @@ use super::format::{FrameHeader, payload_check, segment_path};
 use super::segment::{Prepared, Segment};
 use super::writer::{Core, Listed, Writer};
 use super::{Lsn, SegmentBoundary};
-use crate::util::pace::at_times;
+use crate::util::pace::{at_times, is_pressed};
 
 /// The name of a large segment that is being removed. What a crash leaves of it the next start removes.
 pub(super) const GONE: &str = "gone.tmp";
@@ -98,7 +98,7 @@ impl Core {
             // What fails here, the next one of that name does, or the next start.
             _ = self.io.open(&gone).and_then(|file| {
                 let mut pieces = (1..segment.size_bytes.div_ceil(PIECE_BYTES)).rev();
-                pieces.try_for_each(|left| at_times(|| file.truncate(left * PIECE_BYTES)))
+                pieces.try_for_each(|left| at_times(!is_pressed(), || file.truncate(left * PIECE_BYTES)))
             });
             _ = self.io.remove(&gone);
         }

@@ -91,7 +91,7 @@ impl DeadFilter {
             namespaces: HashMap::new(),
             buffer: Vec::new(),
             dropped: 0,
-            pace: Pace::new(),
+            pace: Pace::of_writers(),
         }
     }
 

@@ -14,6 +14,7 @@
 //! | [`partition`] | one shard's records: reads, ranges, ingestion |
 //! | `space` | what is dead in a partition, and how its space comes back |
 //! | `view` | one version of a partition, as point reads see it |
+//! | `left` | those that are replaced, until their files are gone |
 //! | `way` | how they get at a table's blocks |
 //! | `filter` | the compaction filter that reclaims dead versions and namespaces |
 //!
@@ -42,6 +43,7 @@ pub mod superblock;
 mod error;
 mod filter;
 mod fresh;
+mod left;
 mod pin;
 mod priority;
 mod space;
@@ -66,6 +68,7 @@ pub use fjall::{UserKey, UserValue};
 use crate::util::path::folder_of;
 use filter::DeadFilterFactory;
 use fjall::{Database, Keyspace, PersistMode};
+use left::LeftViews;
 use parking_lot::RwLock;
 use partition::Slot;
 use std::path::{Path, PathBuf};
@@ -189,6 +192,7 @@ pub struct Store {
     /// Locked before any slot. Readers only try, so that one of them may hold a slot.
     db: RwLock<Option<Database>>,
     partitions: Vec<Arc<Partition>>,
+    left: Arc<LeftViews>,
     /// Dropped last: the directory is free when nothing writes to it any more.
     _lock: DirLock,
 }
@@ -210,7 +214,8 @@ impl Store {
         let DataDir { path: dir, superblock, lock } = dir;
         let ways = Arc::new(Ways::new(options.open_files, options.cache_bytes));
         let slot = || Arc::new(Slot::new(ways.clone()));
-        let partition = |_| Arc::new(Partition::new(slot(), superblock.id(), options.table_bytes));
+        let left = Arc::new(LeftViews::new());
+        let partition = |_| Arc::new(Partition::new(slot(), superblock.id(), options.table_bytes, left.clone()));
         let partitions = (0..superblock.shards).map(partition).collect();
         let folder = dir.join(STORE_FOLDER);
         if is_empty(&folder)? {
@@ -219,7 +224,7 @@ impl Store {
             }
             fresh::create(&dir, superblock.shards, &options)?;
         }
-        let store = Store { superblock, folder, options, db: RwLock::new(None), partitions, _lock: lock };
+        let store = Store { superblock, folder, options, db: RwLock::new(None), partitions, left, _lock: lock };
         store.open_again(create).map_err(|error| name_damage(&dir, &store.folder, error))?;
         Ok(store)
     }
@@ -268,6 +273,7 @@ impl Store {
     fn open_again(&self, create: Create) -> Result {
         let mut db = self.db.write();
         let mut slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
+        self.left.clear();
         // Ends fjall's workers. A filter that runs in one finds its slot closed, and keeps everything.
         *db = None;
         let (database, keyspaces) = self.open_database(create)?;
@@ -395,6 +401,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         let mut db = self.db.write();
         let _slots: Vec<_> = self.partitions.iter().map(|partition| partition.slot().close()).collect();
+        self.left.clear();
         *db = None;
     }
 }

@@ -12,6 +12,7 @@
 //!   may be behind what it has on disk. The partition takes no other until the store has been reopened.
 
 use super::error::{Result, StoreError};
+use super::left::LeftViews;
 use super::space::{Bulk, forget_replaced};
 use super::view::{Odds, View};
 use super::way::{Aim, Ways};
@@ -145,10 +146,12 @@ pub struct Partition {
     pub(super) compacting: parking_lot::Mutex<()>,
     /// One ingestion at a time: a flush and a big result may want to at once.
     ingesting: parking_lot::Mutex<()>,
+    /// Where replaced views go, those of all partitions.
+    left: Arc<LeftViews>,
 }
 
 impl Partition {
-    pub(super) fn new(slot: Arc<Slot>, owner: u64, table_bytes: u64) -> Partition {
+    pub(super) fn new(slot: Arc<Slot>, owner: u64, table_bytes: u64, left: Arc<LeftViews>) -> Partition {
         Partition {
             slot,
             disk_bytes: AtomicU64::new(0),
@@ -161,6 +164,7 @@ impl Partition {
             stills: Default::default(),
             compacting: Default::default(),
             ingesting: Default::default(),
+            left,
         }
     }
 
@@ -385,8 +389,8 @@ impl Partition {
         self.slot.view.read().as_ref().map_or(u64::MAX, |view| view.number)
     }
 
-    /// Brings what is known of the partition, and what is read of it, up to date with what compactions have done, and gives
-    /// back the files that they have replaced. Takes as long as the disk does for that.
+    /// Brings what is known of the partition, and what is read of it, up to date with what compactions have done, and has the
+    /// files go that they have replaced. Where no thread is there for that ([`super::left`]), it takes as long as the disk does for it.
     pub fn follow(&self) {
         self.slot.try_with(|keyspace| self.renew(keyspace));
     }
@@ -413,7 +417,7 @@ impl Partition {
         let old = now.as_ref().is_none_or(|view| view.number < new.number).then(|| now.replace(new));
         drop(now);
         if let Some(old) = old.flatten() {
-            old.leave();
+            self.left.leave(old, keyspace);
         }
     }
 

@@ -36,7 +36,7 @@ pub struct Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         // With the last who knows it a table goes that was replaced meanwhile.
-        self.held.drain(..).for_each(|table| at_times(|| drop(table)));
+        self.held.drain(..).for_each(|table| at_times(true, || drop(table)));
     }
 }
 

@@ -219,14 +219,14 @@ impl View {
     }
 
     /// Goes when the last reader has left: files go with the last who knows them, and that takes the disk's time, which is
-    /// not to be a command's.
-    pub(super) fn leave(self) {
+    /// not to be a command's. Between files there are pauses as long as it `may_pause`.
+    pub(super) fn leave(self, may_pause: impl Fn() -> bool) {
         let mut reader = self.reader;
         for _ in 0..LEAVE_LOOKS {
             match Arc::try_unwrap(reader) {
                 Ok(alone) => {
                     let tables = alone.runs.into_iter().flat_map(|run| run.tables);
-                    return tables.for_each(|table| at_times(|| drop(table)));
+                    return tables.for_each(|table| at_times(may_pause(), || drop(table)));
                 }
                 Err(shared) => reader = shared,
             }

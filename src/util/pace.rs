@@ -11,10 +11,23 @@ use super::alloc::heaps;
 
 /// Nobody is answered by this process.
 static ALONE: AtomicBool = AtomicBool::new(false);
+/// Writers wait for what is done in the background.
+static PRESSED: AtomicBool = AtomicBool::new(false);
 
 /// From now on nothing pauses: this process serves nobody.
 pub fn serve_nobody() {
     ALONE.store(true, Ordering::Relaxed);
+}
+
+/// Says whether writers wait for what is done in the background. What they wait for does not pause then ([`Pace::of_writers`]): on busy
+/// cores a moment takes longer than the work before it.
+pub fn press(pressed: bool) {
+    PRESSED.store(pressed, Ordering::Relaxed);
+}
+
+/// Whether they do, as of the last look.
+pub fn is_pressed() -> bool {
+    PRESSED.load(Ordering::Relaxed)
 }
 
 /// The longest piece of work between two moments.
@@ -27,12 +40,13 @@ const REST: u32 = 4;
 /// What takes less is none.
 const PIECE: Duration = Duration::from_micros(100);
 
-/// Does a piece of work that keeps the disk or the file system from others, and leaves it to them for some times as long.
-pub fn at_times<R>(piece: impl FnOnce() -> R) -> R {
+/// Does a piece of work that keeps the disk or the file system from others, and leaves it to them for some times as long, if it
+/// `may_rest`.
+pub fn at_times<R>(may_rest: bool, piece: impl FnOnce() -> R) -> R {
     let began = Instant::now();
     let result = piece();
     let took = began.elapsed();
-    if took >= PIECE && !ALONE.load(Ordering::Relaxed) {
+    if may_rest && took >= PIECE && !ALONE.load(Ordering::Relaxed) {
         std::thread::sleep(took * REST);
     }
     result
@@ -42,21 +56,31 @@ pub fn at_times<R>(piece: impl FnOnce() -> R) -> R {
 #[derive(Debug)]
 pub struct Pace {
     since: Instant,
+    of_writers: bool,
 }
 
 impl Pace {
     /// Work that begins now.
     pub fn new() -> Self {
-        Pace { since: Instant::now() }
+        Pace { since: Instant::now(), of_writers: false }
+    }
+
+    /// Work for which writers wait if there is too much of it, at a low priority.
+    pub fn of_writers() -> Self {
+        Pace { of_writers: true, ..Pace::new() }
     }
 
     /// A step of the work is done: pauses if it is time to, and tells of what it has freed. The caller holds no lock.
     pub fn step(&mut self) {
         heaps::tell_owners();
-        if !ALONE.load(Ordering::Relaxed) && self.since.elapsed() >= WORK {
+        if self.may_pause(ALONE.load(Ordering::Relaxed), is_pressed()) && self.since.elapsed() >= WORK {
             std::thread::sleep(MOMENT);
             self.since = Instant::now();
         }
+    }
+
+    const fn may_pause(&self, alone: bool, pressed: bool) -> bool {
+        !alone && !(pressed && self.of_writers)
     }
 }
 
@@ -73,9 +97,16 @@ mod tests {
     #[test]
     fn who_has_worked_long_pauses_and_begins_anew() {
         let start = Instant::now();
-        let mut pace = Pace { since: start };
+        let mut pace = Pace { since: start, ..Pace::new() };
         std::thread::sleep(WORK);
         pace.step();
         assert!(pace.since > start + WORK);
+    }
+
+    #[test]
+    fn what_writers_wait_for_does_not_pause() {
+        let pauses = |pace: Pace| [(false, false), (false, true), (true, false)].map(|(alone, pressed)| pace.may_pause(alone, pressed));
+        assert_eq!(pauses(Pace::new()), [true, true, false]);
+        assert_eq!(pauses(Pace::of_writers()), [true, false, false]);
     }
 }

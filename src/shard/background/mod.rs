@@ -33,7 +33,7 @@ use crate::shard::memory::garbage::Reclaim;
 use crate::shard::router::ShardId;
 use crate::util::alloc::Trimmer;
 use crate::util::bell;
-use crate::util::pace::Pace;
+use crate::util::pace::{self, Pace};
 use crate::util::sys::yield_by;
 
 /// However little is dirty, it is flushed after this time: replays stay short, and what was deleted gives its space back
@@ -83,7 +83,7 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 impl Engine {
     /// Starts the threads that serve no shard.
     pub(in crate::shard) fn start_background(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
-        let (flush, watch, free, compact) = (self.clone(), self.clone(), self.clone(), self.clone());
+        let [flush, watch, free, files, compact] = std::array::from_fn(|_| self.clone());
         let reader = |n: usize| {
             let engine = self.clone();
             let body = move || {
@@ -96,6 +96,7 @@ impl Engine {
             spawn("flush".to_owned(), 0, move || flush.flush_thread()),
             spawn("watch".to_owned(), 0, move || watch.watch_thread()),
             spawn("free".to_owned(), self.options.nice, move || free.free_thread()),
+            spawn("files".to_owned(), self.options.nice, move || files.store.remove_replaced()),
             spawn("compact".to_owned(), self.options.nice, move || compact.compact_thread()),
         ];
         threads.extend((0..READERS).map(reader));
@@ -292,6 +293,7 @@ impl Engine {
         let runs = self.stats.level0_runs_max.load(Ordering::Relaxed).clamp(RUNS_FREE, RUNS_SLOWEST) - RUNS_FREE;
         let delay = delay.max(MOST_DELAY_US * runs / (RUNS_SLOWEST - RUNS_FREE));
         self.write_delay_us.store(delay, Ordering::Relaxed);
+        pace::press(delay > 0);
         let room_delay = self.room_delay();
         self.room_delay_us.store(room_delay, Ordering::Relaxed);
         let is_slowed = delay.max(room_delay) > 0;

@@ -300,7 +300,7 @@ impl Engine {
         }
         flight.prepare(partition)?;
         let highest = flight.highest;
-        let mut pace = Pace::new();
+        let mut pace = Pace::of_writers();
         partition.ingest_with(flight.records().inspect(|_| pace.step()), || {
             self.log.sync_to(highest)?;
             self.io.step("flush.synced")

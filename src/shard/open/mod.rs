@@ -210,6 +210,9 @@ impl Engine {
         self.wake_flusher();
         self.freer.ring();
         self.tell_compacting(None);
+        if self.options.background {
+            self.store.end_removing();
+        }
         for shard in self.shards.iter() {
             shard.bell().ring();
         }
