@@ -363,6 +363,7 @@ const RARE: &[&str] = &[
     "tarn_rests",
     "tarn_store_reads",
     "tarn_store_reopens",
+    "tarn_store_views_left",
     "tarn_tls_",
     "tarn_write_delay_us",
     "uptime_in_days",

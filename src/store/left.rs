@@ -79,3 +79,65 @@ impl Store {
         self.left.queue.1.len()
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::store::StoreOptions;
+    use crate::util::scratch::tempdir;
+    use std::path::Path;
+
+    fn open(dir: &Path) -> Store {
+        let options = StoreOptions { shards: Some(1), cache_bytes: 1 << 20, nice: None, ..StoreOptions::default() };
+        Store::open(dir, options).unwrap()
+    }
+
+    fn table_files(dir: &Path) -> usize {
+        std::fs::read_dir(dir.join("store/keyspaces/1/tables")).unwrap().count()
+    }
+
+    /// Another run, and all of them become one.
+    fn replace(store: &Store) {
+        let partition = store.partition(0);
+        partition.ingest([(b"k".to_vec(), Some(b"v".to_vec()))]).unwrap();
+        assert!(partition.major_compact().unwrap());
+    }
+
+    #[test]
+    fn files_of_replaced_views_wait_for_who_removes_them_up_to_a_bound() {
+        let dir = tempdir().unwrap();
+        let store = open(dir.path());
+        replace(&store);
+        assert_eq!((table_files(dir.path()), store.views_left()), (1, 0), "nobody is there for it: at once");
+        store.left.is_tended.store(true, Ordering::Release);
+        replace(&store);
+        let waiting = store.views_left();
+        assert!(waiting > 0 && table_files(dir.path()) > 1);
+        (0..MOST).for_each(|_| replace(&store));
+        assert_eq!(store.views_left(), MOST);
+        std::thread::scope(|scope| {
+            scope.spawn(|| store.remove_replaced());
+            store.end_removing();
+        });
+        assert_eq!((table_files(dir.path()), store.views_left()), (1, 0));
+        replace(&store);
+        assert_eq!((table_files(dir.path()), store.views_left()), (1, 0), "nobody is any more");
+    }
+
+    #[test]
+    fn what_is_to_go_is_gone_before_the_store_is_opened_again() {
+        let dir = tempdir().unwrap();
+        let store = open(dir.path());
+        store.left.is_tended.store(true, Ordering::Release);
+        (0..3).for_each(|_| replace(&store));
+        assert!(store.views_left() > 0);
+        store.reopen().unwrap();
+        assert_eq!((table_files(dir.path()), store.views_left()), (1, 0));
+        assert_eq!(store.partition(0).get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+        (0..3).for_each(|_| replace(&store));
+        drop(store);
+        assert_eq!(table_files(dir.path()), 1);
+        assert_eq!(open(dir.path()).partition(0).get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    }
+}

@@ -105,7 +105,9 @@ mod tests {
 
     #[test]
     fn what_writers_wait_for_does_not_pause() {
-        let pauses = |pace: Pace| [(false, false), (false, true), (true, false)].map(|(alone, pressed)| pace.may_pause(alone, pressed));
+        let pauses = |pace: Pace| {
+            [(false, false), (false, true), (true, false)].map(|(alone, pressed)| pace.may_pause(alone, pressed))
+        };
         assert_eq!(pauses(Pace::new()), [true, true, false]);
         assert_eq!(pauses(Pace::of_writers()), [true, false, false]);
     }

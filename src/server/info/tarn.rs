@@ -93,6 +93,9 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_store_reads_waiting", "Reads of the store that are under way.", |f| {
         f.server.engine.readers.pending().into()
     }),
+    gauge("tarn_store_views_left", "Replaced views of the store whose files are still to go.", |f| {
+        (f.server.engine.store.views_left() as u64).into()
+    }),
     gauge("tarn_clients_elsewhere", "Clients whose command waits for the store, or runs on another thread.", |f| {
         f.clients.iter().filter(|client| client.bits.load(Ordering::Relaxed) & bits::ELSEWHERE != 0).count().into()
     }),
