@@ -90,7 +90,8 @@ pub fn trim() {
 /// threads: a server that fills and drops big collections would in time hold several times what it uses.
 ///
 /// A trim holds each heap while it is looked through, and its threads wait: for some ms, for a second where some GB
-/// are free. Within the budget it is put off until next to nobody would wait.
+/// are free; 30 to 170 ms after a FLUSHALL of 2 GB with a budget of 512 MB. Within the budget, and a quarter more, it is put off until
+/// next to nobody would wait: what is free is used again before more is taken, and the budget is nine tenths of what may be taken at all.
 #[derive(Debug)]
 pub struct Trimmer {
     /// Bytes resident and not in use after the last trim; less if they have been less since.
@@ -116,7 +117,7 @@ impl Trimmer {
     /// Beyond the budget: time between trims, as a multiple of what the last one took.
     const PAUSE: u32 = 100;
 
-    /// Trims if much is resident that is not in use, and has become so since the last trim. Unless more is resident than
+    /// Trims if much is resident that is not in use, and has become so since the last trim. Unless far more is resident than
     /// `budget`, it does so seldom, and only in a moment that is `quiet`.
     pub fn turn(&mut self, budget: u64, quiet: impl FnOnce() -> bool) {
         let (resident, used) = (super::sys::resident_bytes(), used_bytes() as u64);
@@ -133,7 +134,7 @@ impl Trimmer {
     }
 
     fn is_due(&mut self, [resident, used, budget]: [u64; 3], since: Duration, quiet: impl FnOnce() -> bool) -> bool {
-        let calm = resident <= budget;
+        let calm = resident <= budget + budget / 4;
         let spare = resident.saturating_sub(used);
         self.floor = self.floor.min(spare);
         let pause = if calm { Self::CALM } else { (self.took * Self::PAUSE).min(Self::CALM) };
@@ -235,14 +236,14 @@ mod tests {
         let (now, later) = (Duration::ZERO, Trimmer::CALM);
         let mut trimmer = Trimmer::default();
         let is_due = |trimmer: &mut Trimmer, resident, used, since| {
-            let busy = trimmer.is_due([resident * MB, used * MB, 150 * MB], since, || false);
-            let quiet = trimmer.is_due([resident * MB, used * MB, 150 * MB], since, || true);
+            let busy = trimmer.is_due([resident * MB, used * MB, 120 * MB], since, || false);
+            let quiet = trimmer.is_due([resident * MB, used * MB, 120 * MB], since, || true);
             assert!(quiet || !busy);
             (busy, quiet)
         };
         let (never, in_quiet, at_once) = ((false, false), (false, true), (true, true));
         assert_eq!(is_due(&mut trimmer, 180, 100, now), at_once);
-        assert_eq!(is_due(&mut trimmer, 150, 100, now), never, "within the budget it can wait");
+        assert_eq!(is_due(&mut trimmer, 150, 100, now), never, "until then it can wait");
         assert_eq!(is_due(&mut trimmer, 150, 100, later), in_quiet);
         assert_eq!(is_due(&mut trimmer, 170, 150, later), never, "too little");
         // A trim left 60 MB that cannot go.
