@@ -80,7 +80,7 @@ impl Pace {
     }
 
     const fn may_pause(&self, alone: bool, pressed: bool) -> bool {
-        !alone && !(pressed && self.of_writers)
+        !(alone || pressed && self.of_writers)
     }
 }
 
