@@ -25,6 +25,7 @@ struct Left {
 /// The views that wait. `None` ends the thread.
 pub(super) struct LeftViews {
     queue: (Sender<Option<Left>>, Receiver<Option<Left>>),
+    /// The thread is there, and is not to end: as long as that is so, others may be served.
     is_tended: AtomicBool,
 }
 
@@ -47,7 +48,7 @@ impl LeftViews {
     }
 
     fn remove(&self, left: Left) {
-        left.view.leave(|| self.queue.1.len() < MANY);
+        left.view.leave(|| self.is_tended.load(Ordering::Relaxed) && self.queue.1.len() < MANY);
     }
 
     /// What waits goes at once.
@@ -67,8 +68,9 @@ impl Store {
         self.left.clear();
     }
 
-    /// Ends the thread that removes files; whoever replaces a view does it from then on.
+    /// Ends the thread that removes files, which no longer pauses; whoever replaces a view does it from then on.
     pub fn end_removing(&self) {
+        self.left.is_tended.store(false, Ordering::Release);
         if self.left.queue.0.send(None).is_err() {
             unreachable!("the store holds both ends");
         }
