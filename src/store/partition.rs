@@ -7,7 +7,7 @@
 //!   could change under it; an ingestion meanwhile does not show.
 //! - fjall panics, or loses the database at its next opening, over a key that is empty, too long or out of order. No such
 //!   key reaches it.
-//! - What a compaction has replaced goes when the view is renewed ([`super::space`]).
+//! - What a compaction has replaced is let go of when the view is renewed ([`super::space`]); its files go after that ([`super::left`]).
 //! - After an ingestion was given up half-way its files lie about until the next opening, and what fjall has in memory
 //!   may be behind what it has on disk. The partition takes no other until the store has been reopened.
 
