@@ -90,7 +90,7 @@ pub fn trim() {
 /// threads: a server that fills and drops big collections would in time hold several times what it uses.
 ///
 /// A trim holds each heap while it is looked through, and its threads wait: for some ms, for a second where some GB
-/// are free; 30 to 170 ms after a FLUSHALL of 2 GB with a budget of 512 MB. Within the budget, and a quarter more, it is put off until
+/// are free; 30 to 170 ms after a FLUSHALL of 2 GB with a budget of 512 MB. Within the budget, and a fifth more, it is put off until
 /// next to nobody would wait: what is free is used again before more is taken, and the budget is nine tenths of what may be taken at all.
 #[derive(Debug)]
 pub struct Trimmer {
@@ -134,7 +134,7 @@ impl Trimmer {
     }
 
     fn is_due(&mut self, [resident, used, budget]: [u64; 3], since: Duration, quiet: impl FnOnce() -> bool) -> bool {
-        let calm = resident <= budget + budget / 4;
+        let calm = resident <= budget + budget / 5;
         let spare = resident.saturating_sub(used);
         self.floor = self.floor.min(spare);
         let pause = if calm { Self::CALM } else { (self.took * Self::PAUSE).min(Self::CALM) };
@@ -236,8 +236,8 @@ mod tests {
         let (now, later) = (Duration::ZERO, Trimmer::CALM);
         let mut trimmer = Trimmer::default();
         let is_due = |trimmer: &mut Trimmer, resident, used, since| {
-            let busy = trimmer.is_due([resident * MB, used * MB, 120 * MB], since, || false);
-            let quiet = trimmer.is_due([resident * MB, used * MB, 120 * MB], since, || true);
+            let busy = trimmer.is_due([resident * MB, used * MB, 125 * MB], since, || false);
+            let quiet = trimmer.is_due([resident * MB, used * MB, 125 * MB], since, || true);
             assert!(quiet || !busy);
             (busy, quiet)
         };
