@@ -400,3 +400,19 @@ fn a_payload_of_too_much_is_loaded_no_further() {
     }
     assert!(names(&mut client).is_empty());
 }
+
+/// A function may be begun again where it may take long: who ends it meanwhile is not told so in vain.
+#[test]
+fn a_kill_is_not_lost_when_a_call_is_run_again() {
+    let server = Server::tarn(&["--shards", "4"]);
+    let (mut client, mut running) = (server.client(), server.client());
+    load(&mut client, &library("loop", "while true do end"));
+    for round in 0..200 {
+        running.send_raw(&encode(&["FCALL", "loop", "1", "key"])).unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(50 * round));
+        while client.call("FUNCTION KILL").text() != "OK" {}
+        let reply = running.read().unwrap().text();
+        assert!(reply.starts_with("ERR Script killed by user"), "{round}: {reply}");
+        assert!(client.call("FUNCTION STATS").items()[1].is_nil(), "{round}");
+    }
+}

@@ -47,6 +47,9 @@ const LATE: u64 = 20;
 /// By how much longer a debug build may keep its shards: everything takes it that much longer.
 const SLOWER: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 
+/// What the caller of a script is told that SCRIPT KILL or FUNCTION KILL has ended.
+const KILLED: &str = "ERR Script killed by user with SCRIPT KILL.";
+
 /// Keys that are compared with one by one.
 const FEW: usize = 16;
 
@@ -198,6 +201,10 @@ pub(super) fn run(
     ctx.scripted = was_scripted;
     if let Some(running) = &run.running {
         ctx.server.scripts.ended(running);
+        // Who has ended it was told that it ends: it is not run again.
+        if result.is_err() && running.killed.load(Ordering::Relaxed) {
+            result = Err(run.error(KILLED));
+        }
     }
     if result.is_ok() && ctx.session().db != db {
         ctx.alter().select(&db);
@@ -378,6 +385,20 @@ impl Run<'_> {
 
     /// Goes on with a script that has used up a slice, by another one.
     pub(super) fn go_on<R>(&mut self, ctx: &mut Ctx, slice: impl FnOnce(&mut Self) -> R) -> Result<R> {
+        // On a network thread it is run elsewhere before it could be called long.
+        if !meter::is_here() {
+            self.runs_long(ctx)?;
+        }
+        let ns = ctx.ns();
+        self.left = SLICE;
+        if !ctx.txn.may_rest() && ctx.txn.lease.has_guests() {
+            self.have_guests(ctx);
+        }
+        ctx.txn.rest(ns, || Ok(slice(self)))
+    }
+
+    /// Others see that it runs, and may end it.
+    fn runs_long(&mut self, ctx: &Ctx) -> Result {
         let running = match &self.running {
             Some(running) => running.clone(),
             None => {
@@ -393,14 +414,9 @@ impl Run<'_> {
         running.has_written.store(ctx.txn.has_writes(), Ordering::Relaxed);
         // If it has written since it was killed, that is taken back.
         if running.killed.load(Ordering::Relaxed) {
-            return Err(self.error("ERR Script killed by user with SCRIPT KILL."));
+            return Err(self.error(KILLED));
         }
-        let ns = ctx.ns();
-        self.left = SLICE;
-        if !ctx.txn.may_rest() && ctx.txn.lease.has_guests() {
-            self.have_guests(ctx);
-        }
-        ctx.txn.rest(ns, || Ok(slice(self)))
+        Ok(())
     }
 
     /// Has others read what it has not changed. That is no time for which it keeps its shards.
