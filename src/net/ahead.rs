@@ -20,7 +20,7 @@ use crate::handler::{Args, Command, Route, flags};
 use crate::resp::Span;
 use crate::shard::actor::Guard;
 use crate::shard::engine::Engine;
-use crate::shard::memory::ahead::{self, Look, Wanted};
+use crate::shard::memory::ahead::{self, Cores, Look, Wanted};
 use crate::shard::memory::core::Core;
 use crate::shard::memory::reads::Reads;
 use crate::shard::memory::table::table_hash;
@@ -116,8 +116,8 @@ impl Ahead {
     }
 
     /// Hashes the keys of the commands ahead and prefetches what they will touch. What only the store may have is wanted
-    /// of `reads`.
-    pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8], mut reads: Option<&mut Reads>) {
+    /// of `reads`, if `wants` says so.
+    pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8], (reads, wants): (&mut Reads, bool)) {
         let looks = self.aim(engine, ns, input);
         let Ahead { targets, spans, by_shard, .. } = self;
         for target in &*targets {
@@ -128,21 +128,21 @@ impl Ahead {
         by_shard.each(engine, targets, |core, target| {
             target.index = core.table.prefetch_object(target.hash, target.written);
             target.cold = core.store_is_cold;
-            if target.is_missed() && reads.is_some() {
+            if wants && target.is_missed() {
                 core.membership.prefetch(target.hash);
                 core.cold.prefetch(target.hash);
             }
         });
-        by_shard.each(engine, targets, |core, target| match (target.index, &mut reads) {
-            (Some(index), _) if core.table.is_used(index) => core.table.prefetch_bytes(index, target.written),
-            (None, Some(reads)) if target.is_missed() => {
+        by_shard.each(engine, targets, |core, target| match target.index {
+            Some(index) if core.table.is_used(index) => core.table.prefetch_bytes(index, target.written),
+            None if wants && target.is_missed() => {
                 let text = |span: Span| &input[span.0 as usize..span.1 as usize];
                 let next = target.look.map(|(look, span)| (look, text(span)));
                 core.want(target.hash, ns, text(target.key), next, reads);
             }
             _ => {}
         });
-        if let Some(reads) = reads.as_deref_mut().filter(|_| targets.iter().any(Target::wants_elements)) {
+        if wants && targets.iter().any(Target::wants_elements) {
             by_shard.each(engine, targets, |core, target| {
                 if let (true, Some((look, _)), Some(index)) = (target.wants_elements(), target.look, target.index) {
                     ahead::want(core, Wanted { index, look: *look, text: b"", score: None }, reads);
@@ -152,10 +152,20 @@ impl Ahead {
         if looks.is_empty() {
             return;
         }
-        let mut cores = Cores { engine, held: None };
+        let mut cores = OneAtATime { engine, held: None };
         let target = |at: usize| targets.get(at).and_then(|target| Some((target.shard, target.index?)));
         let text = |span: Span| &input[span.0 as usize..span.1 as usize];
-        if let Some(reads) = reads.as_deref_mut() {
+        // What one command looks for is not worth a look ahead.
+        if looks.len() > 1 {
+            let wanted = looks.iter().filter_map(|(at, look, args)| {
+                let arg = |arg| text(spans[args.start as usize + arg]);
+                let (shard, index) = target(*at)?;
+                let (text, score) = (arg(look.arg), look.score_arg().map(arg));
+                Some((shard, Wanted { index, look: **look, text, score }))
+            });
+            ahead::fetch(&mut cores, wanted, reads);
+        }
+        if wants {
             for (at, look, args) in looks.iter().filter(|(at, ..)| targets.get(*at).is_some_and(|target| target.cold)) {
                 let Some((shard, index)) = target(*at) else { continue };
                 let Some(core) = cores.of(shard) else { continue };
@@ -163,20 +173,6 @@ impl Ahead {
                     let text = text(spans[args.start as usize + arg]);
                     ahead::want(core, Wanted { index, look: **look, text, score: None }, reads);
                 }
-            }
-        }
-        // What one command looks for is not worth a look ahead.
-        for looks in looks.chunk_by(|a, b| target(a.0).map(|a| a.0) == target(b.0).map(|b| b.0)) {
-            if let [(first, ..), _, ..] = looks
-                && let Some((shard, _)) = target(*first)
-                && let Some(core) = cores.of(shard)
-            {
-                let wanted = looks.iter().filter_map(|(at, look, args)| {
-                    let arg = |arg| text(spans[args.start as usize + arg]);
-                    let (index, text, score) = (target(*at)?.1, arg(look.arg), look.score_arg().map(arg));
-                    Some(Wanted { index, look: **look, text, score })
-                });
-                ahead::fetch(core, wanted, reads.as_deref());
             }
         }
     }
@@ -286,13 +282,12 @@ impl ByShard {
 }
 
 /// Cores that the look-ahead reads, one at a time; a neighbour of the same shard finds it at hand.
-struct Cores<'e> {
+struct OneAtATime<'e> {
     engine: &'e Engine,
     held: Option<(ShardId, Option<Guard<'e>>)>,
 }
 
-impl Cores<'_> {
-    /// The core of a shard, if nobody else has it.
+impl Cores for OneAtATime<'_> {
     #[inline]
     fn of(&mut self, shard: ShardId) -> Option<&Core> {
         if self.held.as_ref().is_none_or(|(held, _)| *held != shard) {

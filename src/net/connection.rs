@@ -334,8 +334,8 @@ impl Connection {
                 // Once is enough: whatever has changed meanwhile, each command looks after itself. And who may not run yet
                 // does not read.
                 let gate = self.worker.server.engine.gate.load(Ordering::Relaxed);
-                let wants = (state.tries == 0 && !stranger && gate == 0).then_some(&mut runner.set.reads);
-                ahead.look(&self.worker.server.engine, session.ns, input, wants);
+                let wants = state.tries == 0 && !stranger && gate == 0;
+                ahead.look(&self.worker.server.engine, session.ns, input, (&mut runner.set.reads, wants));
                 bump(&runner.stats.ahead[0], 1);
                 bump(&runner.stats.ahead[1], ahead.calls.len() as u64);
                 runner.read_here();

@@ -1,16 +1,18 @@
-//! A pipeline's look-ahead within big collections: the elements that its next commands will look for are brought into
-//! the processor's cache, those of all commands side by side instead of one after another.
+//! A pipeline's look-ahead within collections: the elements that its next commands will look for are brought into the
+//! processor's cache, those of all commands side by side instead of one after another.
 //!
 //! | step | reads | fetches |
 //! |---|---|---|
-//! | 1 | the inner nodes above an element | its leaf |
-//! | 2 | the leaf | the heads of its keys |
-//! | 3 | the heads | the entry that they single out |
-//! | 4 | the entry | its text, if that stands elsewhere |
+//! | 1 | the object | its body |
+//! | 2 | the body | what its elements' root is searched by |
+//! | 3 | the inner nodes above an element | its leaf |
+//! | 4 | the leaf | the heads of its keys |
+//! | 5 | the heads | the entry that they single out |
+//! | 6 | the entry | its text, if that stands elsewhere |
 //!
-//! The elements of all commands take a step before any takes the next. Where a member's score leads to another element
-//! that a command will want ([`Look::place`]), or the score that it gets ([`Look::scored`]), those go through the steps after
-//! the first.
+//! The elements of all commands take a step before any takes the next; where there is but one leaf, the third is left out.
+//! Where a member's score leads to another element that a command will want ([`Look::place`]), or the score that it gets
+//! ([`Look::scored`]), those go through the steps after the first.
 //!
 //! Nothing is changed, and nothing depends on what is found: a wrong guess costs a fetch.
 
@@ -18,13 +20,15 @@ use smallvec::SmallVec;
 
 use super::core::Core;
 use super::missing::{Missing, missing, read_element, read_whole};
-use super::object::Kind;
+use super::object::{Body, Kind};
 use super::overlay::Near;
 use super::reads::Reads;
 use super::table::Index;
 use crate::codec::element::{self, Group};
 use crate::codec::{Extra, Score};
+use crate::shard::router::ShardId;
 use crate::util::num::{parse_double, parse_i64};
+use crate::util::prefetch::prefetch_all;
 
 /// The element that a call of a command looks for first, as far as its row can tell.
 #[derive(Debug, Clone, Copy)]
@@ -153,45 +157,97 @@ pub(super) const LONGEST: usize = 54;
 
 pub(super) type Key = SmallVec<[u8; 64]>;
 
+/// Where the cores are that a look-ahead reads: one at a time, which is given back when another one is asked for.
+pub trait Cores {
+    /// The core of a shard, if nobody else has it.
+    fn of(&mut self, shard: ShardId) -> Option<&Core>;
+}
+
 /// An element on its way.
-struct Way<'c, 'a> {
+struct Way<'a> {
+    shard: ShardId,
     wanted: Wanted<'a>,
     key: Key,
-    near: Near<'c>,
+    near: Near,
 }
 
-/// Fetches what commands of a pipeline will look for in one shard; `reads` has what was brought for them.
-pub fn fetch<'a>(core: &Core, wanted: impl Iterator<Item = Wanted<'a>>, reads: Option<&Reads>) {
-    let mut ways: SmallVec<[Way<'_, 'a>; 16]> = SmallVec::new();
-    for wanted in wanted {
+/// Fetches what commands of a pipeline will look for; `reads` has what was brought for them.
+pub fn fetch<'a>(cores: &mut impl Cores, wanted: impl Iterator<Item = (ShardId, Wanted<'a>)>, reads: &Reads) {
+    let mut ways: SmallVec<[Way<'a>; 16]> = SmallVec::new();
+    for (shard, wanted) in wanted {
         // What an offset names is read ahead from the store, and not brought from memory into the cache.
         let Some(group) = wanted.look.group.filter(|group| *group != Group::ListElement) else { continue };
+        if wanted.text.len() > LONGEST {
+            continue;
+        }
         let mut key = Key::new();
         key.push(group.tag());
-        key.extend_from_slice(wanted.text.get(..LONGEST).unwrap_or(wanted.text));
-        ways.extend(near(core, wanted, &key).map(|near| Way { wanted, key, near }));
+        key.extend_from_slice(wanted.text);
+        ways.push(Way { shard, wanted, key, near: Near::default() });
     }
-    walk(&mut ways);
-    let mut sorted: SmallVec<[Way<'_, 'a>; 32]> = SmallVec::new();
+    ways.sort_by_key(Way::place);
+    each_body(cores, &mut ways, |body, _| prefetch_all(std::slice::from_ref(body)));
+    each_body(cores, &mut ways, |body, _| body.overlay.fetch_root());
+    walk(cores, &mut ways);
+    let mut sorted: SmallVec<[Way<'a>; 32]> = SmallVec::new();
     for way in ways.iter().filter(|way| way.wanted.look.sorted) {
-        let wanted = way.wanted;
-        let comes = || Score::new(parse_double(wanted.score?)?).ok();
-        for score in [way.score(core, reads), comes()].into_iter().flatten() {
+        let comes = || Score::new(parse_double(way.wanted.score?)?).ok();
+        let Some(known) = cores.of(way.shard).and_then(|core| way.known(core, reads)) else { continue };
+        for score in [known, comes()].into_iter().flatten() {
             let mut key = Key::new();
-            element::zset_sort(score, wanted.text, &mut key);
-            sorted.extend(near(core, wanted, &key).map(|near| Way { wanted, key, near }));
+            element::zset_sort(score, way.wanted.text, &mut key);
+            sorted.push(Way { shard: way.shard, wanted: way.wanted, key, near: Near::default() });
         }
     }
-    walk(&mut sorted);
+    walk(cores, &mut sorted);
 }
 
-impl Way<'_, '_> {
-    /// The score that a member has.
-    fn score(&self, core: &Core, reads: Option<&Reads>) -> Option<Score> {
+/// The steps that lead to an element, each taken by all of them before any takes the next.
+fn walk(cores: &mut impl Cores, ways: &mut [Way<'_>]) {
+    let mut goes_on = !ways.is_empty();
+    while goes_on {
+        goes_on = false;
+        each_body(cores, ways, |body, ways| {
+            ways.iter_mut().for_each(|way| goes_on |= body.overlay.fetch(&way.key, &mut way.near));
+        });
+    }
+}
+
+/// Does something with every collection that is there, and those of the elements, in order of their places, that it has.
+#[inline]
+fn each_body(cores: &mut impl Cores, ways: &mut [Way<'_>], mut run: impl FnMut(&Body, &mut [Way<'_>])) {
+    for ways in ways.chunk_by_mut(|a, b| a.place() == b.place()) {
+        if let Some(way) = ways.first()
+            && let Some(body) = cores.of(way.shard).and_then(|core| way.body(core))
+        {
+            run(body, ways);
+        }
+    }
+}
+
+impl Way<'_> {
+    /// Where its collection is.
+    #[inline]
+    fn place(&self) -> (ShardId, Index, u8) {
+        (self.shard, self.wanted.index, self.wanted.look.kind as u8)
+    }
+
+    /// The collection's body, if it is there.
+    #[inline]
+    fn body<'c>(&self, core: &'c Core) -> Option<&'c Body> {
+        let index = self.wanted.index;
+        let object = core.table.is_used(index).then(|| core.table.at(index))?;
+        object.body.as_deref().filter(|_| object.kind == self.wanted.look.kind)
+    }
+
+    /// The score that a member has, or that it has none; `None` if only the store knows.
+    fn known(&self, core: &Core, reads: &Reads) -> Option<Option<Score>> {
         let score = |value: &[u8]| Score::from_bytes(value.try_into().ok()?).ok();
-        match self.near.value(&self.key) {
-            Some(value) => score(value),
-            None => score(reads?.brought_element(core, core.table.at(self.wanted.index), &self.key)?),
+        let overlay = &self.body(core)?.overlay;
+        match overlay.value_at(&self.near, &self.key) {
+            Some(value) => Some(score(value)),
+            None if overlay.complete => Some(None),
+            None => Some(score(reads.brought_element(core, core.table.at(self.wanted.index), &self.key)?)),
         }
     }
 }
@@ -209,21 +265,4 @@ pub fn want(core: &Core, Wanted { index, look, text, .. }: Wanted<'_>, reads: &m
         (Some(Missing::Element), Some(element)) => read_element(core, object, &element, reads).map(drop),
         _ => Ok(()),
     };
-}
-
-/// The first step.
-#[inline]
-fn near<'c>(core: &'c Core, wanted: Wanted<'_>, key: &[u8]) -> Option<Near<'c>> {
-    if wanted.text.len() > LONGEST || !core.table.is_used(wanted.index) {
-        return None;
-    }
-    let object = core.table.at(wanted.index);
-    object.body.as_ref().filter(|_| object.kind == wanted.look.kind)?.overlay.near(key)
-}
-
-/// The steps from the second on.
-fn walk(ways: &mut [Way<'_, '_>]) {
-    ways.iter().for_each(|way| way.near.fetch_heads());
-    ways.iter_mut().for_each(|way| way.near.fetch_entry(&way.key));
-    ways.iter().for_each(|way| way.near.fetch_text());
 }

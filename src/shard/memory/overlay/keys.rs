@@ -137,10 +137,14 @@ impl<T: Keyed> Keys<T> {
         at..at + heads.iter().take_while(|h| **h == head).count()
     }
 
-    /// First step of a look-ahead: the heads.
+    /// First step of a look-ahead: the heads, or of few keys the items.
     #[inline]
     pub(super) fn prefetch_heads(&self) {
-        prefetch_all(&self.heads);
+        if self.heads.is_empty() {
+            prefetch_all(&self.items[..self.len().min(FEW)]);
+        } else {
+            prefetch_all(&self.heads);
+        }
     }
 
     /// Second step: the items that the heads single out, and where the first is; few keys are searched.

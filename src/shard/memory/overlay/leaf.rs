@@ -5,6 +5,7 @@ use std::cell::Cell;
 use super::keys::Keys;
 use super::node::{Change, LEAF_ENTRIES, Merge, Sweep, Visit};
 use super::{Entry, Key, Sums};
+use crate::util::prefetch::prefetch_all;
 
 /// Entries in order of their keys.
 #[derive(Default, Clone)]
@@ -116,6 +117,16 @@ impl Leaf {
     #[inline]
     pub(super) fn prefetch_entry(&self, key: &[u8]) -> usize {
         self.entries.prefetch_item(key)
+    }
+
+    /// See [`super::Near`].
+    #[inline]
+    pub(super) fn prefetch_text(&self, at: usize) {
+        const MOST_BYTES: usize = 256;
+        if at < self.len() {
+            let text = self.entry(at).elsewhere();
+            prefetch_all(&text[..text.len().min(MOST_BYTES)]);
+        }
     }
 
     /// Where `key` is, or where it would be.

@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 
 pub use entry::Entry;
 use leaf::Leaf;
-use node::{Change, Inner, LEAF_ENTRIES, Merge, Sweep, Visit};
+use node::{Change, Inner, LEAF_ENTRIES, Merge, Path, Sweep, Visit};
 pub use range::Range;
 
 use crate::util::prefetch::prefetch_all;
@@ -120,46 +120,25 @@ impl<'a> Sum<&'a Sums> for Sums {
 }
 
 /// A look-up on its way, in steps that each fetch what the next one reads: see [`crate::shard::memory::ahead`].
-pub struct Near<'a> {
-    leaf: &'a Leaf,
-    /// Where the entry probably is, once its step is done.
+///
+/// It holds no reference: the map may change between two steps, and a wrong guess costs a fetch.
+#[derive(Default, Clone, Copy)]
+pub struct Near {
+    next: Next,
+    path: Path,
+    /// Where the entry probably is in its leaf.
     at: usize,
 }
 
-impl<'a> Near<'a> {
-    /// Fetches the heads of the leaf's keys.
-    #[inline]
-    pub fn fetch_heads(&self) {
-        self.leaf.prefetch_heads();
-    }
-
-    /// Fetches the entry that the heads single out.
-    #[inline]
-    pub fn fetch_entry(&mut self, key: &[u8]) {
-        self.at = self.leaf.prefetch_entry(key);
-    }
-
-    /// Fetches the first lines of what does not stand in the entry.
-    #[inline]
-    pub fn fetch_text(&self) {
-        const MOST_BYTES: usize = 256;
-        if let Some(entry) = self.entry() {
-            let text = entry.elsewhere();
-            prefetch_all(&text[..text.len().min(MOST_BYTES)]);
-        }
-    }
-
-    /// The value of the entry, if it is the one of `key`.
-    #[inline]
-    pub fn value(&self, key: &[u8]) -> Option<&'a [u8]> {
-        self.entry().filter(|entry| entry.key() == key)?.value()
-    }
-
-    #[inline]
-    fn entry(&self) -> Option<&'a Entry> {
-        let leaf = self.leaf;
-        (self.at < leaf.len()).then(|| leaf.entry(self.at))
-    }
+/// What a look-up fetches next.
+#[derive(Default, Clone, Copy)]
+enum Next {
+    #[default]
+    Leaf,
+    Heads,
+    Entry,
+    Text,
+    Nothing,
 }
 
 /// Memory of one entry without what its text holds elsewhere: its place in a leaf that is three quarters full.
@@ -172,6 +151,17 @@ const ALLOCATION_BYTES: usize = 16;
 enum Root {
     Leaf(Leaf),
     Inner(Inner),
+}
+
+impl Root {
+    /// The leaf that a path leads to, if there still is one.
+    #[inline]
+    fn leaf_at(&self, path: &Path) -> Option<&Leaf> {
+        match self {
+            Root::Leaf(leaf) => Some(leaf),
+            Root::Inner(inner) => inner.leaf_at(path),
+        }
+    }
 }
 
 /// The elements of a collection that are in memory, by their physical key, in the order the disk would return them.
@@ -222,13 +212,52 @@ impl Overlay {
         }
     }
 
-    /// Begins a look-ahead: fetches the leaf that would hold `key`. `None`: there is only one.
+    /// Fetches what the root is searched by: a look-ahead's step before those of [`Overlay::fetch`], for all its keys.
     #[inline]
-    pub fn near(&self, key: &[u8]) -> Option<Near<'_>> {
-        let Root::Inner(inner) = &self.root else { return None };
-        let leaf = inner.leaf_of(key);
-        prefetch_all(std::slice::from_ref(leaf));
-        Some(Near { leaf, at: 0 })
+    pub fn fetch_root(&self) {
+        match &self.root {
+            Root::Leaf(leaf) => leaf.prefetch_heads(),
+            Root::Inner(inner) => inner.prefetch_heads(),
+        }
+    }
+
+    /// Takes a look-ahead's next step towards `key`; whether there is one more.
+    #[inline]
+    pub fn fetch(&self, key: &[u8], near: &mut Near) -> bool {
+        let leaf = match (near.next, &self.root) {
+            (Next::Leaf, Root::Inner(inner)) => {
+                let (leaf, path) = inner.path_of(key);
+                prefetch_all(std::slice::from_ref(leaf));
+                (near.path, near.next) = (path, Next::Heads);
+                return true;
+            }
+            (_, Root::Inner(inner)) => inner.leaf_at(&near.path),
+            (_, Root::Leaf(leaf)) => Some(leaf),
+        };
+        near.next = match (near.next, leaf) {
+            (Next::Heads, Some(leaf)) => {
+                leaf.prefetch_heads();
+                Next::Entry
+            }
+            (Next::Leaf | Next::Entry, Some(leaf)) => {
+                near.at = leaf.prefetch_entry(key);
+                Next::Text
+            }
+            (Next::Text, Some(leaf)) => {
+                leaf.prefetch_text(near.at);
+                Next::Nothing
+            }
+            _ => Next::Nothing,
+        };
+        !matches!(near.next, Next::Nothing)
+    }
+
+    /// The value of the entry that a look-ahead found, if it is the one of `key`.
+    #[inline]
+    pub fn value_at(&self, near: &Near, key: &[u8]) -> Option<&[u8]> {
+        let leaf = self.root.leaf_at(&near.path)?;
+        let entry = (near.at < leaf.len()).then(|| leaf.entry(near.at))?;
+        if entry.key() == key { entry.value() } else { None }
     }
 
     /// The entry of `key`.

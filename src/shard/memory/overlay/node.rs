@@ -22,6 +22,9 @@ pub(super) const LEAF_ENTRIES: usize = super::keys::ROOM;
 const _: () = assert!(LEAF_ENTRIES == u64::BITS as usize);
 /// Children of a full inner node.
 pub(super) const FAN_OUT: usize = 128;
+/// The children through which a leaf is reached, from the root on. A deeper tree would have more entries than fit in memory.
+pub(super) type Path = [u8; 6];
+const _: () = assert!(FAN_OUT < u8::MAX as usize, "a place among the children fits a byte");
 /// A node with fewer entries or children looks for a neighbour to merge with.
 const SMALL: usize = 16;
 /// The most that a node made by a merge holds: it must not be split right after.
@@ -218,6 +221,41 @@ impl Inner {
                 Children::Inners(inners) => inner = &inners[at],
             }
         }
+    }
+
+    /// The same, and the way to it.
+    pub(super) fn path_of(&self, key: &[u8]) -> (&Leaf, Path) {
+        let (mut inner, mut path) = (self, Path::default());
+        for step in 0.. {
+            let at = inner.route(key);
+            if let Some(child) = path.get_mut(step) {
+                *child = at as u8;
+            }
+            match &inner.children {
+                Children::Leaves(leaves) => return (&leaves[at], path),
+                Children::Inners(inners) => inner = &inners[at],
+            }
+        }
+        unreachable!("leaves end every way down")
+    }
+
+    /// The leaf at the end of a path, if there is one.
+    #[inline]
+    pub(super) fn leaf_at(&self, path: &Path) -> Option<&Leaf> {
+        let mut inner = self;
+        for child in path {
+            match &inner.children {
+                Children::Leaves(leaves) => return leaves.get(usize::from(*child)),
+                Children::Inners(inners) => inner = inners.get(usize::from(*child))?,
+            }
+        }
+        None
+    }
+
+    /// Fetches what [`Inner::route`] reads.
+    #[inline]
+    pub(super) fn prefetch_heads(&self) {
+        self.bounds.prefetch_heads();
     }
 
     pub(super) fn before(&self, key: &[u8]) -> Sums {

@@ -332,18 +332,42 @@ fn an_empty_map_answers() {
 
 #[test]
 fn a_look_ahead_meets_what_it_looks_for() {
-    let mut overlay = Overlay::new();
-    // Of one group, so that heads tell keys apart.
-    (0..5_000).for_each(|n| drop(overlay.insert(clean(&key(n)))));
-    for n in 0..6_000 {
-        let mut near = overlay.near(&key(n)).unwrap();
-        near.fetch_heads();
-        near.fetch_entry(&key(n));
-        near.fetch_text();
-        let element = overlay.get(&key(n));
-        assert_eq!(near.value(&key(n)), element.and_then(Entry::value), "{n}");
+    for (entries, steps) in [(0, 2), (5, 2), (50, 2), (5_000, 4), (200_000, 4)] {
+        let mut overlay = Overlay::new();
+        // Of one group, so that heads tell keys apart.
+        (0..entries).for_each(|n| drop(overlay.insert(clean(&key(n)))));
+        for n in (0..entries + 1_000).step_by(1 + entries as usize / 1_000) {
+            let (mut near, mut taken) = (Near::default(), 1);
+            overlay.fetch_root();
+            while overlay.fetch(&key(n), &mut near) {
+                taken += 1;
+            }
+            let (seen, element) = (overlay.value_at(&near, &key(n)), overlay.get(&key(n)));
+            // Of many keys some have one head.
+            if seen.is_some() || entries < 10_000 {
+                assert_eq!(seen, element.and_then(Entry::value), "{n} of {entries}");
+            }
+            assert_eq!(taken, steps, "{n} of {entries}");
+        }
     }
-    assert!(Overlay::new().near(b"k").is_none(), "one leaf needs no way to it");
+}
+
+#[test]
+fn a_look_ahead_bears_that_the_map_changes() {
+    let (mut overlay, mut nears) = (Overlay::new(), Vec::new());
+    for size in [0, 50, 20_000, 300, 2, 0] {
+        (0..20_000).for_each(|n| drop(if n < size { overlay.insert(clean(&key(n))) } else { overlay.remove(&key(n)) }));
+        nears.extend((0..6).map(|steps| {
+            let mut near = Near::default();
+            (0..steps).for_each(|_| _ = overlay.fetch(&key(19_999), &mut near));
+            near
+        }));
+        for mut near in nears.clone() {
+            assert!(overlay.value_at(&near, &key(19_999)).is_none_or(|value| size == 20_000 && !value.is_empty()));
+            (0..6).for_each(|_| _ = overlay.fetch(&key(19_999), &mut near));
+            assert!(!overlay.fetch(&key(19_999), &mut near), "it ends");
+        }
+    }
 }
 
 #[test]
