@@ -166,7 +166,8 @@ impl Ahead {
             ahead::fetch(&mut cores, wanted, reads);
         }
         if wants {
-            for (at, look, args) in looks.iter().filter(|(at, ..)| targets.get(*at).is_some_and(|target| target.cold)) {
+            let is_cold = |at: usize| targets.get(at).is_some_and(|target| target.cold);
+            for (at, look, args) in looks.iter().filter(|(at, look, _)| look.names() && is_cold(*at)) {
                 let Some((shard, index)) = target(*at) else { continue };
                 let Some(core) = cores.of(shard) else { continue };
                 for arg in look.args(args.len()).take(MOST_ELEMENTS) {
@@ -216,7 +217,7 @@ impl Ahead {
                     let first = look.map(|look| (look, spans[look.arg]));
                     let (hash, target) = add(spans[*at], command, spans.len(), first);
                     call.hash = hash;
-                    looks.extend(look.filter(|look| look.names()).map(|look| (target, look, args)));
+                    looks.extend(look.map(|look| (target, look, args)));
                 }
                 Some((_, command @ Command { route: Route::Keys, .. })) if spans.len() <= MOST_ARGS => {
                     for (at, _) in

@@ -11,8 +11,9 @@
 //! | 6 | the entry | its text, if that stands elsewhere |
 //!
 //! The elements of all commands take a step before any takes the next; where there is but one leaf, the third is left out.
-//! Where a member's score leads to another element that a command will want ([`Look::place`]), or the score that it gets
-//! ([`Look::scored`]), those go through the steps after the first.
+//! Where a command names no element, the first one's way is taken. Where a member's score leads to another element that a
+//! command will want ([`Look::place`]), or the score that it gets ([`Look::scored`]), those go through the steps from the third
+//! on.
 //!
 //! Nothing is changed, and nothing depends on what is found: a wrong guess costs a fetch.
 
@@ -175,14 +176,18 @@ struct Way<'a> {
 pub fn fetch<'a>(cores: &mut impl Cores, wanted: impl Iterator<Item = (ShardId, Wanted<'a>)>, reads: &Reads) {
     let mut ways: SmallVec<[Way<'a>; 16]> = SmallVec::new();
     for (shard, wanted) in wanted {
-        // What an offset names is read ahead from the store, and not brought from memory into the cache.
-        let Some(group) = wanted.look.group.filter(|group| *group != Group::ListElement) else { continue };
-        if wanted.text.len() > LONGEST {
-            continue;
-        }
         let mut key = Key::new();
-        key.push(group.tag());
-        key.extend_from_slice(wanted.text);
+        match wanted.look.group {
+            // What an offset names is read ahead from the store, and not brought from memory into the cache.
+            Some(Group::ListElement) => continue,
+            Some(_) if wanted.text.len() > LONGEST => continue,
+            Some(group) => {
+                key.push(group.tag());
+                key.extend_from_slice(wanted.text);
+            }
+            // The first of them.
+            None => {}
+        }
         ways.push(Way { shard, wanted, key, near: Near::default() });
     }
     ways.sort_by_key(Way::place);
