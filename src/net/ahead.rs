@@ -4,7 +4,7 @@
 //! |---|---|
 //! | slots and objects of keys | [`Slots::prefetch`](crate::shard::memory::table::Slots::prefetch) and its kin |
 //! | keys that only the store may have | [`Reads`], all of them at once |
-//! | elements of big collections | [`crate::shard::memory::ahead`], as the rows of the commands say |
+//! | elements of collections | [`crate::shard::memory::ahead`], as the rows of the commands say |
 //!
 //! Every step is taken for all commands before the next is for any, so that their cache misses overlap. What is found
 //! may have changed when the commands run: nothing but the hashes of keys is kept.
