@@ -14,6 +14,7 @@
 //! | `packed` | small collections in one record |
 //! | `rules` | the rules of log, table and flush, one by one |
 //! | `found` | what was found wrong once beside them |
+//! | `ahead` | the look-ahead within collections |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `blind` | keys that are overwritten without a look at what fjall holds of them |
 //! | `evict` | keys that go for the sake of their room |
@@ -22,6 +23,7 @@
 //! | `sizes` | memory follows budgets that change |
 
 mod actor;
+mod ahead;
 mod audit;
 mod backup;
 mod big;
