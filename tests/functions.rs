@@ -416,3 +416,24 @@ fn a_kill_is_not_lost_when_a_call_is_run_again() {
         assert!(client.call("FUNCTION STATS").items()[1].is_nil(), "{round}");
     }
 }
+
+/// Whenever a script is ended: who was told so finds nothing of it, and who was not finds all.
+#[test]
+fn a_script_that_is_ended_leaves_nothing() {
+    let server = Server::tarn(&["--shards", "4"]);
+    let (mut client, mut running) = (server.client(), server.client());
+    let script = "for i = 1, 200000 do end redis.call('set', KEYS[1], ARGV[1]) return 'done'";
+    let mut ended = 0;
+    for round in 1..=200u64 {
+        let number = round.to_string();
+        running.send_raw(&encode(&["EVAL", script, "1", "key", &number])).unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(round * 7919 % 20_000));
+        let killed = client.call("SCRIPT KILL").text() == "OK";
+        let reply = running.read().unwrap().text();
+        let is_set = client.call("GET key").text() == number;
+        assert_eq!((killed, is_set), (reply.starts_with("ERR Script killed"), reply == "done"), "{round}: {reply}");
+        assert_ne!(killed, is_set, "{round}");
+        ended += u64::from(killed);
+    }
+    assert!((1..200).contains(&ended), "{ended} were ended");
+}

@@ -201,8 +201,8 @@ pub(super) fn run(
     ctx.scripted = was_scripted;
     if let Some(running) = &run.running {
         ctx.server.scripts.ended(running);
-        // Who has ended it was told that it ends: it is not run again.
-        if result.is_err() && running.killed.load(Ordering::Relaxed) {
+        // Who has ended it was told so: it is not run again, and what it did after its last look is taken back.
+        if running.killed.load(Ordering::Relaxed) {
             result = Err(run.error(KILLED));
         }
     }
