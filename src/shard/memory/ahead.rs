@@ -209,20 +209,24 @@ pub fn fetch<'a>(cores: &mut impl Cores, wanted: impl Iterator<Item = (ShardId, 
 
 /// The steps that lead to an element, each taken by all of them before any takes the next.
 fn walk(cores: &mut impl Cores, ways: &mut [Way<'_>]) {
-    let mut goes_on = !ways.is_empty();
+    let mut goes_on = true;
     while goes_on {
         goes_on = false;
         each_body(cores, ways, |body, ways| {
-            ways.iter_mut().for_each(|way| goes_on |= body.overlay.fetch(&way.key, &mut way.near));
+            for way in ways {
+                body.overlay.fetch(&way.key, &mut way.near);
+                goes_on |= !way.near.is_there();
+            }
         });
     }
 }
 
-/// Does something with every collection that is there, and those of the elements, in order of their places, that it has.
+/// Does something with every collection that is there, and those of the elements, in order of their places, that it has; not
+/// where all of these have been reached.
 #[inline]
 fn each_body(cores: &mut impl Cores, ways: &mut [Way<'_>], mut run: impl FnMut(&Body, &mut [Way<'_>])) {
     for ways in ways.chunk_by_mut(|a, b| a.place() == b.place()) {
-        if let Some(way) = ways.first()
+        if let Some(way) = ways.iter().find(|way| !way.near.is_there())
             && let Some(body) = cores.of(way.shard).and_then(|core| way.body(core))
         {
             run(body, ways);

@@ -51,12 +51,13 @@ fn hash(engine: &Arc<Engine>, key: &[u8], fields: u32) -> (ShardId, Index) {
     (shard, core.table.find(table_hash(engine.router.hash(key), 0), 0, key).unwrap())
 }
 
-/// How often the look-ahead goes to another core, over so many hashes in all shards, and one that is gone.
-fn visits(hashes: usize, fields: u32) -> usize {
+/// How often the look-ahead goes to another core, over so many hashes in all shards, one of `large` fields, and one that is gone.
+fn visits(hashes: usize, fields: u32, large: u32) -> usize {
     let dir = crate::util::scratch::tempdir().unwrap();
     let engine = engine(dir.path(), SHARDS);
     let mut places: Vec<_> = (0..hashes).map(|n| hash(&engine, format!("hash:{n}").as_bytes(), fields)).collect();
     assert!((0..SHARDS).all(|shard| places.iter().any(|place| place.0 == shard)), "all shards have some");
+    places.push(hash(&engine, b"large", large));
     places.push((0, 1_000_000));
     let texts: Vec<_> = (0..places.len() as u32).map(u32::to_be_bytes).collect();
     let wanted = places
@@ -74,11 +75,18 @@ fn steps_are_taken_side_by_side_whatever_the_shards() {
     // Body, root, entry, text; a leaf and its heads where there are several.
     for (fields, steps) in [(5, 4), (50, 4), (500, 6)] {
         for hashes in [80, 160] {
-            let visits = visits(hashes, fields);
+            let visits = visits(hashes, fields, fields);
             // Where one step ends with a shard, the next may begin with it.
             assert!(visits <= steps * shards && visits > (steps - 1) * (shards - 1), "{visits} of {fields}");
         }
     }
+}
+
+#[test]
+fn whose_elements_are_reached_is_not_visited_again() {
+    let shards = usize::from(SHARDS);
+    let visits = visits(80, 50, 500);
+    assert!(visits <= 4 * shards + 2 && visits > 3 * (shards - 1), "{visits}");
 }
 
 #[test]

@@ -130,6 +130,14 @@ pub struct Near {
     at: usize,
 }
 
+impl Near {
+    /// Whether there is no step left.
+    #[inline]
+    pub fn is_there(&self) -> bool {
+        matches!(self.next, Next::Nothing)
+    }
+}
+
 /// What a look-up fetches next.
 #[derive(Default, Clone, Copy)]
 enum Next {
@@ -221,15 +229,15 @@ impl Overlay {
         }
     }
 
-    /// Takes a look-ahead's next step towards `key`; whether there is one more.
+    /// Takes a look-ahead's next step towards `key`.
     #[inline]
-    pub fn fetch(&self, key: &[u8], near: &mut Near) -> bool {
+    pub fn fetch(&self, key: &[u8], near: &mut Near) {
         let leaf = match (near.next, &self.root) {
             (Next::Leaf, Root::Inner(inner)) => {
                 let (leaf, path) = inner.path_of(key);
                 prefetch_all(std::slice::from_ref(leaf));
                 (near.path, near.next) = (path, Next::Heads);
-                return true;
+                return;
             }
             (_, Root::Inner(inner)) => inner.leaf_at(&near.path),
             (_, Root::Leaf(leaf)) => Some(leaf),
@@ -249,7 +257,6 @@ impl Overlay {
             }
             _ => Next::Nothing,
         };
-        !matches!(near.next, Next::Nothing)
     }
 
     /// The value of the entry that a look-ahead found, if it is the one of `key`.
