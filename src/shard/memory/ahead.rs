@@ -226,10 +226,12 @@ fn walk(cores: &mut impl Cores, ways: &mut [Way<'_>]) {
 #[inline]
 fn each_body(cores: &mut impl Cores, ways: &mut [Way<'_>], mut run: impl FnMut(&Body, &mut [Way<'_>])) {
     for ways in ways.chunk_by_mut(|a, b| a.place() == b.place()) {
-        if let Some(way) = ways.iter().find(|way| !way.near.is_there())
-            && let Some(body) = cores.of(way.shard).and_then(|core| way.body(core))
-        {
-            run(body, ways);
+        let Some(way) = ways.iter().find(|way| !way.near.is_there()) else { continue };
+        let Some(core) = cores.of(way.shard) else { continue };
+        match way.body(core) {
+            Some(body) => run(body, ways),
+            // It is gone, and with it the way there.
+            None => ways.iter_mut().for_each(|way| way.near = Near::THERE),
         }
     }
 }

@@ -131,6 +131,9 @@ pub struct Near {
 }
 
 impl Near {
+    /// No step is left.
+    pub const THERE: Near = Near { next: Next::Nothing, path: [0; _], at: 0 };
+
     /// Whether there is no step left.
     #[inline]
     pub fn is_there(&self) -> bool {
