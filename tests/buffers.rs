@@ -237,3 +237,42 @@ fn network_threads_are_told_of_what_others_free() {
         until(way, || client.call("DBSIZE") == Value::Int(0) && told(&mut client) >= before + KEYS / 2048);
     }
 }
+
+/// What a command changes one by one is held for undo and for its log record; what would take too much by that is written anew.
+#[test]
+fn much_of_a_collection_goes_with_little_memory() {
+    const MEMBERS: usize = 60_000;
+    let server = Server::tarn(&["--maxmemory", "32mb"]);
+    let mut client = server.client();
+    let mut fill = |name: &str, key: &str, of: &dyn Fn(usize) -> String, many: usize| {
+        for first in (0..many).step_by(500) {
+            let words: Vec<String> = (first..first + 500).map(of).collect();
+            client.call(&format!("{name} {key} {}", words.join(" ")));
+        }
+    };
+    let text = "e".repeat(500);
+    // Ten megabytes, where a command may hold four.
+    for list in ["removed", "inserted", "trimmed"] {
+        fill("RPUSH", list, &|n| if n == 10_000 { "middle".to_owned() } else { text.clone() }, 20_000);
+    }
+    fill("ZADD", "scores", &|n| format!("{n} member:{n}"), MEMBERS);
+    fill("SADD", "members", &|n| format!("member:{n}"), MEMBERS);
+    for _ in 0..MEMBERS / 1_000 {
+        assert!(client.send_raw(&encode(&["XADD", "stream", "*", "field", "value"]).repeat(1_000)).is_ok());
+        (0..1_000).for_each(|_| assert!(client.read().is_ok()));
+    }
+    for (call, number, length, left) in [
+        ("LREM removed 0 middle", 1, "LLEN removed", 19_999),
+        ("LINSERT inserted BEFORE middle new", 20_001, "LLEN inserted", 20_001),
+        ("ZREMRANGEBYRANK scores 100 25099", 25_000, "ZCARD scores", 35_000),
+        ("XTRIM stream MAXLEN 35000", 25_000, "XLEN stream", 35_000),
+    ] {
+        assert_eq!(client.call(call), Value::Int(number), "{call}");
+        assert_eq!(client.call(length), Value::Int(left), "{call}");
+    }
+    assert_eq!(client.call("LTRIM trimmed 9000 -1"), Value::Simple(b"OK".to_vec()));
+    assert_eq!(client.call("LLEN trimmed"), Value::Int(11_000));
+    assert_eq!(client.call("LINDEX trimmed 1000").text(), "middle");
+    assert!(matches!(client.call("SPOP members 20000"), Value::Array(taken) if taken.len() == 20_000));
+    assert_eq!(client.call("SCARD members"), Value::Int(40_000));
+}

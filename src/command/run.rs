@@ -40,7 +40,7 @@ use crate::shard::memory::busy::Wish;
 use crate::shard::memory::reads::{MOST_READS, Reads};
 use crate::shard::memory::table::table_hash;
 use crate::shard::txn::rest::Rests;
-use crate::shard::txn::{Txn, WriteSet};
+use crate::shard::txn::{Hint, Txn, WriteSet};
 use crate::util::scale::Scaled;
 
 /// What became of a command.
@@ -337,8 +337,9 @@ fn run_here(
     let mut shards = match command.route {
         Route::One(at) if call.args.len() > at => {
             let key = &call.args[at];
-            set.hints.push((key.as_ptr() as usize, call.hash));
-            ShardSet::from_buf_and_len([server.engine.router.shard(call.hash, key); 4], 1)
+            let shard = server.engine.router.shard(call.hash, key);
+            set.hints.push(Hint { key_at: key.as_ptr() as usize, hash: call.hash, shard });
+            ShardSet::from_buf_and_len([shard; 4], 1)
         }
         Route::None => ShardSet::new(),
         // To hash so many keys would itself take long; there will be some of each shard.
@@ -517,6 +518,10 @@ fn under_lease<'e>(
     }
     let no_touch = session.no_touch;
     let txn = Txn::new(lease, &server.engine.router, set, call.now_ms, may_block);
+    if txn.lease.len() > 1 {
+        // Where others had the cores the look-ahead has passed them by, and as long as this one has several others wait.
+        txn.prefetch_hinted(session.ns, command.has(flags::WRITE));
+    }
     let mut ctx = Ctx::new(txn, session, effects, server);
     ctx.begin();
     ctx.txn.count_hits = command.has(flags::READONLY);

@@ -1,9 +1,8 @@
 //! Keys among a command's arguments, by its key specs, and their shards.
 
-use smallvec::SmallVec;
-
 use super::{Args, Begin, Command, Find, KeySpec, KeysAt, Route, Server, Session, flags, key};
 use crate::shard::actor::ShardSet;
+use crate::shard::txn::{Hint, Hints};
 use crate::util::num::parse_i64;
 
 /// All keys of a call, in the order of the specs: what routing, COMMAND GETKEYS and the look-ahead go by. `None` if the
@@ -40,9 +39,6 @@ pub fn has_others(command: &Command, args: Args<'_>) -> bool {
     command.named.is_some_and(|named| named(args).1)
 }
 
-/// Addresses and hashes of keys.
-pub type Hints = SmallVec<[(usize, u64); 4]>;
-
 /// The shards of a call; `None` for all. The hashes of its keys are left in `hints`.
 pub fn shards_of(
     server: &Server,
@@ -54,8 +50,9 @@ pub fn shards_of(
     let router = &server.engine.router;
     let mut shard_of = |key: &[u8]| {
         let hash = router.hash(key);
-        hints.push((key.as_ptr() as usize, hash));
-        router.shard(hash, key)
+        let shard = router.shard(hash, key);
+        hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard });
+        shard
     };
     let mut shards: ShardSet = match command.route {
         Route::None => ShardSet::new(),

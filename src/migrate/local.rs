@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::config::budget::{Budget, Machine};
 use crate::handler::ctx::Mark;
 use crate::handler::effects::Effects;
-use crate::handler::keys::{Hints, shards_of};
+use crate::handler::keys::shards_of;
 use crate::handler::row::{Route, flags};
 use crate::handler::session::Client;
 use crate::handler::{Args, Command, Ctx, Error, OwnedArgs, Reply, Result, Server, Session};
@@ -19,6 +19,7 @@ use crate::shard::Engine;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::{EngineOptions, OpenError};
 use crate::shard::router::ShardId;
+use crate::shard::txn::Hints;
 use crate::shard::txn::{Txn, WriteSet};
 use crate::util::pace;
 

@@ -339,10 +339,11 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Source};
-    use crate::handler::keys::{Hints, shards_of};
+    use crate::handler::keys::shards_of;
     use crate::handler::session::{Client, Multi};
     use crate::handler::{Effects, OwnedArgs, Session, Table};
     use crate::shard::keyspace::walk::tests::engine;
+    use crate::shard::txn::Hints;
     use crate::shard::txn::{Txn, WriteSet};
 
     static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[COMMANDS]));

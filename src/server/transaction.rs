@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use super::acl::permit::permit_within;
 use crate::error::LOADING;
 use crate::handler::acl::log::Context;
-use crate::handler::keys::{Hints, shards_of};
+use crate::handler::keys::shards_of;
 use crate::handler::limits::Bounds;
 use crate::handler::session::Multi;
 use crate::handler::{
@@ -21,6 +21,7 @@ use crate::meter;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::gate;
 use crate::shard::txn::AHEAD;
+use crate::shard::txn::Hints;
 
 /// Of fewer commands the first is run before what the next touches could be there.
 const LEAST_AHEAD: usize = 4;

@@ -1,7 +1,7 @@
 //! The end of a transaction, or of a part of it: what it leaves in log and cores, or nothing.
 
 use super::undo::Undo;
-use super::{Found, Mark, Tells, Txn, WriteSet};
+use super::{Found, Hint, Mark, Tells, Txn, WriteSet};
 use crate::codec::{Meta, NsId, redo};
 use crate::log::{LARGE, Log, Lsn};
 use crate::shard::memory::blocked::Turn;
@@ -285,7 +285,7 @@ impl WriteSet {
             self.undo.capacity() * size_of::<Undo>(),
             self.touched.capacity() * size_of::<(Found, Tells)>(),
             self.counts.capacity() * size_of::<(u16, NsId)>(),
-            self.hints.capacity() * size_of::<(usize, u64)>(),
+            self.hints.capacity() * size_of::<Hint>(),
             self.uses.capacity() * size_of::<(Found, u16)>(),
         ]
     }
@@ -352,7 +352,8 @@ mod tests {
         let mut set = WriteSet::default();
         for end in ["commit", "rollback", "nothing written"] {
             let mut lease = engine.lease(&[0]);
-            set.hints.extend(keys.iter().map(|key| (key.as_ptr() as usize, engine.router.hash(key))));
+            let hint = |key: &Vec<u8>| Hint { key_at: key.as_ptr() as usize, hash: engine.router.hash(key), shard: 0 };
+            set.hints.extend(keys.iter().map(hint));
             let mut txn = Txn::new(&mut lease, &engine.router, &mut set, 1, true);
             if end != "nothing written" {
                 keys.iter().for_each(|key| _ = txn.put_string(ns, key, b"value", 0).unwrap());

@@ -67,12 +67,25 @@ pub struct Found {
     index: Index,
 }
 
+/// A key that was hashed.
+#[derive(Debug, Clone, Copy)]
+pub struct Hint {
+    /// Where it lies.
+    pub key_at: usize,
+    /// Its hash.
+    pub hash: u64,
+    /// Its shard.
+    pub shard: ShardId,
+}
+
+/// Keys that were hashed.
+pub type Hints = SmallVec<[Hint; 4]>;
+
 /// The writes of the transactions that run one after the other on one thread; keeps its buffers.
 #[derive(Default)]
 pub struct WriteSet {
-    /// Hashes of the keys that routing has looked at, by their address, in the order in which most commands use them:
-    /// spares hashing them again.
-    pub hints: SmallVec<[(usize, u64); 4]>,
+    /// The keys that routing has looked at, in the order in which most commands use them: spares hashing them again.
+    pub hints: Hints,
     /// How the store is read, and what was read.
     pub reads: Reads,
     redo: redo::Record,
@@ -198,17 +211,13 @@ impl<'a, 'e> Txn<'a, 'e> {
         self.rare.get_or_insert_default()
     }
 
-    /// Hash of a key, and whether routing has looked at it.
+    /// The next of the keys that routing has looked at, if it is this one.
     #[inline]
-    fn hash(&self, key: &[u8]) -> (u64, bool) {
+    fn hint(&self, key: &[u8]) -> Option<Hint> {
         let next = self.hinted.get();
-        match self.set.hints.get(next) {
-            Some(&(at, hash)) if at == key.as_ptr() as usize => {
-                self.hinted.set(next + 1);
-                (hash, true)
-            }
-            _ => (self.router.hash(key), false),
-        }
+        let hint = *self.set.hints.get(next).filter(|hint| hint.key_at == key.as_ptr() as usize)?;
+        self.hinted.set(next + 1);
+        Some(hint)
     }
 
     /// Whether reads may wait for the disk.
@@ -223,12 +232,17 @@ impl<'a, 'e> Txn<'a, 'e> {
     /// `Undeclared`: the lease does not have it.
     #[inline]
     fn place(&self, key: &[u8]) -> Result<(u64, u16)> {
-        let (hash, hinted) = self.hash(key);
-        if hinted && self.routed {
-            debug_assert_eq!(self.lease[0].shard, self.router.shard(hash, key), "what routing has looked at is leased");
-            return Ok((hash, 0));
-        }
-        let shard = self.router.shard(hash, key);
+        let (hash, shard) = match self.hint(key) {
+            Some(Hint { hash, shard, .. }) if self.routed => {
+                debug_assert_eq!(self.lease[0].shard, shard, "what routing has looked at is leased");
+                return Ok((hash, 0));
+            }
+            Some(hint) => (hint.hash, hint.shard),
+            None => {
+                let hash = self.router.hash(key);
+                (hash, self.router.shard(hash, key))
+            }
+        };
         match self.lease.binary_search_by_key(&shard, |core| core.shard) {
             Ok(at) => Ok((hash, at as u16)),
             Err(_) => Err(Error::Undeclared),

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::Txn;
+use super::{Hint, Txn};
 use crate::codec::NsId;
 use crate::shard::memory::table::{Index, table_hash};
 
@@ -29,13 +29,28 @@ impl Txn<'_, '_> {
             let at = self.lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
             // Where an empty one lies, another begins.
             if !key.is_empty() {
-                hints.push((key.as_ptr() as usize, hash));
+                hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard });
             }
             let hash = table_hash(hash, ns);
             self.lease[at].table.slots().prefetch(hash);
             Some((at, hash, written))
         };
         let slots: SmallVec<[(usize, u32, bool); AHEAD]> = keys.take(AHEAD).filter_map(slot).collect();
+        self.prefetch_objects(slots);
+    }
+
+    /// The same of the keys that routing has looked at, all of them to be written or none.
+    pub fn prefetch_hinted(&self, ns: NsId, written: bool) {
+        let slot = |hint: &Hint| {
+            let at = self.lease.binary_search_by_key(&hint.shard, |core| core.shard).ok()?;
+            let hash = table_hash(hint.hash, ns);
+            self.lease[at].table.slots().prefetch(hash);
+            Some((at, hash, written))
+        };
+        self.prefetch_objects(self.set.hints.iter().take(AHEAD).filter_map(slot).collect());
+    }
+
+    fn prefetch_objects(&self, slots: SmallVec<[(usize, u32, bool); AHEAD]>) {
         let object = |(at, hash, written): (usize, u32, bool)| {
             Some((at, self.lease[at].table.prefetch_object(hash, written)?, written))
         };

@@ -1,6 +1,6 @@
 //! Elements moved to make or close a gap, and lists that are cut or written anew.
 //!
-//! | change | within [`MOST`] elements and [`MOST_BYTES`] | beyond |
+//! | change | within [`MOST`] elements and [`MOST_BYTES`], and a share of what the command may hold | beyond |
 //! |---|---|---|
 //! | a gap made or closed | the shorter side moves | the list is written anew, under another version |
 //! | ends cut off | they are removed one by one | what is kept is written anew |
@@ -11,7 +11,7 @@ use std::ops::{ControlFlow, Range};
 
 use super::{List, form, key_of, max_listpack};
 use crate::codec::Extra;
-use crate::handler::limits::may_touch;
+use crate::handler::limits::{fit_one_by_one, may_touch};
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::memory::object::Kind;
 use crate::shard::txn::build::{Build, Shape};
@@ -70,10 +70,16 @@ impl Builder {
 }
 
 impl List {
-    /// Whether so many elements may move or go one by one.
-    pub(super) fn is_light(&self, elements: u64) -> bool {
+    /// Bytes of so many elements, about.
+    fn bytes_of(&self, elements: u64) -> u64 {
         let bytes = u128::from(elements) * u128::from(self.bytes) / u128::from(self.len().max(1));
-        elements <= MOST.get() && bytes <= u128::from(MOST_BYTES.get())
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Whether so many elements may move one by one.
+    pub(super) fn is_light(&self, elements: u64) -> bool {
+        let bytes = self.bytes_of(elements);
+        elements <= MOST.get() && bytes <= MOST_BYTES.get() && fit_one_by_one(elements, Some(bytes))
     }
 
     /// Moves a part of the list by so many places. What it comes upon is overwritten, what it leaves stays as it is.
@@ -120,7 +126,8 @@ impl List {
         if removed == 0 {
             return Ok(());
         }
-        if removed > kept.max(FEW.get()) || removed > MOST.get() {
+        let fits = fit_one_by_one(removed, Some(self.bytes_of(removed)));
+        if removed > kept.max(FEW.get()) || removed > MOST.get() || !fits {
             may_touch(kept)?;
             let mut copy = Builder::new(ctx, key)?;
             self.each_in_slices(ctx, keep, |value| copy.push(value))?;

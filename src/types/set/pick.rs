@@ -13,7 +13,7 @@ use super::member::{reply_all, shrink};
 use super::{BLIND, Key, cardinality, form, text};
 use crate::codec::{self, element};
 use crate::handler::events;
-use crate::handler::limits::may_touch;
+use crate::handler::limits::{fit_one_by_one, may_touch};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::meter;
 use crate::shard::memory::ahead::Look;
@@ -72,7 +72,7 @@ fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     may_touch(count)?;
     out.set(count as usize);
     let most = (size - count) * MOST <= count;
-    if most || count > ONE_BY_ONE.get() {
+    if most || count > ONE_BY_ONE.get() || !fit_one_by_one(count, None) {
         may_touch(size)?;
         return keep_some(ctx, at, &args[1], Sampler::new(size, count), most, out);
     }

@@ -9,7 +9,7 @@
 //! its number among all that were ever added. Nodes are only ever removed whole under KEEPREF, as in Redis.
 
 use crate::codec::order::StreamId;
-use crate::handler::limits::may_touch;
+use crate::handler::limits::{fit_one_by_one, may_touch};
 use crate::handler::{Ctx, Error, Result};
 use crate::resp::args::Cursor;
 use crate::util::num::parse_i64;
@@ -194,7 +194,7 @@ fn trim_all(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold) -> Result<
 
 /// Whether what stays is written anew: entries that go, and that stay.
 fn is_bulk(gone: u64, kept: u64) -> bool {
-    gone > kept.max(FEW.get()) || gone > BULK.get() && gone >= kept / 8
+    gone > kept.max(FEW.get()) || gone > BULK.get() && gone >= kept / 8 || !fit_one_by_one(gone, None)
 }
 
 /// How many entries a threshold lets go, `most` of them.

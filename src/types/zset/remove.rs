@@ -15,7 +15,7 @@ use super::store::Builder;
 use super::value::{shrunk, take_scored};
 use crate::codec::Score;
 use crate::handler::events;
-use crate::handler::limits::may_touch;
+use crate::handler::limits::{fit_one_by_one, may_touch};
 use crate::handler::{Args, Command, Ctx, Error, Found, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::ahead::Look;
 use crate::shard::memory::object::Kind;
@@ -55,7 +55,7 @@ pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
     }
     if count == size {
         ctx.txn.delete_found(at);
-    } else if span.is_exact() && (count > MANY.get() || (count > FEW.get() && count > size - count)) {
+    } else if span.is_exact() && is_many(count, size - count) {
         may_touch(count)?;
         keep_others(ctx, at, &span.keys)?;
     } else {
@@ -75,6 +75,12 @@ pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
         shrunk(ctx, at, count);
     }
     Ok(count)
+}
+
+/// Whether those that stay are written anew: members that go, and that stay.
+fn is_many(gone: u64, kept: u64) -> bool {
+    // A score and a place of each.
+    gone > MANY.get() || (gone > FEW.get() && gone > kept) || !fit_one_by_one(2 * gone, None)
 }
 
 /// Writes what is not in a range of keys anew.
