@@ -447,6 +447,11 @@ pub fn most() -> usize {
     STATE.with(|state| state.most.get())
 }
 
+/// Bytes that it may hold besides what it holds.
+pub fn room() -> usize {
+    most().saturating_sub(held())
+}
+
 /// Whether a call of [`hold`] was refused.
 #[inline]
 pub fn is_over() -> bool {

@@ -276,3 +276,43 @@ fn much_of_a_collection_goes_with_little_memory() {
     assert!(matches!(client.call("SPOP members 20000"), Value::Array(taken) if taken.len() == 20_000));
     assert_eq!(client.call("SCARD members"), Value::Int(40_000));
 }
+
+/// What lies on disk is not held because it was looked at, and what goes is not held for its value.
+#[test]
+fn what_is_on_disk_takes_little_memory() {
+    let mut server = Server::tarn(&["--maxmemory", "32mb"]);
+    let mut client = server.client();
+    let bytes = "b".repeat(1_000_000);
+    for (key, parts) in [("bits", 6), ("others", 6), ("value", 3)] {
+        (0..parts).for_each(|_| assert!(client.try_call(&["APPEND", key, &bytes]).is_ok()));
+    }
+    let value = "v".repeat(1_000);
+    for _ in 0..100 {
+        assert!(client.send_raw(&encode(&["XADD", "stream", "*", "f", &value]).repeat(200)).is_ok());
+        (0..200).for_each(|_| assert!(client.read().is_ok()));
+    }
+    let same = vec!["same"; 1_000].join(" ");
+    (0..60).for_each(|_| _ = client.call(&format!("RPUSH list {same}")));
+    client.call("RPUSH list other");
+    let value = "v".repeat(10_000);
+    for field in 0..300 {
+        assert!(client.try_call(&["HSET", "hash", &field.to_string(), &value]).is_ok());
+    }
+    client.call("SAVE");
+    server.restart();
+    let mut client = server.client();
+    for (call, number) in [
+        ("BITCOUNT bits", 18_000_000),
+        ("BITPOS bits 1 0 -1 BYTE", 1),
+        ("BITOP OR result bits others", 6_000_000),
+        ("BITCOUNT result", 18_000_000),
+        ("XTRIM stream MAXLEN 12000", 8_000),
+        ("LREM list 0 same", 60_000),
+        ("LLEN list", 1),
+    ] {
+        assert_eq!(client.call(call), Value::Int(number), "{call}");
+    }
+    assert_eq!(client.call("GET value").text().len(), 3_000_000);
+    assert_eq!(client.call("HEXPIRE hash 1000 FIELDS 1 7"), Value::Array(vec![Value::Int(1)]));
+    assert_eq!(client.call("HGET hash 299").text().len(), 10_000);
+}

@@ -91,19 +91,16 @@ pub fn may_go_through(bytes: usize) -> Result {
     meter::foresee((bytes / meter::STEP_BYTES) as u64)
 }
 
-/// Bytes of an element whose size is not known before it is read.
-const USUAL_BYTES: u64 = 32;
-
-/// Whether so many elements, of so many bytes together if that is known, may change or go one by one. What undoes that, its log
-/// record and what was read of the store stay to the end of the command: one that could not hold them writes what is left anew,
-/// for which it needs little memory whatever the size.
-pub fn fit_one_by_one(elements: u64, bytes: Option<u64>) -> bool {
-    /// What each takes beside its bytes, and how often these are held.
-    const HEADS: u64 = 256;
+/// Whether so many elements may change or go one by one, values of so many bytes together being written. What undoes that, its
+/// log record and what was read of the store for it stay to the end of the command: one that could not hold them writes what is
+/// left anew, for which it needs little memory whatever the size.
+pub fn fit_one_by_one(elements: u64, bytes: u64) -> bool {
+    /// What each takes beside its value: its name where that is not long, three times, and what these stand in.
+    const HEADS: u64 = 288;
+    /// The value as it was, as it is and as it is logged.
     const COPIES: u64 = 3;
-    let bytes = bytes.unwrap_or(elements.saturating_mul(USUAL_BYTES));
     let needs = elements.saturating_mul(HEADS).saturating_add(bytes.saturating_mul(COPIES));
-    needs <= meter::most() as u64 / 2
+    needs <= meter::room() as u64 / 4 * 3
 }
 
 /// Longest string a client may build, bytes: no configuration allows more than a request can name.

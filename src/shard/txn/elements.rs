@@ -355,8 +355,7 @@ impl Txn<'_, '_> {
         let before = body.overlay.bytes();
         let removal = Entry::new(was.key(), None, was.state | overlay::state::DIRTY);
         let bytes = removal.bytes();
-        // What was there stays until the command has ended.
-        _ = meter::hold(bytes + was.bytes());
+        _ = meter::hold(bytes);
         let owner = &object.bytes[..key_len];
         redo::encode_elem_delete(was.key(), self.set.redo.of_body(object.ns, owner, body.version));
         body.overlay.insert(removal);
@@ -364,7 +363,8 @@ impl Txn<'_, '_> {
         core.dirty_bytes += bytes;
         core.admitted += 1;
         let tells = tells(was.key());
-        self.set.undo.push(Undo::Element { at, was });
+        // Without the removal the overlay knows as little of it as before.
+        self.set.undo.push(Undo::NoElement { at, key: Key::from_slice(was.key()) });
         self.touch_as(at, tells);
     }
 

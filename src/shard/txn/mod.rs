@@ -57,7 +57,7 @@ use crate::shard::router::{Router, ShardId};
 
 pub use passing::Passing;
 pub use prefetch::AHEAD;
-pub use strings::{BIG_STRING, CHUNK, chunk_element};
+pub use strings::{BIG_STRING, CHUNK, chunk_element, passes_by};
 
 /// Where a found object is: position of its core in the lease, index in its table. Valid to the end of the
 /// transaction, or until the object is removed.

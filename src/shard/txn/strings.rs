@@ -6,6 +6,8 @@ use super::{Found, Txn, WriteSet};
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::meter;
+use crate::shard::memory::core::storage;
+use crate::shard::memory::missing::{missing, read_element};
 use crate::shard::memory::object::{Body, Kind, state};
 use crate::shard::memory::overlay::{self, Entry, Key};
 
@@ -13,6 +15,11 @@ use crate::shard::memory::overlay::{self, Entry, Key};
 pub const BIG_STRING: usize = 64 << 10;
 /// Bytes of a chunk.
 pub const CHUNK: usize = 16 << 10;
+
+/// Whether who goes through so many bytes of strings passes their chunks by: they would take much of what it may hold.
+pub fn passes_by(bytes: usize) -> bool {
+    bytes > meter::room() / 4
+}
 
 impl Txn<'_, '_> {
     /// Makes a key hold this string, whatever it held before. `expire_ms` is absolute, 0 for none.
@@ -78,6 +85,11 @@ impl Txn<'_, '_> {
 
     /// Appends `start..end` of a live string to `out`; what lies beyond its end is left out. Rests between slices of what is long.
     pub fn string_range(&mut self, at: Found, start: usize, end: usize, out: &mut Vec<u8>) -> Result {
+        self.copy_range(at, (start, end), passes_by(end.min(self.string_len(at)).saturating_sub(start)), out)
+    }
+
+    /// The same. Whether chunks are passed by: [`Txn::chunk_in_passing`].
+    pub fn copy_range(&mut self, at: Found, (start, end): (usize, usize), passes: bool, out: &mut Vec<u8>) -> Result {
         let end = end.min(self.string_len(at));
         if start >= end {
             return Ok(());
@@ -93,11 +105,11 @@ impl Txn<'_, '_> {
             meter::step_through(CHUNK)?;
             let base = number * CHUNK;
             let (from, to) = (start.max(base) - base, end.min(base + CHUNK) - base);
-            let chunk = self.chunk(at, number as u32)?;
-            let have = &chunk[from.min(chunk.len())..to.min(chunk.len())];
-            out.extend_from_slice(have);
-            let missing = to - from - have.len();
-            out.resize(out.len() + missing, 0);
+            let behind = out.len() + to - from;
+            self.chunk_in_passing(at, number as u32, passes, |chunk| {
+                out.extend_from_slice(&chunk[from.min(chunk.len())..to.min(chunk.len())]);
+            })?;
+            out.resize(behind, 0);
         }
         Ok(())
     }
@@ -105,6 +117,26 @@ impl Txn<'_, '_> {
     /// The bytes of a chunk, empty if it is absent: absent chunks read as zeros.
     pub fn chunk(&mut self, at: Found, number: u32) -> Result<&[u8]> {
         Ok(self.element(at, &chunk_element(number))?.unwrap_or_default())
+    }
+
+    /// Hands the bytes of a chunk to `visit`. If it is passed by it is not taken into memory, where it would stay to the end of
+    /// the command and be held.
+    pub fn chunk_in_passing<R>(
+        &mut self,
+        at: Found,
+        number: u32,
+        passes: bool,
+        visit: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let key = chunk_element(number);
+        if !passes || missing(self.object(at), &key).is_none() {
+            return self.chunk(at, number).map(visit);
+        }
+        meter::step(1)?;
+        let core = &self.lease[at.at as usize];
+        let object = core.table.at(at.index);
+        let value = read_element(core, object, &key, &mut self.set.reads)?.map_err(|e| storage(object.key(), e))?;
+        Ok(visit(value.as_deref().unwrap_or_default()))
     }
 
     /// The first chunk from this one on that may hold bytes; `None` if all are absent from there.

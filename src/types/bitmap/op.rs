@@ -16,7 +16,7 @@ use crate::handler::limits::may_go_through;
 use crate::handler::{Args, Command, Ctx, Error, Group, KeySpec, Reply, Result, flags, key};
 use crate::shard::memory::object::{Kind, state};
 use crate::shard::txn::build::{Build, Shape};
-use crate::shard::txn::{BIG_STRING, CHUNK, chunk_element};
+use crate::shard::txn::{BIG_STRING, CHUNK, chunk_element, passes_by};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
@@ -109,12 +109,14 @@ impl Fold {
 fn bitop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     let sources = args.slice(3);
     let op = Op::read(&args[1], sources.len())?;
-    let mut len = 0;
+    let (mut len, mut all) = (0, 0);
     for key in sources.iter() {
         if let Some(found) = ctx.to_read(|ctx| ctx.lookup_string(key))? {
             len = len.max(ctx.string_len(found));
+            all += ctx.string_len(found);
         }
     }
+    let sources = Sources { keys: sources, pass: passes_by(all) };
     may_go_through(len)?;
     let key = &args[2];
     if len == 0 {
@@ -136,6 +138,14 @@ fn bitop(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
+/// What is combined.
+#[derive(Clone, Copy)]
+struct Sources<'a> {
+    keys: Args<'a>,
+    /// Their chunks are passed by.
+    pass: bool,
+}
+
 /// A chunk of the result and where it begins.
 type Part = (usize, Vec<u8>);
 
@@ -144,7 +154,7 @@ type Part = (usize, Vec<u8>);
 fn combine(
     ctx: &mut Ctx,
     op: Op,
-    sources: Args<'_>,
+    sources: Sources<'_>,
     len: usize,
     mut put: impl FnMut(usize, &[u8]) -> Result,
 ) -> Result {
@@ -152,19 +162,19 @@ fn combine(
     let (mut end, mut read, mut slice) = (0, 0, Vec::<Part>::new());
     let mut put_all = |slice: &mut Vec<Part>| slice.drain(..).try_for_each(|(start, bytes)| put(start, &bytes));
     while end < len {
-        let start = if op == Op::Not { end } else { next_stored(ctx, sources, end)? };
+        let start = if op == Op::Not { end } else { next_stored(ctx, sources.keys, end)? };
         if start >= len {
             break;
         }
         end = (start + CHUNK).min(len);
-        for (at, key) in sources.iter().enumerate() {
+        for (at, key) in sources.keys.iter().enumerate() {
             // What takes long goes on without the shards: the result may be on its way to the disk.
             ctx.txn.rest_between_chunks(ns, read, || put_all(&mut slice))?;
             read += 1;
             part.clear();
             // Looked up for each part: reading one source may push another out of memory.
             if let Some(found) = ctx.lookup_string(key)? {
-                ctx.string_range(found, start, end, &mut part)?;
+                ctx.txn.copy_range(found, (start, end), sources.pass, &mut part)?;
             }
             part.resize(end - start, 0);
             if at == 0 { fold.first(&part) } else { fold.next(&part) }

@@ -19,7 +19,7 @@ use crate::codec::element::{self, Group, split_long_value, with_text};
 use crate::codec::field::{Field, FieldTimes, push_timed, split_timed};
 use crate::codec::is_long;
 use crate::config::settings::Encodings;
-use crate::handler::limits::may_touch;
+use crate::handler::limits::{fit_one_by_one, may_touch};
 use crate::handler::{Ctx, Found, Result};
 use crate::shard::memory::core::unreadable;
 use crate::shard::memory::object::{Kind, Object};
@@ -288,19 +288,23 @@ impl Hash {
             return Ok(());
         }
         debug_assert_eq!(self.delta, 0, "a hash is converted before it is changed");
-        if !self.blind && self.size <= CONVERT_IN_PLACE.get() {
-            self.convert_in_place(ctx)?;
-        } else {
+        if self.blind || self.size > CONVERT_IN_PLACE.get() || !self.convert_in_place(ctx)? {
             self.rewrite(ctx, key)?;
         }
         self.times = Some(FieldTimes { persist: self.size, ..FieldTimes::default() });
         Ok(())
     }
 
-    fn convert_in_place(&mut self, ctx: &mut Ctx) -> Result {
-        let mut keys = Vec::new();
+    /// False, with nothing done, if the command cannot hold that.
+    fn convert_in_place(&mut self, ctx: &mut Ctx) -> Result<bool> {
+        let (mut keys, mut bytes) = (Vec::new(), 0);
         for element in ctx.txn.group(self.at, Group::HashField)? {
-            keys.push(ElementKey::from_slice(&element?.0));
+            let (key, value) = element?;
+            bytes += value.len() as u64;
+            keys.push(ElementKey::from_slice(&key));
+        }
+        if !fit_one_by_one(keys.len() as u64, bytes) {
+            return Ok(false);
         }
         for key in keys {
             let plain = ctx.txn.element(self.at, &key)?;
@@ -308,7 +312,7 @@ impl Hash {
                 ctx.txn.put_element(self.at, &key, &timed)?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn rewrite(&mut self, ctx: &mut Ctx, key: &[u8]) -> Result {

@@ -79,7 +79,7 @@ impl List {
     /// Whether so many elements may move one by one.
     pub(super) fn is_light(&self, elements: u64) -> bool {
         let bytes = self.bytes_of(elements);
-        elements <= MOST.get() && bytes <= MOST_BYTES.get() && fit_one_by_one(elements, Some(bytes))
+        elements <= MOST.get() && bytes <= MOST_BYTES.get() && fit_one_by_one(elements, bytes)
     }
 
     /// Moves a part of the list by so many places. What it comes upon is overwritten, what it leaves stays as it is.
@@ -126,8 +126,7 @@ impl List {
         if removed == 0 {
             return Ok(());
         }
-        let fits = fit_one_by_one(removed, Some(self.bytes_of(removed)));
-        if removed > kept.max(FEW.get()) || removed > MOST.get() || !fits {
+        if removed > kept.max(FEW.get()) || removed > MOST.get() || !fit_one_by_one(removed, 0) {
             may_touch(kept)?;
             let mut copy = Builder::new(ctx, key)?;
             self.each_in_slices(ctx, keep, |value| copy.push(value))?;
@@ -187,7 +186,7 @@ impl List {
         let still = (0..=holes.len()).max_by_key(len).unwrap_or(0);
         let moves = self.len() - len(&still);
         may_touch(moves)?;
-        if !self.is_light(moves) {
+        if !self.is_light(moves) || !fit_one_by_one(moves + holes.len() as u64, self.bytes_of(moves)) {
             return Ok(false);
         }
         for n in (0..still).rev() {

@@ -72,7 +72,7 @@ fn spop_count(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     may_touch(count)?;
     out.set(count as usize);
     let most = (size - count) * MOST <= count;
-    if most || count > ONE_BY_ONE.get() || !fit_one_by_one(count, None) {
+    if most || count > ONE_BY_ONE.get() || !fit_one_by_one(count, 0) {
         may_touch(size)?;
         return keep_some(ctx, at, &args[1], Sampler::new(size, count), most, out);
     }

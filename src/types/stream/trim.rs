@@ -194,7 +194,7 @@ fn trim_all(ctx: &mut Ctx, stream: &mut Stream, threshold: Threshold) -> Result<
 
 /// Whether what stays is written anew: entries that go, and that stay.
 fn is_bulk(gone: u64, kept: u64) -> bool {
-    gone > kept.max(FEW.get()) || gone > BULK.get() && gone >= kept / 8 || !fit_one_by_one(gone, None)
+    gone > kept.max(FEW.get()) || gone > BULK.get() && gone >= kept / 8 || !fit_one_by_one(gone, 0)
 }
 
 /// How many entries a threshold lets go, `most` of them.

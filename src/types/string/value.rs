@@ -11,7 +11,7 @@ use crate::handler::events;
 use crate::handler::limits::may_go_through;
 use crate::handler::{Ctx, Error, Found, Reply, Result};
 use crate::shard::memory::object::{Kind, state};
-use crate::shard::txn::{BIG_STRING, CHUNK};
+use crate::shard::txn::{BIG_STRING, CHUNK, passes_by};
 
 /// Replies with the whole value.
 #[inline]
@@ -90,7 +90,7 @@ pub fn each_piece(
         return Ok(());
     }
     may_go_through(range.len())?;
-    let (ns, mut at) = (ctx.ns(), range.start);
+    let (ns, mut at, passes) = (ctx.ns(), range.start, passes_by(range.len()));
     for pieces in 0.. {
         if at >= range.end {
             break;
@@ -105,15 +105,16 @@ pub fn each_piece(
         } else {
             let (start, end) = (at, ((number + 1) * CHUNK).min(range.end));
             at = end;
-            let chunk = ctx.chunk(found, number as u32)?;
             let base = number * CHUNK;
-            let have = &chunk[(start - base).min(chunk.len())..(end - base).min(chunk.len())];
-            let missing = end - start - have.len();
-            let flow = if have.is_empty() { ControlFlow::Continue(()) } else { visit(start, Piece::Bytes(have)) };
-            match flow {
-                ControlFlow::Continue(()) if missing > 0 => visit(end - missing, Piece::Zeros(missing)),
-                flow => flow,
-            }
+            ctx.txn.chunk_in_passing(found, number as u32, passes, |chunk| {
+                let have = &chunk[(start - base).min(chunk.len())..(end - base).min(chunk.len())];
+                let missing = end - start - have.len();
+                let flow = if have.is_empty() { ControlFlow::Continue(()) } else { visit(start, Piece::Bytes(have)) };
+                match flow {
+                    ControlFlow::Continue(()) if missing > 0 => visit(end - missing, Piece::Zeros(missing)),
+                    flow => flow,
+                }
+            })?
         };
         if flow.is_break() {
             break;

@@ -56,7 +56,7 @@ pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
     if count == size {
         ctx.txn.delete_found(at);
     } else if span.is_exact() && is_many(count, size - count) {
-        may_touch(count)?;
+        may_touch(size)?;
         keep_others(ctx, at, &span.keys)?;
     } else {
         let mut rest = span.clone();
@@ -80,7 +80,7 @@ pub fn remove(ctx: &mut Ctx, at: Found, span: &Span<'_>) -> Result<u64> {
 /// Whether those that stay are written anew: members that go, and that stay.
 fn is_many(gone: u64, kept: u64) -> bool {
     // A score and a place of each.
-    gone > MANY.get() || (gone > FEW.get() && gone > kept) || !fit_one_by_one(2 * gone, None)
+    gone > MANY.get() || (gone > FEW.get() && gone > kept) || !fit_one_by_one(2 * gone, 0)
 }
 
 /// Writes what is not in a range of keys anew.
