@@ -19,8 +19,7 @@ use crate::shard::Engine;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::{EngineOptions, OpenError};
 use crate::shard::router::ShardId;
-use crate::shard::txn::Hints;
-use crate::shard::txn::{Txn, WriteSet};
+use crate::shard::txn::{Hints, Txn, WriteSet};
 use crate::util::pace;
 
 /// Opens a data directory. Nothing is synced before it is closed, nothing expires.

@@ -343,8 +343,7 @@ mod tests {
     use crate::handler::session::{Client, Multi};
     use crate::handler::{Effects, OwnedArgs, Session, Table};
     use crate::shard::keyspace::walk::tests::engine;
-    use crate::shard::txn::Hints;
-    use crate::shard::txn::{Txn, WriteSet};
+    use crate::shard::txn::{Hints, Txn, WriteSet};
 
     static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[COMMANDS]));
 

@@ -20,8 +20,7 @@ use crate::handler::{
 use crate::meter;
 use crate::shard::actor::ShardSet;
 use crate::shard::engine::gate;
-use crate::shard::txn::AHEAD;
-use crate::shard::txn::Hints;
+use crate::shard::txn::{AHEAD, Hints};
 
 /// Of fewer commands the first is run before what the next touches could be there.
 const LEAST_AHEAD: usize = 4;
