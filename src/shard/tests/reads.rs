@@ -20,7 +20,7 @@ use crate::shard::memory::object::Kind;
 use crate::shard::memory::reads::{Reads, Wanted};
 use crate::shard::memory::table::table_hash;
 use crate::shard::txn::elements::whole_group;
-use crate::shard::txn::{Found, Txn};
+use crate::shard::txn::{BIG_STRING, CHUNK, Found, Txn};
 use crate::store::{Odds, Watch};
 
 impl World {
@@ -384,6 +384,24 @@ fn what_comes_to_memory_is_charged_to_its_command() {
         ("what is overwritten", 3, held(&|txn, at| txn.put_element(at, &field(3), &[b'w'; BYTES]), b"hash")),
     ] {
         assert!(done && bytes / BYTES == copies, "{what}: {bytes}");
+    }
+}
+
+/// Of a string that would take too much: neither charged nor taken into memory.
+#[test]
+fn a_chunk_that_is_passed_by_is_not_held() {
+    let mut world = world(Fsync::No);
+    world.put(DB, b"long", &[b'v'; 2 * BIG_STRING], 0);
+    world.rest();
+    let ns = world.ns(DB);
+    for (passes, held) in [(true, 0), (true, 0), (false, 1), (true, 0)] {
+        let done = world.transact(&[b"long"], |txn| {
+            let found = txn.find(ns, b"long")?.unwrap();
+            let before = (meter::held(), txn.lease[0].table_bytes);
+            let len = txn.chunk_in_passing(found, 1, passes, <[u8]>::len)?;
+            Ok((len, (meter::held() - before.0) / CHUNK, (txn.lease[0].table_bytes - before.1) / CHUNK))
+        });
+        assert_eq!(done.0.unwrap(), (CHUNK, held, held), "passed by: {passes}");
     }
 }
 

@@ -21,7 +21,7 @@ use crate::util::scale::Scaled;
 const MOST: Scaled<u64> = Scaled::new(100_000);
 /// Bytes that do, about.
 const MOST_BYTES: Scaled<u64> = Scaled::new(16 << 20);
-/// Fewer go one by one even if they are more than what is kept.
+/// Fewer go one by one even if they are more than what is kept, if the command may hold that.
 const FEW: Scaled<u64> = Scaled::new(1000);
 /// Elements, and bytes, that are read before they are written elsewhere.
 const BATCH: (usize, usize) = (256, 1 << 20);

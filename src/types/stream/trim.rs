@@ -25,9 +25,10 @@ pub const NODE: u64 = 100;
 const DEFAULT_LIMIT: u64 = 100 * NODE;
 /// Entries gathered at a time.
 const SLICE: Scaled<usize> = Scaled::new(4096);
-/// Fewer go one by one even if they are more than those that stay.
+/// Fewer go one by one even if they are more than those that stay, if the command may hold that.
 const FEW: Scaled<u64> = Scaled::new(1000).in_unit_tests(20);
-/// Entries from which on, if they are not few beside those that stay, these are written anew instead.
+/// Entries from which on, if they are not few beside those that stay, these are written anew instead; so they are if the command
+/// could not hold what goes.
 const BULK: Scaled<u64> = Scaled::new(100_000);
 
 /// What becomes of references to an entry that is removed.

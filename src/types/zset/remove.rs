@@ -4,7 +4,7 @@
 //! |---|---|
 //! | all | the key |
 //! | few | one by one, in portions |
-//! | more than stay, or very many | those that stay are written anew, of any number, and the old ones are garbage |
+//! | more than stay, very many, or more than the command may hold | those that stay are written anew, of any number, and the old ones are garbage |
 
 use smallvec::SmallVec;
 
@@ -24,7 +24,7 @@ use crate::types::timeout::{until_ms, wait_for};
 use crate::util::num::{parse_i64, parse_natural};
 use crate::util::scale::Scaled;
 
-/// Members removed one by one whatever the size.
+/// Members removed one by one however few stay, if the command may hold that.
 const FEW: Scaled<u64> = Scaled::new(1000);
 /// Members from which on those that stay are written anew.
 const MANY: Scaled<u64> = Scaled::new(100_000);
