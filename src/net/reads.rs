@@ -32,6 +32,9 @@ const TURN: usize = READS_OF_TASK;
 /// So many of one connection are worth calling another thread.
 const WORTH: usize = 2 * TURN;
 
+/// Where so many reads wait at most, cores are likely to have time.
+const LITTLE: usize = 64;
+
 /// Errands that wait for this thread, from which on it is worth calling another one for more.
 const BEHIND: usize = 8;
 
@@ -146,6 +149,12 @@ impl OwnReads {
         helps || !self.errands.borrow().is_empty()
     }
 
+    /// Whether others may run before the next turn: what is left is what was worth another thread's time, which takes long, and is not
+    /// so much that all cores have work.
+    fn has_time(&self, readers: &Readers) -> bool {
+        self.errands.borrow().is_empty() && readers.pending() <= LITTLE
+    }
+
     /// Reads of an errand, so many at most; how many of these are no longer to be done in this turn.
     fn go_on(&self, readers: &Readers, mut errand: Own, most: usize, watch: &mut Watch) -> usize {
         let mut quick = errand.rest.as_slice().iter().all(Wanted::is_quick);
@@ -179,12 +188,18 @@ impl Worker {
     pub(super) async fn reads(self: Rc<Self>) {
         loop {
             self.reads.wake.notified().await;
-            while self.reads.turn(&self.server.engine.readers) {
+            loop {
+                if self.is_in_company() && self.reads.has_time(&self.server.engine.readers) {
+                    self.let_them_run();
+                }
+                let more = self.reads.turn(&self.server.engine.readers);
                 self.reads.empty_inbox();
+                if !more {
+                    break;
+                }
                 // The sockets are looked at before this goes on.
                 tokio::task::yield_now().await;
             }
-            self.reads.empty_inbox();
         }
     }
 }
@@ -328,6 +343,38 @@ mod tests {
             own.turn(&engine.readers);
         }
         assert_eq!(engine.readers.pending(), 0);
+    }
+
+    /// Others run between the turns of what takes long, as long as it is not so much that somebody waits for it.
+    #[test]
+    fn there_is_time_for_others_where_it_takes_long_and_is_not_much() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
+        let want = cold(&engine, 100);
+        let own = OwnReads::default();
+        let bring = |keys: &[[u8; 1]]| {
+            engine.store.partition(0).note_quick();
+            let asked = own.asker(|_| Away::default());
+            own.bring(&engine.readers, want(keys), &asked, false);
+            asked
+        };
+        let _few = bring(&keys[..4]);
+        assert!(!own.has_time(&engine.readers), "these are read at once");
+        let _much = bring(&keys[4..]);
+        assert!(engine.readers.pending() > LITTLE && !own.has_time(&engine.readers));
+        let mut rests = 0;
+        loop {
+            // Whatever the disk of this machine does.
+            engine.store.partition(0).note_quick();
+            let more = own.turn(&engine.readers);
+            own.empty_inbox();
+            if !more {
+                break;
+            }
+            rests += usize::from(own.has_time(&engine.readers));
+        }
+        assert!((LITTLE / TURN - 3..=LITTLE / TURN).contains(&rests), "{rests}");
     }
 
     /// Who has fallen behind leaves to the readers what comes besides.

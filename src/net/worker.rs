@@ -53,6 +53,8 @@ pub struct Worker {
     waiting: RefCell<Vec<Rc<Connection>>>,
     /// Some of them came since the last tick.
     has_news: Cell<bool>,
+    /// Somebody was sent something since [`Worker::let_them_run`] was called last.
+    pub(super) has_sent: Cell<bool>,
     tick: Arc<Notify>,
     waiter: WaiterId,
     /// The directives, and the generation they are of.
@@ -179,6 +181,7 @@ impl Worker {
             messages,
             waiting: RefCell::new(Vec::new()),
             has_news: Cell::new(false),
+            has_sent: Cell::new(false),
             tick,
             waiter,
             settings,
@@ -295,6 +298,16 @@ impl Worker {
             }
             waits.tell();
         }
+    }
+
+    /// Lets those run who have been sent something, before the thread goes on with what takes its time: the system wakes them on
+    /// the core of who sends, where they wait until it sleeps, though another one be idle. Whether there are any.
+    pub(super) fn let_them_run(&self) -> bool {
+        let has_sent = self.has_sent.replace(false);
+        if has_sent {
+            std::thread::yield_now();
+        }
+        has_sent
     }
 
     /// Keeps the thread's heap in order, in between commands instead of within one.
@@ -484,6 +497,16 @@ pub(super) mod tests {
         peer.set_nonblocking(true).unwrap();
         let socket = Socket::Unix(tokio::net::UnixStream::from_std(ours).unwrap());
         (Connection::open(worker.clone(), socket, String::new(), String::new()), peer)
+    }
+
+    #[test]
+    fn who_is_sent_something_is_let_run_once() {
+        with_worker(|worker| async move {
+            let (connection, _peer) = connect(&worker);
+            assert!(!worker.let_them_run());
+            connection.send();
+            assert!(worker.let_them_run() && !worker.let_them_run());
+        });
     }
 
     #[test]
