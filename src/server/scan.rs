@@ -122,9 +122,10 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     // One page of that many keys has all of a small database, however slow the machine.
     let (ns, most) = (ctx.ns(), IN_PLACE.get() as u64);
     let few = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() <= most;
-    let until = if many || few { None } else { Instant::now().checked_add(PAGE_TIME) };
+    let end = Instant::now() + PAGE_TIME;
+    let ends = Ends { looks: end, keys: Some(end).filter(|_| !many && !few) };
     let mut walker = Walker::new(ctx, &prefix, many && ctx.may_wait());
-    let (next, keys) = scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, until))?;
+    let (next, keys) = scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, ends))?;
     ctx.txn.need = walker.need;
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
@@ -133,12 +134,21 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// The cursor that goes on, and the matches of this page, which ends at some time if it has one.
+/// When a page ends that is made where it is.
+#[derive(Clone, Copy)]
+struct Ends {
+    /// It does not begin another step through what is in memory: that one is over goes without saying.
+    looks: Instant,
+    /// It takes no more keys, if it has a step's.
+    keys: Option<Instant>,
+}
+
+/// The cursor that goes on, and the matches of this page.
 fn scan_shards(
     walker: &mut Walker<'_>,
     lease: &mut Lease<'_>,
     cursor: u64,
-    (options, until): (&Options<'_>, Option<Instant>),
+    (options, ends): (&Options<'_>, Ends),
 ) -> Result<(u64, Vec<Vec<u8>>)> {
     let (cursors, in_steps) = (&walker.server.cursors, walker.in_steps);
     let shards = shards_of(options, &walker.server.engine.router);
@@ -147,7 +157,7 @@ fn scan_shards(
     let mut left = options.count;
     let is_late = |left: usize| {
         let met = options.count - left;
-        met >= STEP && met.is_multiple_of(KEYS_PER_LOOK) && until.is_some_and(|until| Instant::now() >= until)
+        met >= STEP && met.is_multiple_of(KEYS_PER_LOOK) && ends.keys.is_some_and(|end| Instant::now() >= end)
     };
     for shard in from.max(shards.start)..shards.end {
         if !in_steps && lease.iter().all(|core| core.shard != shard) {
@@ -168,7 +178,9 @@ fn scan_shards(
                 }
                 true
             })?;
-            if next.is_some() && (left == 0 || !in_steps) {
+            if next.is_some() && !in_steps && left > 0 && Instant::now() < ends.looks {
+                walker.walk.renew();
+            } else if next.is_some() && (left == 0 || !in_steps) {
                 return Ok((cursors.issue(shard, next), keys));
             }
         }
@@ -455,14 +467,15 @@ mod tests {
         server.engine.flush().unwrap();
         let args: OwnedArgs = ["COUNT", "1000"].into_iter().map(str::as_bytes).collect();
         let options = Options::parse(args.as_args().cursor(0), None).unwrap();
-        let mut page = |cursor, until| {
+        let mut page = |cursor, keys| {
+            let ends = Ends { looks: Instant::now(), keys };
             let mut lease = server.engine.lease(&server.engine.all_shards());
             let mut set = WriteSet::default();
             let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, false);
             let mut effects = Effects::default();
             let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
             let mut walker = Walker::new(&mut ctx, b"", false);
-            scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, until)).unwrap()
+            scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, ends)).unwrap()
         };
         let met = |page: (u64, Vec<Vec<u8>>)| page.1.len();
         let far = Instant::now() + Duration::from_secs(1000);
@@ -476,6 +489,37 @@ mod tests {
         keys.sort();
         keys.dedup();
         assert_eq!(keys, all().into_iter().map(String::into_bytes).collect::<Vec<_>>());
+    }
+
+    /// Of a small database, whatever was changed and removed besides, as long as that takes no time.
+    #[test]
+    fn a_page_goes_on_through_what_is_in_memory_until_its_time_is_over() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 4);
+        let (shards, ns) = (engine.all_shards(), engine.first_names().id(b"0").unwrap());
+        let keys: Vec<_> = (0..24).map(|n| format!("key:{n:04}").into_bytes()).collect();
+        for key in &keys {
+            engine.transact(&shards, 1, |txn| txn.put_string(ns, key, b"v", 0)).unwrap();
+        }
+        let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
+        let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
+        session.ns = ns;
+        let options = Options { count: 1000, ..Options::matching(b"*") };
+        let mut page = |cursor, looks| {
+            let mut lease = server.engine.lease(&shards);
+            let mut set = WriteSet::default();
+            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, false);
+            let mut effects = Effects::default();
+            let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
+            let mut walker = Walker::new(&mut ctx, b"", false);
+            scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, Ends { looks, keys: None })).unwrap()
+        };
+        let (first, some) = page(0, Instant::now());
+        assert!(first != 0 && some.len() < keys.len(), "{} keys in a step", some.len());
+        // What that step has made serves this one, too, but not the shards behind it.
+        let (end, mut all) = page(0, Instant::now() + Duration::from_secs(1000));
+        all.sort();
+        assert_eq!((end, all), (0, keys));
     }
 
     /// A page that ends with the first shard would be an answer, but not the one that the script gets with other keys.
