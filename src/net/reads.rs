@@ -207,6 +207,7 @@ impl Worker {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use super::super::worker::tests::with_worker;
     use super::*;
     use crate::shard::engine::Engine;
     use crate::shard::keyspace::walk::tests::engine;
@@ -228,6 +229,14 @@ mod tests {
             keys.iter().for_each(|key| core.want(table_hash(engine.router.hash(key), ns), ns, key, None, &mut reads));
             reads
         }
+    }
+
+    /// Has it brought for a connection that is alone, while reads come back at once.
+    fn bring(own: &OwnReads, engine: &Engine, reads: Reads) -> Rc<Asked> {
+        engine.store.partition(0).note_quick();
+        let asked = own.asker(|_| Away::default());
+        own.bring(&engine.readers, reads, &asked, false);
+        asked
     }
 
     fn has_come(asked: &Asked) -> bool {
@@ -283,12 +292,7 @@ mod tests {
         let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
         let want = cold(&engine, 100);
         let own = OwnReads::default();
-        let bring = |keys: &[[u8; 1]]| {
-            let asked = own.asker(|_| Away::default());
-            own.bring(&engine.readers, want(keys), &asked, false);
-            asked
-        };
-        engine.store.partition(0).note_quick();
+        let bring = |keys: &[[u8; 1]]| bring(&own, &engine, want(keys));
         let much = bring(&keys[..60]);
         let many = engine.readers.pending();
         let few = bring(&keys[60..66]);
@@ -353,12 +357,7 @@ mod tests {
         let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
         let want = cold(&engine, 100);
         let own = OwnReads::default();
-        let bring = |keys: &[[u8; 1]]| {
-            engine.store.partition(0).note_quick();
-            let asked = own.asker(|_| Away::default());
-            own.bring(&engine.readers, want(keys), &asked, false);
-            asked
-        };
+        let bring = |keys: &[[u8; 1]]| bring(&own, &engine, want(keys));
         let _few = bring(&keys[..4]);
         assert!(!own.has_time(&engine.readers), "these are read at once");
         let _much = bring(&keys[4..]);
@@ -375,6 +374,28 @@ mod tests {
             rests += usize::from(own.has_time(&engine.readers));
         }
         assert!((LITTLE / TURN - 3..=LITTLE / TURN).contains(&rests), "{rests}");
+    }
+
+    #[test]
+    fn who_was_sent_something_runs_before_a_long_read_goes_on_and_not_where_nobody_else_is_served() {
+        with_worker(|worker| async move {
+            let engine = &worker.server.engine;
+            let want = cold(engine, 100);
+            tokio::task::spawn_local(worker.clone().reads());
+            let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
+            for (from, in_company) in [(0, true), (30, false)] {
+                (0..100).filter(|_| !in_company).for_each(|_| worker.serves(1));
+                assert_eq!(worker.is_in_company(), in_company);
+                worker.has_sent.set(true);
+                let asked = bring(&worker.reads, engine, want(&keys[from..from + 30]));
+                while !has_come(&asked) {
+                    // Whatever the disk of this machine does.
+                    engine.store.partition(0).note_quick();
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(worker.has_sent.get(), !in_company);
+            }
+        });
     }
 
     /// Who has fallen behind leaves to the readers what comes besides.

@@ -458,6 +458,18 @@ mod tests {
         }
     }
 
+    /// A page of 1,000 keys at most, made where it is: the cursor behind it, and what it has.
+    fn page(server: &Server, session: &mut Session, cursor: u64, ends: Ends) -> (u64, Vec<Vec<u8>>) {
+        let mut lease = server.engine.lease(&server.engine.all_shards());
+        let mut set = WriteSet::default();
+        let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, false);
+        let mut effects = Effects::default();
+        let mut ctx = Ctx::new(txn, session, &mut effects, server);
+        let mut walker = Walker::new(&mut ctx, b"", false);
+        let options = Options { count: 1000, ..Options::matching(b"*") };
+        scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, ends)).unwrap()
+    }
+
     /// Whoever has waited long for a page, or been held up in it, gets what there is, and the rest by the cursor.
     #[test]
     fn a_page_whose_time_is_over_ends() {
@@ -465,18 +477,7 @@ mod tests {
         let (server, mut session) = server(dir.path());
         // Else places of the table end it.
         server.engine.flush().unwrap();
-        let args: OwnedArgs = ["COUNT", "1000"].into_iter().map(str::as_bytes).collect();
-        let options = Options::parse(args.as_args().cursor(0), None).unwrap();
-        let mut page = |cursor, keys| {
-            let ends = Ends { looks: Instant::now(), keys };
-            let mut lease = server.engine.lease(&server.engine.all_shards());
-            let mut set = WriteSet::default();
-            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, false);
-            let mut effects = Effects::default();
-            let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
-            let mut walker = Walker::new(&mut ctx, b"", false);
-            scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, ends)).unwrap()
-        };
+        let mut page = |cursor, keys| page(&server, &mut session, cursor, Ends { looks: Instant::now(), keys });
         let met = |page: (u64, Vec<Vec<u8>>)| page.1.len();
         let far = Instant::now() + Duration::from_secs(1000);
         assert_eq!([met(page(0, None)), met(page(0, Some(far)))], [1000, 1000]);
@@ -504,16 +505,7 @@ mod tests {
         let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         session.ns = ns;
-        let options = Options { count: 1000, ..Options::matching(b"*") };
-        let mut page = |cursor, looks| {
-            let mut lease = server.engine.lease(&shards);
-            let mut set = WriteSet::default();
-            let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, false);
-            let mut effects = Effects::default();
-            let mut ctx = Ctx::new(txn, &mut session, &mut effects, &server);
-            let mut walker = Walker::new(&mut ctx, b"", false);
-            scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, Ends { looks, keys: None })).unwrap()
-        };
+        let mut page = |cursor, looks| page(&server, &mut session, cursor, Ends { looks, keys: None });
         let (first, some) = page(0, Instant::now());
         assert!(first != 0 && some.len() < keys.len(), "{} keys in a step", some.len());
         // What that step has made serves this one, too, but not the shards behind it.
