@@ -207,6 +207,8 @@ impl Worker {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::ops::Range;
+
     use super::super::worker::tests::with_worker;
     use super::*;
     use crate::shard::engine::Engine;
@@ -237,6 +239,14 @@ mod tests {
         let asked = own.asker(|_| Away::default());
         own.bring(&engine.readers, reads, &asked, false);
         asked
+    }
+
+    /// A hundred cold keys, and what has those from one to another brought.
+    fn with_keys(test: impl FnOnce(&Engine, &OwnReads, &dyn Fn(Range<u8>) -> Rc<Asked>)) {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let (want, own) = (cold(&engine, 100), OwnReads::default());
+        test(&engine, &own, &|keys| bring(&own, &engine, want(&keys.map(|n| [n]).collect::<Vec<_>>())));
     }
 
     fn has_come(asked: &Asked) -> bool {
@@ -287,32 +297,28 @@ mod tests {
     /// read what is little.
     #[test]
     fn a_turn_is_a_few_reads_and_who_wants_little_does_not_wait_for_much() {
-        let dir = crate::util::scratch::tempdir().unwrap();
-        let engine = engine(dir.path(), 1);
-        let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
-        let want = cold(&engine, 100);
-        let own = OwnReads::default();
-        let bring = |keys: &[[u8; 1]]| bring(&own, &engine, want(keys));
-        let much = bring(&keys[..60]);
-        let many = engine.readers.pending();
-        let few = bring(&keys[60..66]);
-        let mut left = vec![engine.readers.pending()];
-        // Moka may have taken one or the other.
-        assert!(many > 2 * WORTH && left[0] > many, "{many} of 60, then {left:?}");
-        loop {
-            // Whatever the disk of this machine does.
-            engine.store.partition(0).note_quick();
-            let more = own.turn(&engine.readers);
-            own.empty_inbox();
-            left.push(engine.readers.pending());
-            assert!(has_come(&few) || !has_come(&much), "sixty are not read before six");
-            if !more {
-                break;
+        with_keys(|engine, own, bring| {
+            let much = bring(0..60);
+            let many = engine.readers.pending();
+            let few = bring(60..66);
+            let mut left = vec![engine.readers.pending()];
+            // Moka may have taken one or the other.
+            assert!(many > 2 * WORTH && left[0] > many, "{many} of 60, then {left:?}");
+            loop {
+                // Whatever the disk of this machine does.
+                engine.store.partition(0).note_quick();
+                let more = own.turn(&engine.readers);
+                own.empty_inbox();
+                left.push(engine.readers.pending());
+                assert!(has_come(&few) || !has_come(&much), "sixty are not read before six");
+                if !more {
+                    break;
+                }
             }
-        }
-        assert!(has_come(&few) && has_come(&much));
-        assert_eq!(engine.readers.pending(), 0);
-        assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");
+            assert!(has_come(&few) && has_come(&much));
+            assert_eq!(engine.readers.pending(), 0);
+            assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");
+        });
     }
 
     /// The readers do what little somebody wants who is not served alone, but no more than is read at once: this thread does the
@@ -352,28 +358,24 @@ mod tests {
     /// Others run between the turns of what takes long, as long as it is not so much that somebody waits for it.
     #[test]
     fn there_is_time_for_others_where_it_takes_long_and_is_not_much() {
-        let dir = crate::util::scratch::tempdir().unwrap();
-        let engine = engine(dir.path(), 1);
-        let keys: Vec<_> = (0..100u8).map(|n| [n]).collect();
-        let want = cold(&engine, 100);
-        let own = OwnReads::default();
-        let bring = |keys: &[[u8; 1]]| bring(&own, &engine, want(keys));
-        let _few = bring(&keys[..4]);
-        assert!(!own.has_time(&engine.readers), "these are read at once");
-        let _much = bring(&keys[4..]);
-        assert!(engine.readers.pending() > LITTLE && !own.has_time(&engine.readers));
-        let mut rests = 0;
-        loop {
-            // Whatever the disk of this machine does.
-            engine.store.partition(0).note_quick();
-            let more = own.turn(&engine.readers);
-            own.empty_inbox();
-            if !more {
-                break;
+        with_keys(|engine, own, bring| {
+            let _few = bring(0..4);
+            assert!(!own.has_time(&engine.readers), "these are read at once");
+            let _much = bring(4..100);
+            assert!(engine.readers.pending() > LITTLE && !own.has_time(&engine.readers));
+            let mut rests = 0;
+            loop {
+                // Whatever the disk of this machine does.
+                engine.store.partition(0).note_quick();
+                let more = own.turn(&engine.readers);
+                own.empty_inbox();
+                if !more {
+                    break;
+                }
+                rests += usize::from(own.has_time(&engine.readers));
             }
-            rests += usize::from(own.has_time(&engine.readers));
-        }
-        assert!((LITTLE / TURN - 3..=LITTLE / TURN).contains(&rests), "{rests}");
+            assert!((LITTLE / TURN - 3..=LITTLE / TURN).contains(&rests), "{rests}");
+        });
     }
 
     #[test]

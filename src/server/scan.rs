@@ -119,13 +119,12 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
         return Err(Error::Undeclared);
     }
     let prefix = options.pattern.map(glob::literal_prefix).unwrap_or_default();
-    // One page of that many keys has all of a small database, however slow the machine.
+    // One page has all keys of a small database, however slow the machine; only what is in memory besides may end it before.
     let (ns, most) = (ctx.ns(), IN_PLACE.get() as u64);
     let few = ctx.txn.lease.iter().map(|core| core.count(ns)).sum::<u64>() <= most;
-    let end = Instant::now() + PAGE_TIME;
-    let ends = Ends { looks: end, keys: Some(end).filter(|_| !many && !few) };
+    let until = Until { end: Instant::now() + PAGE_TIME, ends_keys: !many && !few };
     let mut walker = Walker::new(ctx, &prefix, many && ctx.may_wait());
-    let (next, keys) = scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, ends))?;
+    let (next, keys) = scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, until))?;
     ctx.txn.need = walker.need;
     out.array(2);
     out.bulk(itoa::Buffer::new().format(next).as_bytes());
@@ -134,13 +133,19 @@ fn scan(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     Ok(())
 }
 
-/// When a page ends that is made where it is.
+/// Until when a page goes on that is made where it is.
 #[derive(Clone, Copy)]
-struct Ends {
-    /// It does not begin another step through what is in memory: that one is over goes without saying.
-    looks: Instant,
-    /// It takes no more keys, if it has a step's.
-    keys: Option<Instant>,
+struct Until {
+    /// Then no other step through what is in memory begins.
+    end: Instant,
+    /// Nor is another key taken, if it has a step's.
+    ends_keys: bool,
+}
+
+impl Until {
+    fn is_over(self) -> bool {
+        Instant::now() >= self.end
+    }
 }
 
 /// The cursor that goes on, and the matches of this page.
@@ -148,7 +153,7 @@ fn scan_shards(
     walker: &mut Walker<'_>,
     lease: &mut Lease<'_>,
     cursor: u64,
-    (options, ends): (&Options<'_>, Ends),
+    (options, until): (&Options<'_>, Until),
 ) -> Result<(u64, Vec<Vec<u8>>)> {
     let (cursors, in_steps) = (&walker.server.cursors, walker.in_steps);
     let shards = shards_of(options, &walker.server.engine.router);
@@ -157,7 +162,7 @@ fn scan_shards(
     let mut left = options.count;
     let is_late = |left: usize| {
         let met = options.count - left;
-        met >= STEP && met.is_multiple_of(KEYS_PER_LOOK) && ends.keys.is_some_and(|end| Instant::now() >= end)
+        met >= STEP && met.is_multiple_of(KEYS_PER_LOOK) && until.ends_keys && until.is_over()
     };
     for shard in from.max(shards.start)..shards.end {
         if !in_steps && lease.iter().all(|core| core.shard != shard) {
@@ -178,10 +183,11 @@ fn scan_shards(
                 }
                 true
             })?;
-            if next.is_some() && !in_steps && left > 0 && Instant::now() < ends.looks {
+            if next.is_some() {
+                if left == 0 || !in_steps && until.is_over() {
+                    return Ok((cursors.issue(shard, next), keys));
+                }
                 walker.walk.renew();
-            } else if next.is_some() && (left == 0 || !in_steps) {
-                return Ok((cursors.issue(shard, next), keys));
             }
         }
     }
@@ -459,7 +465,7 @@ mod tests {
     }
 
     /// A page of 1,000 keys at most, made where it is: the cursor behind it, and what it has.
-    fn page(server: &Server, session: &mut Session, cursor: u64, ends: Ends) -> (u64, Vec<Vec<u8>>) {
+    fn page(server: &Server, session: &mut Session, cursor: u64, until: Until) -> (u64, Vec<Vec<u8>>) {
         let mut lease = server.engine.lease(&server.engine.all_shards());
         let mut set = WriteSet::default();
         let txn = Txn::new(&mut lease, &server.engine.router, &mut set, 1, false);
@@ -467,7 +473,7 @@ mod tests {
         let mut ctx = Ctx::new(txn, session, &mut effects, server);
         let mut walker = Walker::new(&mut ctx, b"", false);
         let options = Options { count: 1000, ..Options::matching(b"*") };
-        scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, ends)).unwrap()
+        scan_shards(&mut walker, ctx.txn.lease, cursor, (&options, until)).unwrap()
     }
 
     /// Whoever has waited long for a page, or been held up in it, gets what there is, and the rest by the cursor.
@@ -477,13 +483,13 @@ mod tests {
         let (server, mut session) = server(dir.path());
         // Else places of the table end it.
         server.engine.flush().unwrap();
-        let mut page = |cursor, keys| page(&server, &mut session, cursor, Ends { looks: Instant::now(), keys });
+        let mut page = |cursor, end, ends_keys| page(&server, &mut session, cursor, Until { end, ends_keys });
         let met = |page: (u64, Vec<Vec<u8>>)| page.1.len();
         let far = Instant::now() + Duration::from_secs(1000);
-        assert_eq!([met(page(0, None)), met(page(0, Some(far)))], [1000, 1000]);
+        assert_eq!([met(page(0, Instant::now(), false)), met(page(0, far, true))], [1000, 1000]);
         let (mut cursor, mut keys) = (0, Vec::new());
         while keys.is_empty() || cursor != 0 {
-            let (next, new) = page(cursor, Some(Instant::now()));
+            let (next, new) = page(cursor, Instant::now(), true);
             assert!(new.len() == STEP || next == 0 && new.len() < STEP, "{} keys", new.len());
             (cursor, keys) = (next, [keys, new].concat());
         }
@@ -505,7 +511,7 @@ mod tests {
         let server = Server::new(engine, Config::load(Source::Defaults, &[]).unwrap(), &TABLE);
         let mut session = Session::new(Arc::new(Client::default()), server.engine.first_names(), &server.acl);
         session.ns = ns;
-        let mut page = |cursor, looks| page(&server, &mut session, cursor, Ends { looks, keys: None });
+        let mut page = |cursor, end| page(&server, &mut session, cursor, Until { end, ends_keys: false });
         let (first, some) = page(0, Instant::now());
         assert!(first != 0 && some.len() < keys.len(), "{} keys in a step", some.len());
         // What that step has made serves this one, too, but not the shards behind it.
