@@ -362,14 +362,17 @@ fn run_here(
         match result {
             Ok((lsn, failed)) => {
                 let (ns, reply_bytes) = (clock.lap() + *tried_ns, out.len() - begin);
-                server.observer.count(stats, slot_id, ns, failed);
-                let took = Took { ns, request_bytes: call.request_bytes, reply_bytes };
-                server.observe(command, call.args, &session.client, &took);
                 if lease.iter().any(|core| core.blocked.is_due()) {
                     drop(blocked::serve(server, lease));
                     // That was others' time.
                     *clock = Clock::start();
+                } else {
+                    // Others may wait for the cores already; what follows needs none of them.
+                    drop(lease);
                 }
+                server.observer.count(stats, slot_id, ns, failed);
+                let took = Took { ns, request_bytes: call.request_bytes, reply_bytes };
+                server.observe(command, call.args, &session.client, &took);
                 *need = (*need).max(lsn);
                 if failed {
                     stats.count_error(&out.as_slice()[begin..]);

@@ -13,6 +13,8 @@ use super::listeners::Listener;
 use super::secure::{Open, Secure};
 use super::worker::{Accepted, StdSocket, Worker};
 use crate::handler::Server;
+use crate::shard::engine::{cores, spawn};
+use crate::util::sys;
 
 /// The network threads, as the listeners see them.
 #[derive(Clone)]
@@ -24,11 +26,15 @@ pub struct Workers {
 impl Workers {
     /// Starts this many network threads.
     pub fn start(server: &Arc<Server>, threads: usize) -> Workers {
+        let is_crowded = threads >= cores();
         let senders = (0..threads)
             .map(|n| {
                 let (sender, sockets) = mpsc::unbounded_channel();
                 let server = server.clone();
-                crate::shard::engine::spawn(format!("net-{n}"), 0, move || {
+                spawn(format!("net-{n}"), 0, move || {
+                    if is_crowded {
+                        sys::take_no_core();
+                    }
                     if let Err(error) = Worker::run(server, sockets) {
                         tracing::error!(%error, "network thread failed");
                         std::process::exit(1);
