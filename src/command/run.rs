@@ -338,8 +338,8 @@ fn run_here(
         Route::One(at) if call.args.len() > at => {
             let key = &call.args[at];
             let shard = server.engine.router.shard(call.hash, key);
-            set.hints.push(Hint { key_at: key.as_ptr() as usize, hash: call.hash, shard });
-            ShardSet::from_buf_and_len([shard; 4], 1)
+            set.hints.push(Hint { key_at: key.as_ptr() as usize, hash: call.hash, shard, at: 0 });
+            ShardSet::from_buf_and_len([shard; 8], 1)
         }
         Route::None => ShardSet::new(),
         // To hash so many keys would itself take long; there will be some of each shard.

@@ -48,25 +48,34 @@ pub fn shards_of(
     hints: &mut Hints,
 ) -> Option<ShardSet> {
     let router = &server.engine.router;
-    let mut shard_of = |key: &[u8]| {
+    let mut shards = ShardSet::new();
+    let mut add = |key: &[u8]| {
         let hash = router.hash(key);
         let shard = router.shard(hash, key);
-        hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard });
-        shard
+        hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard, at: 0 });
+        if let Err(at) = shards.binary_search(&shard) {
+            shards.insert(at, shard);
+        }
     };
-    let mut shards: ShardSet = match command.route {
-        Route::None => ShardSet::new(),
-        Route::One(at) => args.get(at).map(shard_of).into_iter().collect(),
+    match command.route {
+        Route::None => {}
+        Route::One(at) => args.get(at).into_iter().for_each(add),
         Route::Keys if has_others(command, args) => return None,
         Route::Keys => {
             let keys = keys_of(command, args).unwrap_or_default();
-            keys.iter().map(|&(at, _)| shard_of(&args[at])).collect()
+            keys.iter().for_each(|&(at, _)| add(&args[at]));
         }
         Route::All => return None,
-        Route::By(by) => by(server, session, args)?,
-    };
-    shards.sort_unstable();
-    shards.dedup();
+        Route::By(by) => {
+            shards = by(server, session, args)?;
+            shards.sort_unstable();
+            shards.dedup();
+        }
+    }
+    // Here, where nobody waits for the cores yet.
+    for hint in hints {
+        hint.at = shards.binary_search(&hint.shard).unwrap_or_default() as u16;
+    }
     Some(shards)
 }
 

@@ -45,7 +45,7 @@ pub use lease::{Lease, Resting};
 pub type Job = Box<dyn for<'e> FnOnce(Lease<'e>) -> Lease<'e> + Send>;
 
 /// The shards a command needs, ascending and without repetition.
-pub type ShardSet = SmallVec<[ShardId; 4]>;
+pub type ShardSet = SmallVec<[ShardId; 8]>;
 
 /// Lines of an actor that every command touches: what stands before the core, and the first part of that.
 const HOT_LINES: usize = 5;
@@ -242,7 +242,11 @@ impl Shards {
             return Some(Lease::one(self.at(*one).core_soon()?));
         }
         shards.iter().for_each(|&shard| self.at(shard).prefetch());
-        shards.iter().map(|&shard| self.at(shard).core_soon()).collect()
+        let mut lease = Lease(SmallVec::with_capacity(shards.len()));
+        for &shard in shards {
+            lease.0.push(self.at(shard).core_soon()?);
+        }
+        Some(lease)
     }
 
     /// Has work run as soon as its shards are free, by whoever frees them; a guest earlier, perhaps.

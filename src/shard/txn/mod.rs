@@ -76,6 +76,8 @@ pub struct Hint {
     pub hash: u64,
     /// Its shard.
     pub shard: ShardId,
+    /// Where that stands among the shards that are to be leased.
+    pub at: u16,
 }
 
 /// Keys that were hashed.
@@ -149,7 +151,6 @@ pub struct Txn<'a, 'e> {
     charged: usize,
     /// How many of the write set's hints are used up.
     hinted: std::cell::Cell<usize>,
-    routed: bool,
     /// Overwrites look at what they overwrite: somebody is to be told of it.
     pub looks: bool,
     /// The client that writes; 0 for none.
@@ -183,7 +184,6 @@ impl<'a, 'e> Txn<'a, 'e> {
     ) -> Self {
         debug_assert!(set.redo.bytes().is_empty() && set.undo.is_empty(), "a write set is empty between transactions");
         lease.iter_mut().for_each(|core| core.make_room());
-        let routed = lease.len() == 1;
         set.reads.may_block = may_block;
         set.uses.clear();
         Txn {
@@ -199,7 +199,6 @@ impl<'a, 'e> Txn<'a, 'e> {
             misses: 0,
             charged: 0,
             hinted: std::cell::Cell::new(0),
-            routed,
             looks: false,
             by: 0,
             rare: None,
@@ -233,11 +232,10 @@ impl<'a, 'e> Txn<'a, 'e> {
     #[inline]
     fn place(&self, key: &[u8]) -> Result<(u64, u16)> {
         let (hash, shard) = match self.hint(key) {
-            Some(Hint { hash, shard, .. }) if self.routed => {
-                debug_assert_eq!(self.lease[0].shard, shard, "what routing has looked at is leased");
-                return Ok((hash, 0));
-            }
-            Some(hint) => (hint.hash, hint.shard),
+            Some(hint) => match self.at(&hint) {
+                Some(at) => return Ok((hint.hash, at)),
+                None => (hint.hash, hint.shard),
+            },
             None => {
                 let hash = self.router.hash(key);
                 (hash, self.router.shard(hash, key))
@@ -247,6 +245,12 @@ impl<'a, 'e> Txn<'a, 'e> {
             Ok(at) => Ok((hash, at as u16)),
             Err(_) => Err(Error::Undeclared),
         }
+    }
+
+    /// Position in the lease of the core that has a hint's key, if that is where routing foresaw it.
+    #[inline]
+    fn at(&self, hint: &Hint) -> Option<u16> {
+        self.lease.get(hint.at as usize).is_some_and(|core| core.shard == hint.shard).then_some(hint.at)
     }
 
     /// The object, whether live or not.

@@ -29,7 +29,7 @@ impl Txn<'_, '_> {
             let at = self.lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
             // Where an empty one lies, another begins.
             if !key.is_empty() {
-                hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard });
+                hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard, at: at as u16 });
             }
             let hash = table_hash(hash, ns);
             self.lease[at].table.slots().prefetch(hash);
@@ -42,8 +42,7 @@ impl Txn<'_, '_> {
     /// The same of the keys that routing has looked at, all of them to be written or none.
     pub fn prefetch_hinted(&self, ns: NsId, written: bool) {
         let slot = |hint: &Hint| {
-            let at = self.lease.binary_search_by_key(&hint.shard, |core| core.shard).ok()?;
-            let hash = table_hash(hint.hash, ns);
+            let (at, hash) = (self.at(hint)? as usize, table_hash(hint.hash, ns));
             self.lease[at].table.slots().prefetch(hash);
             Some((at, hash, written))
         };
