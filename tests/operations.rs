@@ -500,6 +500,33 @@ fn slept(pid: u32) -> std::collections::BTreeMap<String, u64> {
     slept
 }
 
+/// How the system schedules the threads that serve connections: the 41st field, the 39th behind the name in brackets.
+#[cfg(target_os = "linux")]
+fn policies(pid: u32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|thread| thread.unwrap().path());
+    let serving = threads.filter(|thread| text(&thread.join("comm")).starts_with("net-"));
+    let policy = |stat: &str| stat.rsplit_once(") ")?.1.split(' ').nth(38)?.parse().ok();
+    serving.map(|thread| policy(&text(&thread.join("stat"))).unwrap()).collect()
+}
+
+/// Who has a core to itself is to be awake at once, whatever runs there in the background; of more threads than cores one that
+/// interrupts another, or a client amid its requests, has little to do and both go on later.
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_that_outnumber_the_cores_take_none_from_others() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let most = 128;
+    for (threads, policy) in [(cores.min(most), libc::SCHED_OTHER), (cores + 1, libc::SCHED_BATCH)] {
+        if threads > most {
+            continue;
+        }
+        let server = Server::start(Kind::Tarn, &["--io-threads", &threads.to_string()]).unwrap();
+        let pid = server.pid().unwrap();
+        // Each sets its own before it serves anybody.
+        until("all threads have begun", || policies(pid) == vec![policy; threads]);
+    }
+}
+
 /// One thread looks every hundredth of a second whether there is something to do; the others sleep until it wakes them.
 #[test]
 fn one_thread_of_an_idle_server_looks_often() {

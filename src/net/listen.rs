@@ -26,7 +26,9 @@ pub struct Workers {
 impl Workers {
     /// Starts this many network threads.
     pub fn start(server: &Arc<Server>, threads: usize) -> Workers {
-        let is_crowded = threads >= cores();
+        // Then none has a core to itself. One that took that of a client amid its requests, or of another thread, would find the first
+        // of them, answer it, sleep and be woken for the next; those who go on bring more of them at once.
+        let is_crowded = threads > cores();
         let senders = (0..threads)
             .map(|n| {
                 let (sender, sockets) = mpsc::unbounded_channel();
