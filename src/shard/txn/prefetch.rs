@@ -73,3 +73,48 @@ impl Txn<'_, '_> {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::shard::keyspace::walk::tests::engine;
+    use crate::shard::txn::WriteSet;
+
+    /// A command that is run again may have other shards than those that routing foresaw.
+    #[test]
+    fn keys_are_found_whichever_shards_are_leased() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 4);
+        let ns = engine.first_names().id(b"0").unwrap();
+        let keys: Vec<Vec<u8>> = (0..40u32).map(|n| n.to_be_bytes().to_vec()).collect();
+        let all = engine.all_shards();
+        engine
+            .transact(&all, 1, |txn| keys.iter().try_for_each(|key| txn.put_string(ns, key, key, 0).map(drop)))
+            .unwrap();
+        let mut set = WriteSet::default();
+        for (shards, foreseen) in
+            [(&all[..], &all[..]), (&all[..], &all[2..]), (&all[1..3], &all[..]), (&all[2..], &[])]
+        {
+            let hint = |key: &Vec<u8>| {
+                let hash = engine.router.hash(key);
+                let shard = engine.router.shard(hash, key);
+                let at = foreseen.binary_search(&shard).unwrap_or_default() as u16;
+                Hint { key_at: key.as_ptr() as usize, hash, shard, at }
+            };
+            set.hints.clear();
+            set.hints.extend(keys.iter().map(hint));
+            let mut lease = engine.lease(shards);
+            let mut txn = Txn::new(&mut lease, &engine.router, &mut set, 1, true);
+            txn.prefetch_hinted(ns, false);
+            for key in &keys {
+                let leased = shards.contains(&hint(key).shard);
+                match txn.find(ns, key) {
+                    Ok(found) => assert!(leased && txn.object(found.unwrap()).key() == key, "{shards:?} {foreseen:?}"),
+                    Err(error) => assert!(!leased && matches!(error, Error::Undeclared), "{shards:?} {foreseen:?}"),
+                }
+            }
+        }
+    }
+}
