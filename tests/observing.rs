@@ -92,7 +92,10 @@ fn who_waits_is_told_of_once_however_it_ends() {
     let id = id.split_once("id=").and_then(|(_, rest)| rest.split(' ').next()).unwrap().to_owned();
     other.call(&format!("CLIENT UNBLOCK {id}"));
     waits.read().unwrap();
-    let waited: Vec<String> = logged(&mut other).into_iter().filter(|line| line.starts_with("BL")).collect();
+    let logged = logged(&mut other);
+    let place = |line: &str| logged.iter().position(|other| other == line).unwrap();
+    assert!(place("RPUSH {y}b v") < place("BLPOP {x}a {y}b 0"), "who wakes somebody has run before: {logged:?}");
+    let waited: Vec<&String> = logged.iter().filter(|line| line.starts_with("BL")).collect();
     assert_eq!(waited, ["BLPOP {x}a {y}b 0", "BLPOP none 0.01", "BLMOVE from to LEFT LEFT 0"]);
     assert_eq!((calls(&mut other, "blpop"), calls(&mut other, "blmove")), (2, 1));
 }

@@ -509,11 +509,11 @@ fn policies(pid: u32) -> Vec<i32> {
     serving.map(|thread| policy(&text(&thread.join("stat"))).unwrap()).collect()
 }
 
-/// Who has a core to itself is to be awake at once, whatever runs there in the background; of more threads than cores one that
-/// interrupts another, or a client amid its requests, has little to do and both go on later.
+/// Who has a core to itself interrupts what runs there in the background; of more threads than cores none interrupts another, or
+/// a client amid its requests.
 #[test]
 #[cfg(target_os = "linux")]
-fn threads_that_outnumber_the_cores_take_none_from_others() {
+fn threads_that_outnumber_the_cores_interrupt_nobody() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let most = 128;
     for (threads, policy) in [(cores.min(most), libc::SCHED_OTHER), (cores + 1, libc::SCHED_BATCH)] {

@@ -338,7 +338,7 @@ fn run_here(
         Route::One(at) if call.args.len() > at => {
             let key = &call.args[at];
             let shard = server.engine.router.shard(call.hash, key);
-            set.hints.push(Hint { key_at: key.as_ptr() as usize, hash: call.hash, shard, at: 0 });
+            set.hints.push(Hint { key_at: key.as_ptr() as usize, hash: call.hash, shard, foreseen: 0 });
             ShardSet::from_buf_and_len([shard; 8], 1)
         }
         Route::None => ShardSet::new(),
@@ -362,17 +362,14 @@ fn run_here(
         match result {
             Ok((lsn, failed)) => {
                 let (ns, reply_bytes) = (clock.lap() + *tried_ns, out.len() - begin);
+                server.observer.count(stats, slot_id, ns, failed);
+                let took = Took { ns, request_bytes: call.request_bytes, reply_bytes };
+                server.observe(command, call.args, &session.client, &took);
                 if lease.iter().any(|core| core.blocked.is_due()) {
                     drop(blocked::serve(server, lease));
                     // That was others' time.
                     *clock = Clock::start();
-                } else {
-                    // Others may wait for the cores already; what follows needs none of them.
-                    drop(lease);
                 }
-                server.observer.count(stats, slot_id, ns, failed);
-                let took = Took { ns, request_bytes: call.request_bytes, reply_bytes };
-                server.observe(command, call.args, &session.client, &took);
                 *need = (*need).max(lsn);
                 if failed {
                     stats.count_error(&out.as_slice()[begin..]);

@@ -39,7 +39,7 @@ pub fn has_others(command: &Command, args: Args<'_>) -> bool {
     command.named.is_some_and(|named| named(args).1)
 }
 
-/// The shards of a call; `None` for all. The hashes of its keys are left in `hints`.
+/// The shards of a call, in their order; `None` for all. The hashes of its keys, and which of these shards has each, are left in `hints`.
 pub fn shards_of(
     server: &Server,
     session: &Session,
@@ -52,7 +52,7 @@ pub fn shards_of(
     let mut add = |key: &[u8]| {
         let hash = router.hash(key);
         let shard = router.shard(hash, key);
-        hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard, at: 0 });
+        hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard, foreseen: 0 });
         if let Err(at) = shards.binary_search(&shard) {
             shards.insert(at, shard);
         }
@@ -74,7 +74,7 @@ pub fn shards_of(
     }
     // Here, where nobody waits for the cores yet.
     for hint in hints {
-        hint.at = shards.binary_search(&hint.shard).unwrap_or_default() as u16;
+        hint.foreseen = shards.binary_search(&hint.shard).unwrap_or_default() as u16;
     }
     Some(shards)
 }

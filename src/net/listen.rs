@@ -26,8 +26,8 @@ pub struct Workers {
 impl Workers {
     /// Starts this many network threads.
     pub fn start(server: &Arc<Server>, threads: usize) -> Workers {
-        // Then none has a core to itself. One that took that of a client amid its requests, or of another thread, would find the first
-        // of them, answer it, sleep and be woken for the next; those who go on bring more of them at once.
+        // Then none has a core to itself. One that interrupted a client amid its requests, or another thread, would find the first of
+        // them, answer it, sleep and be woken for the next; those who go on bring more of them at once.
         let is_crowded = threads > cores();
         let senders = (0..threads)
             .map(|n| {
@@ -35,7 +35,7 @@ impl Workers {
                 let server = server.clone();
                 spawn(format!("net-{n}"), 0, move || {
                     if is_crowded {
-                        sys::take_no_core();
+                        sys::interrupt_nobody();
                     }
                     if let Err(error) = Worker::run(server, sockets) {
                         tracing::error!(%error, "network thread failed");

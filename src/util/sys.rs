@@ -13,18 +13,18 @@ pub fn yield_by(nice: i32) {
     }
 }
 
-/// Makes the calling thread, and those that it starts, one of background work: it yields by so much, and takes no core from
-/// anybody. Failure leaves it as it was, as 0 does.
+/// Makes the calling thread, and those that it starts, one of background work: it yields by so much, and interrupts nobody.
+/// Failure leaves it as it was, as 0 does.
 pub fn to_background(nice: i32) {
     if nice != 0 {
         yield_by(nice);
-        take_no_core();
+        interrupt_nobody();
     }
 }
 
-/// From now on the calling thread, and those that it starts, take no core from somebody when they wake: they wait for one that
-/// is free, or for their turn. Failure leaves it as it was.
-pub fn take_no_core() {
+/// From now on the calling thread, and those that it starts, interrupt nobody when they wake: they wait for a processor that is
+/// free, or for their turn. Failure leaves it as it was.
+pub fn interrupt_nobody() {
     #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "no safe form in the standard library")]
     // SAFETY: an integer, and a structure that is valid for the call, which concerns the calling thread alone.

@@ -160,6 +160,22 @@ fn words(line: &str) -> OwnedArgs {
     line.split(' ').map(str::as_bytes).collect()
 }
 
+/// Else each key is searched for among the shards that the command has, and nothing but time tells.
+#[test]
+fn routing_foresees_where_the_shard_of_each_key_stands() {
+    let mut world = World::new();
+    let [zero, one] = world.keys();
+    for (line, foreseen) in [
+        (format!("GET {one}"), &[0][..]),
+        (format!("MSET {one} b {zero} a {one} c"), &[1, 0, 1]),
+        (format!("MGET {one} {one}"), &[0, 0]),
+    ] {
+        world.call(&line);
+        let hints: Vec<u16> = world.runner.set.hints.iter().map(|hint| hint.foreseen).collect();
+        assert_eq!(hints, foreseen, "{line}");
+    }
+}
+
 const MEMBERS: usize = 40_000;
 
 fn sadd(key: &str) -> String {

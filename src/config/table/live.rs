@@ -43,8 +43,8 @@ pub(super) const SECTIONS: &[Section] = &[
             live("tcp-keepalive", Int(0, I32), "300",
                 "Seconds between keep-alive probes on new connections; 0 sends none."),
             live("io-threads", Int(0, 128), "0",
-                "Threads that serve connections; 0 is half of the cores. With more than cores none takes a core from others: \
-                 less processor time for a command, but longer waits beside background work.").at_start(),
+                "Threads that serve connections; 0 is half of the cores. More threads than cores interrupt nobody when they wake \
+                 (on Linux): less processor time for a command, but longer waits beside background work.").at_start(),
             live("busy-poll", Duration, "0",
                 "How long a thread looks for more work before it sleeps, as 50us: lower latency for more CPU; with 0 for \
                 25us where that has paid of late."),

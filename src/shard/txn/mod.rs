@@ -76,8 +76,8 @@ pub struct Hint {
     pub hash: u64,
     /// Its shard.
     pub shard: ShardId,
-    /// Where that stands among the shards that are to be leased.
-    pub at: u16,
+    /// Where that stands among the shards that routing leases.
+    pub foreseen: u16,
 }
 
 /// Keys that were hashed.
@@ -232,9 +232,12 @@ impl<'a, 'e> Txn<'a, 'e> {
     #[inline]
     fn place(&self, key: &[u8]) -> Result<(u64, u16)> {
         let (hash, shard) = match self.hint(key) {
-            Some(hint) => match self.at(&hint) {
+            Some(hint) => match self.foreseen(&hint) {
                 Some(at) => return Ok((hint.hash, at)),
-                None => (hint.hash, hint.shard),
+                None => {
+                    debug_assert!(self.lease.len() != 1, "the only shard is that of the keys that were looked at");
+                    (hint.hash, hint.shard)
+                }
             },
             None => {
                 let hash = self.router.hash(key);
@@ -249,8 +252,8 @@ impl<'a, 'e> Txn<'a, 'e> {
 
     /// Position in the lease of the core that has a hint's key, if that is where routing foresaw it.
     #[inline]
-    fn at(&self, hint: &Hint) -> Option<u16> {
-        self.lease.get(hint.at as usize).is_some_and(|core| core.shard == hint.shard).then_some(hint.at)
+    fn foreseen(&self, hint: &Hint) -> Option<u16> {
+        self.lease.get(hint.foreseen as usize).is_some_and(|core| core.shard == hint.shard).then_some(hint.foreseen)
     }
 
     /// The object, whether live or not.

@@ -29,7 +29,7 @@ impl Txn<'_, '_> {
             let at = self.lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
             // Where an empty one lies, another begins.
             if !key.is_empty() {
-                hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard, at: at as u16 });
+                hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard, foreseen: at as u16 });
             }
             let hash = table_hash(hash, ns);
             self.lease[at].table.slots().prefetch(hash);
@@ -39,10 +39,10 @@ impl Txn<'_, '_> {
         self.prefetch_objects(slots);
     }
 
-    /// The same of the keys that routing has looked at, all of them to be written or none.
+    /// The same of the keys that routing has looked at, where it foresaw them, all of them to be written or none.
     pub fn prefetch_hinted(&self, ns: NsId, written: bool) {
         let slot = |hint: &Hint| {
-            let (at, hash) = (self.at(hint)? as usize, table_hash(hint.hash, ns));
+            let (at, hash) = (self.foreseen(hint)? as usize, table_hash(hint.hash, ns));
             self.lease[at].table.slots().prefetch(hash);
             Some((at, hash, written))
         };
@@ -100,8 +100,8 @@ mod tests {
             let hint = |key: &Vec<u8>| {
                 let hash = engine.router.hash(key);
                 let shard = engine.router.shard(hash, key);
-                let at = foreseen.binary_search(&shard).unwrap_or_default() as u16;
-                Hint { key_at: key.as_ptr() as usize, hash, shard, at }
+                let foreseen = foreseen.binary_search(&shard).unwrap_or_default() as u16;
+                Hint { key_at: key.as_ptr() as usize, hash, shard, foreseen }
             };
             set.hints.clear();
             set.hints.extend(keys.iter().map(hint));
