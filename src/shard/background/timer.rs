@@ -68,12 +68,16 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Rece
             Ok((shards, job)) => drop(job(engine.lease(&shards))),
             Err(_) => bell::sleep_until(next_turn),
         }
-        if Instant::now() >= next_turn && !engine.timers_rest() {
+        if Instant::now() >= next_turn {
             let turn = engine.turn(id);
-            timer.short_turn(crate::util::time::now_ms());
+            if !engine.timers_rest() {
+                timer.short_turn(crate::util::time::now_ms());
+            }
             drop(turn);
             // Who finds others at it comes again: what is due on time waits for nobody's ingestion.
-            if let Some(_turn) = engine.try_long_turn(id) {
+            if let Some(_turn) = engine.try_long_turn(id)
+                && !engine.timers_rest()
+            {
                 timer.long_turn(crate::util::time::now_ms());
             }
             next_turn = Instant::now() + if timer.filling() { FILL_TURN } else { TURN };

@@ -337,7 +337,8 @@ impl Engine {
         self.turns[shard as usize % self.turns.len()].lock()
     }
 
-    /// Whether no timer is to begin a turn, which a test may ask for.
+    /// Whether no timer is to do anything, which a test may ask for; looked at by who has the turn, so that who takes it after asking
+    /// knows that none does.
     pub(in crate::shard) fn timers_rest(&self) -> bool {
         #[cfg(test)]
         return self.timers_rest.load(Ordering::Relaxed);
