@@ -399,11 +399,11 @@ class Crowd:
     def swept(events, told, last):
         """The events of a key without each `del` by which Redis tells of one put with a time that is past, where a STORE without a result
         replaces it, or somebody deletes it, before the sweep has come: the clock decides. Tarn always says `expired`, which is not
-        compared, as Redis does from the sweep on. `last` is the last event in each database."""
+        compared, as Redis does from the sweep on. `last` is the last event in each database, between which SWAPDB may have moved it."""
         kept = []
         for event in events:
             db, what, _ = event.split(b" ", 2)
-            unswept = what == b"del" and last.get(db) == b"expire" and told[len(kept) :][:1] != [event]
+            unswept = what == b"del" and b"expire" in last.values() and told[len(kept) :][:1] != [event]
             last[db] = what
             if not unswept:
                 kept.append(event)
