@@ -525,7 +525,7 @@ def main():
     begun = time.time()
     while done < opt.count:
         crowd = Crowd(opt, opt.seed * 1000003 + epoch)
-        failed = None
+        failed, is_whole = None, False
         size = min(opt.epoch, opt.count - done)
         for n in range(size):
             before = sum(p.waits is not None for p in crowd.pairs)
@@ -545,10 +545,12 @@ def main():
             served += max(0, before - sum(p.waits is not None for p in crowd.pairs))
             if failed:
                 break
+        else:
+            is_whole = True
         history = list(crowd.history) + ["%d waits: %s" % (p.n, show_cmd(p.waits)) for p in crowd.pairs if p.waits is not None]
         try:
             crowd.leave()
-            diffs = crowd.end() if not failed and n + 1 == size else []
+            diffs = crowd.end() if is_whole else []
         except (OSError, resp.ProtocolError) as e:
             failed, diffs = Mismatch("%s: %s" % (type(e).__name__, e), None, None), []
         if diffs:
