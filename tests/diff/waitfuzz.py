@@ -452,9 +452,12 @@ class Crowd:
             if self.opt.spread and pair.waits[0] == b"XREAD":
                 return True  # it looks at the streams of those shards only that are at hand
         if mismatch.what == "events" and self.opt.spread and self.moved:
-            # Who moves an element to a shard that is not at hand does so after those for whom all is; a list may be empty in between.
+            # Who moves an element to a shard that is not at hand does so after those for whom all is; a list may be empty in between,
+            # and is as full at the end.
             def of_elements(told):
-                return [(key, sorted(e for e in x if e.split(b" ")[1] not in (b"new", b"del"))) for key, x in told]
+                words = [[event.split(b" ")[1] for event in x] for _, x in told]
+                held = [of_key.count(b"new") - of_key.count(b"del") for of_key in words]
+                return held, [(key, sorted(e for e in x if e.split(b" ")[1] not in (b"new", b"del"))) for key, x in told]
 
             return of_elements(mismatch.a) == of_elements(mismatch.b)
         if mismatch.a == "waits" and isinstance(mismatch.b, resp.Error) and mismatch.b.startswith(b"WRONGTYPE"):
