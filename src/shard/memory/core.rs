@@ -47,6 +47,7 @@ use super::watched::Watched;
 use crate::shard::router::ShardId;
 
 /// Per-shard counters of INFO; written under the shard's lock only.
+#[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 #[expect(missing_docs, reason = "the names INFO gives them")]
 pub struct CoreStats {
@@ -96,8 +97,11 @@ const MOST_LEAVING: usize = 64;
 /// Leaves of an overlay that a step of the clock looks at.
 const TRIM_LEAVES: usize = 8;
 
-/// State of one shard. What every command looks at comes first and stands together: where commands of a shard come from several
-/// processors, each line of it goes to and fro between them.
+/// State of one shard. What every command writes comes first, and fits with the shard's lock into [`WRITTEN_LINES`]; what it only
+/// looks at stands behind it: where commands of a shard come from several processors, each line that one of them writes goes to
+/// and fro between them.
+///
+/// [`WRITTEN_LINES`]: crate::shard::actor
 #[repr(C)]
 pub struct Core {
     /// Which shard this is.
@@ -108,13 +112,8 @@ pub struct Core {
     pub miscounted: bool,
     /// Tables of the partition are being dropped, or it is compacted, for what is dead in it; or that is about to be done.
     pub reclaiming: bool,
-    /// Somebody's transaction is under way here, which happens at this time, ms, and this is a guest's, which happens before it:
-    /// nothing leaves the table, nobody is served.
-    pub hosts: Option<u64>,
     /// LSN of the shard's last commit.
     pub last_lsn: Lsn,
-    /// New keys go straight to fjall, while data is imported.
-    pub(in crate::shard) straight: Option<Box<super::straight::Straight>>,
     /// Commands that have run here.
     pub commands: u64,
     /// Memory of the table's objects, of the order index and of the filter of keys.
@@ -125,6 +124,15 @@ pub struct Core {
     pub flight_bytes: usize,
     /// What the table may hold before clean objects leave.
     pub table_limit: usize,
+    /// Objects and elements read into the table since clean ones last left it.
+    pub admitted: usize,
+    /// Counters, those of look-ups first.
+    pub stats: CoreStats,
+    /// Somebody's transaction is under way here, which happens at this time, ms, and this is a guest's, which happens before it:
+    /// nothing leaves the table, nobody is served.
+    pub hosts: Option<u64>,
+    /// New keys go straight to fjall, while data is imported.
+    pub(in crate::shard) straight: Option<Box<super::straight::Straight>>,
     /// Hot and dirty objects.
     pub table: Table,
     /// Keys that commands in slices hold.
@@ -145,8 +153,6 @@ pub struct Core {
     pub counts: HashMap<NsId, i64, foldhash::fast::RandomState>,
     /// Indexes of objects that turned dirty since the last gather.
     pub dirty: Vec<Index>,
-    /// Counters.
-    pub stats: CoreStats,
     /// Commands a second, of late; and how many there were when that was last looked at.
     pub pace: Pace,
     /// Times of the table's objects.
@@ -169,8 +175,6 @@ pub struct Core {
     pub order_asked_ms: u64,
     /// Order indexes that wait to be freed without the lock.
     pub old_orders: Vec<Order>,
-    /// Objects and elements read into the table since clean ones last left it.
-    pub admitted: usize,
     /// Number of the last gather that took the raw records along.
     pub gathers: u64,
     /// What the numbers of flights are added to, so that none is given twice, not even after a restart.
