@@ -20,7 +20,7 @@ use crate::error::{Error, LOADING, OOM, quotation};
 use crate::handler::buffers::Away;
 use crate::handler::ctx::{Mark, Served};
 use crate::handler::effects::Wait;
-use crate::handler::keys::{keys_of, shards_of};
+use crate::handler::keys::{keys_of, shards_of, shards_of_spotted};
 use crate::handler::limits::Bounds;
 use crate::handler::observe::{Clock, Took};
 use crate::handler::server::{ThreadStats, bump};
@@ -40,7 +40,7 @@ use crate::shard::memory::busy::Wish;
 use crate::shard::memory::reads::{MOST_READS, Reads};
 use crate::shard::memory::table::table_hash;
 use crate::shard::txn::rest::Rests;
-use crate::shard::txn::{Hint, Txn, WriteSet};
+use crate::shard::txn::{Hint, Spotted, Txn, WriteSet};
 use crate::util::scale::Scaled;
 
 /// What became of a command.
@@ -147,6 +147,8 @@ pub struct Call<'a> {
     pub args: Args<'a>,
     /// Hash of the only key, if the route is `One`.
     pub hash: u64,
+    /// Its keys, all of them, if the route is `Keys` and a look-ahead has come by them.
+    pub spotted: &'a [Spotted],
     /// Unix time, ms.
     pub now_ms: u64,
     /// Bytes that it came in.
@@ -173,11 +175,12 @@ pub fn start(
         return Outcome::Done;
     }
     let mut call = call;
-    if !std::ptr::eq(command, container)
-        && let Route::One(at) = command.route
-    {
+    if !std::ptr::eq(command, container) {
         // The look-ahead knows the container's route only.
-        call.hash = runner.server.engine.router.hash(&call.args[at]);
+        call.spotted = &[];
+        if let Route::One(at) = command.route {
+            call.hash = runner.server.engine.router.hash(&call.args[at]);
+        }
     }
     let gate = runner.server.engine.gate.load(Ordering::Relaxed);
     if gate != 0 {
@@ -338,10 +341,11 @@ fn run_here(
         Route::One(at) if call.args.len() > at => {
             let key = &call.args[at];
             let shard = server.engine.router.shard(call.hash, key);
-            set.hints.push(Hint { key_at: key.as_ptr() as usize, hash: call.hash, shard, foreseen: 0 });
+            set.hints.push(Hint::new(key, call.hash, shard));
             ShardSet::from_buf_and_len([shard; 8], 1)
         }
         Route::None => ShardSet::new(),
+        Route::Keys if !call.spotted.is_empty() => shards_of_spotted(command, call.spotted, &mut set.hints),
         // To hash so many keys would itself take long; there will be some of each shard.
         Route::Keys | Route::By(_) if long => server.engine.all_shards(),
         _ => {

@@ -2,7 +2,8 @@
 
 use super::{Args, Begin, Command, Find, KeySpec, KeysAt, Route, Server, Session, flags, key};
 use crate::shard::actor::ShardSet;
-use crate::shard::txn::{Hint, Hints};
+use crate::shard::router::ShardId;
+use crate::shard::txn::{Hint, Hints, Spotted};
 use crate::util::num::parse_i64;
 
 /// All keys of a call, in the order of the specs: what routing, COMMAND GETKEYS and the look-ahead go by. `None` if the
@@ -52,10 +53,8 @@ pub fn shards_of(
     let mut add = |key: &[u8]| {
         let hash = router.hash(key);
         let shard = router.shard(hash, key);
-        hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard, foreseen: 0 });
-        if let Err(at) = shards.binary_search(&shard) {
-            shards.insert(at, shard);
-        }
+        hints.push(Hint::new(key, hash, shard));
+        add(&mut shards, shard);
     };
     match command.route {
         Route::None => {}
@@ -72,11 +71,32 @@ pub fn shards_of(
             shards.dedup();
         }
     }
-    // Here, where nobody waits for the cores yet.
+    foresee(&shards, hints);
+    Some(shards)
+}
+
+/// The same of keys that a look-ahead has come by, and that are fetched again: what it has fetched may have left the cache.
+pub fn shards_of_spotted(command: &Command, keys: &[Spotted], hints: &mut Hints) -> ShardSet {
+    let mut shards = ShardSet::new();
+    let written = command.has(flags::WRITE);
+    hints.extend(keys.iter().map(|key| key.prefetch(written)));
+    hints.iter().for_each(|hint| add(&mut shards, hint.shard));
+    foresee(&shards, hints);
+    shards
+}
+
+#[inline]
+fn add(shards: &mut ShardSet, shard: ShardId) {
+    if let Err(at) = shards.binary_search(&shard) {
+        shards.insert(at, shard);
+    }
+}
+
+/// Here, where nobody waits for the cores yet.
+fn foresee(shards: &[ShardId], hints: &mut Hints) {
     for hint in hints {
         hint.foreseen = shards.binary_search(&hint.shard).unwrap_or_default() as u16;
     }
-    Some(shards)
 }
 
 fn keys_of_spec(spec: &KeySpec, args: Args<'_>, may_be_none: bool, keys: &mut KeysAt) -> Option<()> {

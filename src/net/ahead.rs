@@ -23,8 +23,9 @@ use crate::shard::engine::Engine;
 use crate::shard::memory::ahead::{self, Cores, Look, Wanted};
 use crate::shard::memory::core::Core;
 use crate::shard::memory::reads::Reads;
-use crate::shard::memory::table::table_hash;
+use crate::shard::memory::table::{Place, table_hash};
 use crate::shard::router::ShardId;
+use crate::shard::txn::{Hint, Spotted};
 
 /// Commands parsed ahead.
 pub(super) const AHEAD: usize = 32;
@@ -47,7 +48,16 @@ pub(super) struct Parsed {
     /// Id and row of a command that is known.
     pub(super) command: Option<(Id, &'static Command)>,
     /// Of its only key; 0 if it was not looked at.
-    pub(super) hash: u64,
+    hash: u64,
+    /// Where its keys stand among those that were looked at, if all were.
+    keys: Range<u8>,
+}
+
+impl Parsed {
+    /// One that nobody has looked at.
+    pub(super) fn new(spans: Range<u32>, end: usize, command: Option<(Id, &'static Command)>) -> Self {
+        Parsed { first: spans.start, count: spans.end - spans.start, end, command, hash: 0, keys: 0..0 }
+    }
 }
 
 /// Where a key ahead will be looked for.
@@ -91,6 +101,8 @@ pub struct Ahead {
     pub(super) spans: Vec<Span>,
     pub(super) calls: Vec<Parsed>,
     targets: Vec<Target>,
+    /// What their commands are told of them.
+    spotted: Vec<Spotted>,
     by_shard: ByShard,
     /// Lines that were unquoted where they stand, as they were, and where.
     pub(super) lines: Vec<(usize, Vec<u8>)>,
@@ -119,13 +131,13 @@ impl Ahead {
     /// of `reads`, if `wants` says so.
     pub(super) fn look(&mut self, engine: &Engine, ns: NsId, input: &[u8], (reads, wants): (&mut Reads, bool)) {
         let looks = self.aim(engine, ns, input);
-        let Ahead { targets, spans, by_shard, .. } = self;
+        let Ahead { targets, spotted, spans, by_shard, .. } = self;
         for target in &*targets {
             engine.shards.at(target.shard).slots().prefetch(target.hash);
         }
         by_shard.sort(engine.shards.count(), targets);
         by_shard.shards.iter().for_each(|&shard| engine.shards.at(shard).prefetch());
-        by_shard.each(engine, targets, |core, target| {
+        by_shard.each(engine, targets, |core, target, _| {
             target.index = core.table.prefetch_object(target.hash, target.written);
             target.cold = core.store_is_cold;
             if wants && target.is_missed() {
@@ -133,8 +145,11 @@ impl Ahead {
                 core.cold.prefetch(target.hash);
             }
         });
-        by_shard.each(engine, targets, |core, target| match target.index {
-            Some(index) if core.table.is_used(index) => core.table.prefetch_bytes(index, target.written),
+        by_shard.each(engine, targets, |core, target, at| match target.index {
+            Some(index) if core.table.is_used(index) => {
+                core.table.prefetch_bytes(index, target.written);
+                spotted[at].place = core.table.place_of(index);
+            }
             None if wants && target.is_missed() => {
                 let text = |span: Span| &input[span.0 as usize..span.1 as usize];
                 let next = target.look.map(|(look, span)| (look, text(span)));
@@ -143,7 +158,7 @@ impl Ahead {
             _ => {}
         });
         if wants && targets.iter().any(Target::wants_elements) {
-            by_shard.each(engine, targets, |core, target| {
+            by_shard.each(engine, targets, |core, target, _| {
                 if let (true, Some((look, _)), Some(index)) = (target.wants_elements(), target.look, target.index) {
                     ahead::want(core, Wanted { index, look: *look, text: b"", score: None }, reads);
                 }
@@ -178,10 +193,17 @@ impl Ahead {
         }
     }
 
+    /// What the command of a call is told: the hash of its only key, or what is known of all of its keys.
+    #[inline]
+    pub(super) fn known_of(&self, call: &Parsed) -> (u64, &[Spotted]) {
+        (call.hash, &self.spotted[call.keys.start as usize..call.keys.end as usize])
+    }
+
     /// Hashes the keys and finds out what will be looked for.
     fn aim(&mut self, engine: &Engine, ns: NsId, input: &[u8]) -> Looks {
-        let Ahead { spans, calls, targets, .. } = self;
+        let Ahead { spans, calls, targets, spotted, .. } = self;
         targets.clear();
+        spotted.clear();
         let mut looks = Looks::new();
         let mut add = |span: Span, command: &Command, args: usize, look: Option<(&'static Look, Span)>| {
             let overwritten = (command.overwrites)(args);
@@ -200,11 +222,13 @@ impl Ahead {
                 next: 0,
                 written,
             };
-            // A pipeline often stays with one key.
-            if targets.last().is_none_or(|last| {
-                (last.shard, last.hash, last.overwritten) != (target.shard, target.hash, overwritten)
-            }) {
+            let is_last =
+                |last: &Target| (last.shard, last.hash, last.overwritten) == (target.shard, target.hash, overwritten);
+            // A pipeline often stays with one key; of a command of several all are told.
+            if !matches!(command.route, Route::One(_)) || !targets.last().is_some_and(is_last) {
                 targets.push(target);
+                let hint = Hint::new(key, hash, shard);
+                spotted.push(Spotted { hint, place: Place::NONE });
             }
             (hash, targets.len() - 1)
         };
@@ -220,16 +244,23 @@ impl Ahead {
                     looks.extend(look.map(|look| (target, look, args)));
                 }
                 Some((_, command @ Command { route: Route::Keys, .. })) if spans.len() <= MOST_ARGS => {
-                    for (at, _) in
-                        keys_of(command, Args::new(input, spans)).unwrap_or_default().iter().take(MOST_TARGETS)
-                    {
-                        add(spans[*at], command, spans.len(), None);
+                    let keys = keys_of(command, Args::new(input, spans)).unwrap_or_default();
+                    let (mut begin, mut end) = (0, 0);
+                    for (at, _) in keys.iter().take(MOST_TARGETS) {
+                        let (_, target) = add(spans[*at], command, spans.len(), None);
+                        begin = if end == 0 { target } else { begin };
+                        end = target + 1;
+                    }
+                    // Where a name leads to others they are not among its keys.
+                    if end <= MOST_TARGETS && end - begin == keys.len() && command.named.is_none() {
+                        call.keys = begin as u8..end as u8;
                     }
                 }
                 _ => {}
             }
         }
         targets.truncate(MOST_TARGETS);
+        spotted.truncate(MOST_TARGETS);
         looks
     }
 }
@@ -267,17 +298,24 @@ impl ByShard {
         }
     }
 
-    /// Does something with every target, those apart whose cores somebody has.
+    /// Does something with every target, and its place, those apart whose cores somebody has: at first, and when all others
+    /// have had their turn.
     #[inline]
-    fn each(&self, engine: &Engine, targets: &mut [Target], mut run: impl FnMut(&Core, &mut Target)) {
-        for &shard in &self.shards {
-            let Some(core) = engine.shards.at(shard).try_core() else { continue };
+    fn each(&self, engine: &Engine, targets: &mut [Target], mut run: impl FnMut(&Core, &mut Target, usize)) {
+        let mut each_of = |shard: ShardId| {
+            let Some(core) = engine.shards.at(shard).try_core() else { return false };
             let mut next = self.first[shard as usize];
             while next > 0 {
-                let target = &mut targets[next as usize - 1];
-                run(&core, target);
+                let at = next as usize - 1;
+                let target = &mut targets[at];
+                run(&core, target, at);
                 next = target.next;
             }
+            true
+        };
+        let taken: SmallVec<[ShardId; 16]> = self.shards.iter().copied().filter(|&shard| !each_of(shard)).collect();
+        for shard in taken {
+            each_of(shard);
         }
     }
 }

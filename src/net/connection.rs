@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::ahead::{AHEAD, Parsed};
+use super::ahead::{AHEAD, Ahead, Parsed};
 use super::behind_others;
 use super::parked::Parked;
 use super::reads::Asked;
@@ -42,7 +42,7 @@ use crate::handler::session::bits::{CLOSING, GONE, UNIX};
 use crate::handler::session::{Client, ReplyMode};
 use crate::handler::{After, Args, Command, Reply, Route, Session};
 use crate::log::Lsn;
-use crate::resp::{Limits, Parser, Span};
+use crate::resp::{Limits, Parser};
 use crate::shard::engine::gate;
 use crate::shard::memory::reads::Reads;
 use crate::util::ticks;
@@ -346,7 +346,7 @@ impl Connection {
             let calls = if stop.is_some() { &[] } else { &ahead.calls[..] };
             self.worker.runner.borrow_mut().clock = Clock::start();
             for call in calls {
-                stop = self.run_one(state, &ahead.spans, (input, done), call, now_ms);
+                stop = self.run_one(state, ahead, (input, done), call, now_ms);
                 if matches!(&stop, Some(Stop::Park(parked)) if parked.tries_again()) {
                     break;
                 }
@@ -406,7 +406,7 @@ impl Connection {
     fn run_one(
         self: &Rc<Self>,
         state: &mut State,
-        spans: &[Span],
+        ahead: &Ahead,
         (input, begins): (&[u8], usize),
         call: &Parsed,
         now_ms: u64,
@@ -414,7 +414,7 @@ impl Connection {
         if call.count == 0 {
             return None;
         }
-        let spans = &spans[call.first as usize..(call.first + call.count) as usize];
+        let spans = &ahead.spans[call.first as usize..(call.first + call.count) as usize];
         let args = Args::new(input, spans);
         let begin = state.out.len();
         let mut need = self.need.get();
@@ -453,11 +453,11 @@ impl Connection {
         }
         // Read before the gate is asked: of a pause that changes in between the connection is told.
         let pause = if gate == 0 { 0 } else { self.worker.server.pause.borrow().number };
-        let hash = match command.1.route {
-            Route::One(at) if call.hash == 0 && at < args.len() => self.worker.server.engine.router.hash(&args[at]),
-            _ => call.hash,
+        let (hash, spotted) = match (command.1.route, ahead.known_of(call)) {
+            (Route::One(at), (0, none)) if at < args.len() => (self.worker.server.engine.router.hash(&args[at]), none),
+            (_, known) => known,
         };
-        let call = Call { command, args, hash, now_ms, request_bytes: call.end - begins };
+        let call = Call { command, args, hash, spotted, now_ms, request_bytes: call.end - begins };
         let mut runner = self.worker.runner.borrow_mut();
         (runner.tries, runner.tried_ns) = (state.tries, state.tried_ns);
         let outcome = run::start(&mut runner, &mut state.session, call, &mut state.out, &mut need);

@@ -180,7 +180,7 @@ impl State {
                         }
                     });
                     self.last = command.or(self.last);
-                    calls.push(Parsed { first: first as u32, count: count as u32, end, command, hash: 0 });
+                    calls.push(Parsed::new(first as u32..(first + count) as u32, end, command));
                     at = end;
                 }
             }

@@ -277,7 +277,7 @@ impl Request {
             self.now_ms = lease.first().and_then(|core| core.hosts).map_or(now_ms, |host_ms| now_ms.min(host_ms));
         }
         let (hash, now_ms, request_bytes) = (self.hash, self.now_ms, self.request_bytes);
-        let call = Call { command: self.command, args: self.args.as_args(), hash, now_ms, request_bytes };
+        let call = Call { command: self.command, args: self.args.as_args(), hash, spotted: &[], now_ms, request_bytes };
         let buffers = (&mut *set, &mut effects);
         let (here, rests) =
             (matches!(place, Place::Here | Place::Served(_)), place.rests(&self.session, self.row, call.args));

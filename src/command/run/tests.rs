@@ -115,7 +115,7 @@ impl Peer {
         let command = table().find(&args[0]).unwrap();
         let hash = args.get(1).map_or(0, |key| self.engine().router.hash(key));
         let (mut out, mut need) = (Reply::new(2), 0);
-        let call = Call { command, args, hash, now_ms: crate::util::time::now_ms(), request_bytes: 0 };
+        let call = Call { command, args, hash, spotted: &[], now_ms: crate::util::time::now_ms(), request_bytes: 0 };
         (self.runner.tries, self.runner.reads_here) = (0, reads_here);
         loop {
             let outcome = start(&mut self.runner, &mut self.session, call, &mut out, &mut need);

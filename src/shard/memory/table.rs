@@ -16,7 +16,7 @@
 use crate::codec::NsId;
 
 use super::object::{Kind, Object};
-use crate::util::prefetch::{prefetch, prefetch_to_write};
+use crate::util::prefetch::{LINE, prefetch, prefetch_to_write};
 
 /// Position of an object in its table; stays valid until the object is removed.
 pub type Index = u32;
@@ -53,6 +53,43 @@ impl Slots {
     pub fn prefetch(self, hash: u32) {
         prefetch(self.base.wrapping_add(hash as usize & self.mask));
     }
+}
+
+/// Where an object lies, or lay.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    object: *const Object,
+    bytes: *const u8,
+}
+
+impl Place {
+    /// That of none.
+    pub const NONE: Place = Place { object: std::ptr::null(), bytes: std::ptr::null() };
+
+    /// Whether it is that of none.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self.object.is_null()
+    }
+
+    /// Fetches object and bytes. Nothing is read as far as the program can tell.
+    #[inline]
+    pub fn prefetch(self, to_write: bool) {
+        prefetch_as(self.object, to_write);
+        self.prefetch_bytes(to_write);
+    }
+
+    #[inline]
+    fn prefetch_bytes(self, to_write: bool) {
+        prefetch_as(self.bytes, to_write);
+        prefetch(self.bytes.wrapping_add(LINE));
+        prefetch(self.bytes.wrapping_add(2 * LINE));
+    }
+}
+
+#[inline]
+fn prefetch_as<T>(at: *const T, to_write: bool) {
+    if to_write { prefetch_to_write(at) } else { prefetch(at) }
 }
 
 const MIN_SLOTS: usize = 64;
@@ -102,12 +139,7 @@ impl Table {
     #[inline]
     pub fn prefetch_object(&self, hash: u32, to_write: bool) -> Option<Index> {
         let index = self.probe(hash, |_| true)?;
-        let object: *const Object = self.at(index);
-        if to_write {
-            prefetch_to_write(object)
-        } else {
-            prefetch(object)
-        };
+        prefetch_as::<Object>(self.at(index), to_write);
         Some(index)
     }
 
@@ -122,14 +154,14 @@ impl Table {
     /// Third step: the key's bytes.
     #[inline]
     pub fn prefetch_bytes(&self, index: Index, to_write: bool) {
-        let bytes = self.at(index).bytes.as_ptr();
-        if to_write {
-            prefetch_to_write(bytes)
-        } else {
-            prefetch(bytes)
-        };
-        prefetch(bytes.wrapping_add(64));
-        prefetch(bytes.wrapping_add(128));
+        self.place_of(index).prefetch_bytes(to_write);
+    }
+
+    /// Where an object that is in use lies.
+    #[inline]
+    pub fn place_of(&self, index: Index) -> Place {
+        let object = self.at(index);
+        Place { object, bytes: object.bytes.as_ptr() }
     }
 
     /// The object of a key, removals that wait for a flush included.

@@ -352,12 +352,7 @@ mod tests {
         let mut set = WriteSet::default();
         for end in ["commit", "rollback", "nothing written"] {
             let mut lease = engine.lease(&[0]);
-            let hint = |key: &Vec<u8>| Hint {
-                key_at: key.as_ptr() as usize,
-                hash: engine.router.hash(key),
-                shard: 0,
-                foreseen: 0,
-            };
+            let hint = |key: &Vec<u8>| Hint::new(key, engine.router.hash(key), 0);
             set.hints.extend(keys.iter().map(hint));
             let mut txn = Txn::new(&mut lease, &engine.router, &mut set, 1, true);
             if end != "nothing written" {

@@ -56,7 +56,7 @@ use crate::shard::memory::watched::Watcher;
 use crate::shard::router::{Router, ShardId};
 
 pub use passing::Passing;
-pub use prefetch::AHEAD;
+pub use prefetch::{AHEAD, Spotted};
 pub use strings::{BIG_STRING, CHUNK, chunk_element, passes_by};
 
 /// Where a found object is: position of its core in the lease, index in its table. Valid to the end of the
@@ -78,6 +78,16 @@ pub struct Hint {
     pub shard: ShardId,
     /// Where that stands among the shards that routing leases.
     pub foreseen: u16,
+    /// A look-ahead has found its object, which has been fetched.
+    pub fetched: bool,
+}
+
+impl Hint {
+    /// Of a key of which nothing is foreseen.
+    #[inline]
+    pub fn new(key: &[u8], hash: u64, shard: ShardId) -> Hint {
+        Hint { key_at: key.as_ptr() as usize, hash, shard, foreseen: 0, fetched: false }
+    }
 }
 
 /// Keys that were hashed.

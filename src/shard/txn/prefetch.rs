@@ -8,13 +8,31 @@ use smallvec::SmallVec;
 
 use super::{Hint, Txn};
 use crate::codec::NsId;
-use crate::shard::memory::table::{Index, table_hash};
+use crate::shard::memory::table::{Index, Place, table_hash};
 
 /// Keys fetched at once.
 pub const AHEAD: usize = 32;
 
 /// How far ahead of the object at hand a commit fetches.
 const TOUCHED_AHEAD: usize = 8;
+
+/// A key that a look-ahead has come by: its command, which finds nothing out anew, leases its shard soon.
+#[derive(Debug, Clone, Copy)]
+pub struct Spotted {
+    /// What there is to know of it, but for what is foreseen.
+    pub hint: Hint,
+    /// Where its object lay; of none that was not found.
+    pub place: Place,
+}
+
+impl Spotted {
+    /// Fetches its object, as long as its shard is not leased, and nobody waits for that.
+    #[inline]
+    pub fn prefetch(&self, written: bool) -> Hint {
+        self.place.prefetch(written);
+        Hint { fetched: !self.place.is_none(), ..self.hint }
+    }
+}
 
 impl Txn<'_, '_> {
     /// Fetches what the next look-ups of these keys will touch, of [`AHEAD`] of them at most; with each goes whether it
@@ -29,7 +47,7 @@ impl Txn<'_, '_> {
             let at = self.lease.binary_search_by_key(&shard, |core| core.shard).ok()?;
             // Where an empty one lies, another begins.
             if !key.is_empty() {
-                hints.push(Hint { key_at: key.as_ptr() as usize, hash, shard, foreseen: at as u16 });
+                hints.push(Hint { foreseen: at as u16, ..Hint::new(key, hash, shard) });
             }
             let hash = table_hash(hash, ns);
             self.lease[at].table.slots().prefetch(hash);
@@ -39,14 +57,16 @@ impl Txn<'_, '_> {
         self.prefetch_objects(slots);
     }
 
-    /// The same of the keys that routing has looked at, where it foresaw them, all of them to be written or none.
+    /// The same of the keys that routing has looked at and that have not been fetched, where it foresaw them, all of them to be
+    /// written or none.
     pub fn prefetch_hinted(&self, ns: NsId, written: bool) {
         let slot = |hint: &Hint| {
             let (at, hash) = (self.foreseen(hint)? as usize, table_hash(hint.hash, ns));
             self.lease[at].table.slots().prefetch(hash);
             Some((at, hash, written))
         };
-        self.prefetch_objects(self.set.hints.iter().take(AHEAD).filter_map(slot).collect());
+        let missing = self.set.hints.iter().filter(|hint| !hint.fetched);
+        self.prefetch_objects(missing.take(AHEAD).filter_map(slot).collect());
     }
 
     fn prefetch_objects(&self, slots: SmallVec<[(usize, u32, bool); AHEAD]>) {
@@ -101,7 +121,7 @@ mod tests {
                 let hash = engine.router.hash(key);
                 let shard = engine.router.shard(hash, key);
                 let foreseen = foreseen.binary_search(&shard).unwrap_or_default() as u16;
-                Hint { key_at: key.as_ptr() as usize, hash, shard, foreseen }
+                Hint { foreseen, ..Hint::new(key, hash, shard) }
             };
             set.hints.clear();
             set.hints.extend(keys.iter().map(hint));

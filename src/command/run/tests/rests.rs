@@ -45,7 +45,7 @@ impl World {
         loop {
             let Peer { runner, session } = &mut self.peer;
             let session = session.as_deref_mut().unwrap();
-            let call = Call { command, args: args.as_args(), hash: 0, now_ms, request_bytes: 0 };
+            let call = Call { command, args: args.as_args(), hash: 0, spotted: &[], now_ms, request_bytes: 0 };
             let rests = match in_slices {
                 true => Place::Long.rests(session, row, call.args),
                 false => Rests::Never,

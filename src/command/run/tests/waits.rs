@@ -237,7 +237,8 @@ fn who_begins_to_hear_a_channel_is_judged_once_more() {
     let server = world.runner.server.clone();
     let args = words("SUBSCRIBE c");
     let (id, command) = table().find(b"subscribe").unwrap();
-    let call = Call { command: (id, command), args: args.as_args(), hash: 0, now_ms: 1, request_bytes: 0 };
+    let call =
+        Call { command: (id, command), args: args.as_args(), hash: 0, spotted: &[], now_ms: 1, request_bytes: 0 };
     for (rule, reply) in [("allchannels", "*3"), ("resetchannels", "-NOPERM")] {
         let mut other = Peer::new(&server);
         assert_eq!(other.call(&format!("ACL SETUSER default {rule}")), "+OK ");
