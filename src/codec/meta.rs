@@ -144,6 +144,17 @@ impl Meta {
         out.extend_from_slice(value);
     }
 
+    /// Appends the header of a string kept inline, as a log record carries it: its length, and what [`Meta::encode_header`] appends.
+    #[inline]
+    pub fn push_string_header(expire_ms: u64, out: &mut Vec<u8>) {
+        const EXPIRES: usize = 2 + size_of::<u64>();
+        if expire_ms == 0 {
+            return out.extend_from_slice(&[2, Kind::String.tag(), 0]);
+        }
+        out.extend_from_slice(&[EXPIRES as u8, Kind::String.tag(), EXPIRY]);
+        out.extend_from_slice(&expire_ms.to_le_bytes());
+    }
+
     /// Appends the header alone, as a log record carries it.
     #[inline]
     pub fn encode_header(&self, out: &mut Vec<u8>) {

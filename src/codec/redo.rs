@@ -33,7 +33,7 @@
 use std::ops::Range;
 
 use super::cursor::{Cursor, push_slice, push_varint};
-use super::{CodecError, NsId};
+use super::{CodecError, Meta, NsId};
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
@@ -173,6 +173,11 @@ pub enum Op<'a> {
 fn push_head(tag: u8, ns: NsId, key: &[u8], more: usize, out: &mut Vec<u8>) {
     // One reservation for the whole operation: lengths and numbers are 10 bytes each at most.
     out.reserve(key.len() + more + 64);
+    if ns < 0x80 && key.len() < 0x80 {
+        // The same, as most are.
+        out.extend_from_slice(&[tag, ns as u8, key.len() as u8]);
+        return out.extend_from_slice(key);
+    }
     out.push(tag);
     push_varint(u64::from(ns), out);
     push_slice(key, out);
@@ -267,6 +272,14 @@ fn push_elem_head(tag: u8, elem: &[u8], more: usize, out: &mut Vec<u8>) {
 pub fn encode_put(ns: NsId, key: &[u8], header: &[u8], value: &[u8], out: &mut Vec<u8>) {
     push_head(PUT, ns, key, header.len() + value.len(), out);
     push_slice(header, out);
+    push_slice(value, out);
+}
+
+/// The same of a string kept inline.
+#[inline]
+pub fn encode_put_string(ns: NsId, key: &[u8], expire_ms: u64, value: &[u8], out: &mut Vec<u8>) {
+    push_head(PUT, ns, key, value.len(), out);
+    Meta::push_string_header(expire_ms, out);
     push_slice(value, out);
 }
 
@@ -459,6 +472,23 @@ mod tests {
         let mut record = Record::default();
         ops.iter().for_each(|op| op.encode(&mut record));
         record.bytes().to_vec()
+    }
+
+    /// Whatever the lengths, a string kept inline is logged as any other put is.
+    #[test]
+    fn a_string_is_put_as_its_metadata_would_be() {
+        let long = [b'k'; 300];
+        for ns in [0, 127, 128, NsId::MAX] {
+            for key in [&b""[..], b"k", &long[..127], &long[..128], &long] {
+                for (expire_ms, value) in [(0, &b""[..]), (0, b"v"), (1, b"v"), (u64::MAX, &long[..])] {
+                    let (mut header, mut one, mut other) = (Vec::new(), Vec::new(), Vec::new());
+                    Meta { expire_ms, ..Meta::new(crate::codec::Kind::String) }.encode_header(&mut header);
+                    encode_put(ns, key, &header, value, &mut one);
+                    encode_put_string(ns, key, expire_ms, value, &mut other);
+                    assert_eq!(one, other, "{ns} {} {expire_ms} {}", key.len(), value.len());
+                }
+            }
+        }
     }
 
     #[test]

@@ -244,6 +244,12 @@ impl Object {
         self.state & (state::DIRTY | state::IN_FLIGHT) == 0
     }
 
+    /// Whether it is a string of so many bytes at most, without chunks.
+    #[inline]
+    pub fn is_string_up_to(&self, most: usize) -> bool {
+        self.kind == Kind::String && self.body.is_none() && self.value().len() <= most
+    }
+
     /// Whether nothing of it is on disk only.
     pub fn is_in_memory(&self) -> bool {
         self.body.as_ref().is_none_or(|body| body.overlay.complete)

@@ -11,19 +11,34 @@ use crate::shard::memory::object::{Kind, state};
 use crate::shard::memory::table::Index;
 
 /// Values up to this length are copied aside for undo; longer ones are moved.
-const COPY_LIMIT: usize = 1 << 10;
+pub(super) const COPY_LIMIT: usize = 1 << 10;
+
+/// See [`Txn::find_to_overwrite`].
+pub(super) type ToOverwrite = (u16, u64, Option<Option<Index>>);
 
 impl Txn<'_, '_> {
-    /// An object to be filled anew, for a key that nobody has looked at: if only fjall knows it, it becomes blind.
+    /// What there is of a key whose value does not matter: core, hash, and the object, if any. `None` where only fjall knows.
     #[inline]
-    pub(super) fn claim_to_overwrite(&mut self, ns: NsId, key: &[u8], capacity: usize) -> Result<Found> {
+    pub(super) fn find_to_overwrite(&mut self, ns: NsId, key: &[u8]) -> Result<ToOverwrite> {
         if self.looks {
             let (at, hash, index) = self.raw_find(ns, key)?;
-            return Ok(self.claim(at, hash, index, ns, key, capacity));
+            return Ok((at, hash, Some(index)));
         }
         meter::step(1)?;
         let (hash, at) = self.place(key)?;
         let known = self.lease[at as usize].fault_to_overwrite(hash, ns, key, &mut self.set.reads)?;
+        Ok((at, hash, known))
+    }
+
+    /// An object to be filled anew, for a key of which this was found: if only fjall knows it, it becomes blind.
+    #[inline]
+    pub(super) fn claim_to_overwrite(
+        &mut self,
+        (at, hash, known): ToOverwrite,
+        ns: NsId,
+        key: &[u8],
+        capacity: usize,
+    ) -> Found {
         let found = self.claim(at, hash, known.flatten(), ns, key, capacity);
         if known.is_none() {
             let core = &mut *self.lease[at as usize];
@@ -31,7 +46,7 @@ impl Txn<'_, '_> {
             let number = core.set_blind(found.index);
             redo::encode_blind(ns, key, number, self.set.redo.out());
         }
-        Ok(found)
+        found
     }
 
     /// An object to be filled anew: the one there, stripped, or a new one.

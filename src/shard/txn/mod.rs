@@ -356,6 +356,7 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     /// An object has changed.
+    #[inline]
     fn touch(&mut self, at: Found) {
         self.touch_as(at, Tells::Everybody);
     }

@@ -1,6 +1,6 @@
 //! Strings: small ones in the object itself, big ones in chunks.
 
-use super::claim::{fill_as, set_tail};
+use super::claim::{COPY_LIMIT, fill_as, set_tail};
 use super::undo::Undo;
 use super::{Found, Txn, WriteSet};
 use crate::codec::{self, Meta, NsId, redo};
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::meter;
 use crate::shard::memory::core::storage;
 use crate::shard::memory::missing::{missing, read_element};
-use crate::shard::memory::object::{Body, Kind, state};
+use crate::shard::memory::object::{Body, Kind, Object, state};
 use crate::shard::memory::overlay::{self, Entry, Key};
 
 /// A string longer than this is stored in chunks.
@@ -26,7 +26,16 @@ impl Txn<'_, '_> {
     pub fn put_string(&mut self, ns: NsId, key: &[u8], value: &[u8], expire_ms: u64) -> Result<Found> {
         meter::foresee((value.len() / meter::STEP_BYTES) as u64)?;
         meter::step_through(value.len())?;
-        let at = self.claim_to_overwrite(ns, key, value.len())?;
+        let (at, hash, known) = self.find_to_overwrite(ns, key)?;
+        if let Some(Some(index)) = known
+            && value.len() <= COPY_LIMIT
+            && self.lease[at as usize].table.at(index).is_string_up_to(COPY_LIMIT)
+        {
+            let at = Found { at, index };
+            self.replace_short(at, value, expire_ms);
+            return Ok(at);
+        }
+        let at = self.claim_to_overwrite((at, hash, known), ns, key, value.len());
         let core = &mut *self.lease[at.at as usize];
         fill_as(core, self.set, at, Kind::String, (self.now_ms, expire_ms));
         if value.len() > BIG_STRING {
@@ -40,11 +49,44 @@ impl Txn<'_, '_> {
             set_tail(&mut object.bytes, object.key_len as usize, value);
             core.table_bytes = core.table_bytes + object.mem_bytes() - before;
             let object = core.table.at(at.index);
-            let meta = Meta { expire_ms, ..Meta::new(codec::Kind::String) };
-            self.set.push_put(ns, object.key(), &meta, value);
+            redo::encode_put_string(ns, object.key(), expire_ms, value, self.set.redo.out());
         }
         self.touch(at);
         Ok(at)
+    }
+
+    /// Puts a short string in the place of one, as most overwrites do: what [`Txn::claim`] and [`fill_as`] come to there, with one
+    /// look at the object.
+    fn replace_short(&mut self, at: Found, value: &[u8], expire_ms: u64) {
+        let WriteSet { redo, arena, undo, .. } = &mut *self.set;
+        let core = &mut *self.lease[at.at as usize];
+        let object = core.table.at_mut(at.index);
+        let Object { ns, lsn, kind, expire_ms: expired_ms, state, .. } = *object;
+        let (key_len, capacity) = (object.key_len as usize, object.bytes.capacity());
+        let len = object.bytes.len() - key_len;
+        self.need = self.need.max(lsn);
+        undo.push(Undo::Header { at, kind, expire_ms: expired_ms, state });
+        undo.push(Undo::Value { at, from: arena.len(), len });
+        arena.extend_from_slice(object.value());
+        if len == value.len() {
+            object.bytes[key_len..].copy_from_slice(value);
+        } else {
+            set_tail(&mut object.bytes, key_len, value);
+            core.table_bytes = core.table_bytes + object.bytes.capacity() - capacity;
+        }
+        redo::encode_put_string(ns, object.key(), expire_ms, value, redo.out());
+        object.state = (state | state::REFERENCED) & !state::ENCODING;
+        if let Some(before) = core.uses.note(object, self.now_ms, core.commands) {
+            self.set.note_use(at, before);
+        }
+        if state & state::DIRTY != 0 && len != value.len() {
+            core.count_less(len);
+            core.dirty_bytes += value.len();
+        }
+        if expired_ms != expire_ms {
+            core.set_expire(at.index, expire_ms);
+        }
+        self.touch(at);
     }
 
     /// Gives an object without value a body of chunks. Its size stands in the first record already, as it tells a string
@@ -270,4 +312,50 @@ fn cover(arena: &mut Vec<u8>, value: &[u8], offset: usize, len: usize) -> (usize
     let covered = &value[offset.min(value.len())..(offset + len).min(value.len())];
     arena.extend_from_slice(covered);
     (from, covered.len())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::shard::keyspace::walk::tests::engine;
+
+    /// A short string in the place of one is counted and taken back as any other: from every length to every other, with and
+    /// without a time.
+    #[test]
+    fn a_short_string_in_the_place_of_one_is_counted_and_taken_back() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let ns = engine.first_names().id(b"0").unwrap();
+        let long = vec![b'v'; 2 * COPY_LIMIT];
+        let lens = [0, 1, 32, COPY_LIMIT, COPY_LIMIT + 1, 2 * COPY_LIMIT];
+        let times = [0, 1 << 50, 1 << 51];
+        let put = |len: usize, expire_ms: u64, fails: bool| {
+            engine.transact(&[0], 1, |txn| {
+                let at = txn.put_string(ns, b"key", &long[..len], expire_ms)?;
+                assert_eq!((txn.object(at).value(), txn.object(at).expire_ms), (&long[..len], expire_ms));
+                if fails { Err(crate::error::Error::Syntax) } else { Ok(()) }
+            })
+        };
+        // What is dirty beside the object does not change.
+        let seen = || {
+            let core = engine.shards.at(0).core();
+            core.check();
+            let (_, object) = core.table.iter().next().unwrap();
+            (core.dirty_bytes - core.dirty_again_bytes(), object.value().to_vec(), object.expire_ms, object.state)
+        };
+        put(0, 0, false).unwrap();
+        let (beside, ..) = seen();
+        for (before, then) in lens.into_iter().flat_map(|before| lens.map(|then| (before, then))) {
+            for (was_ms, expire_ms) in times.into_iter().flat_map(|was| times.map(|then| (was, then))) {
+                put(before, was_ms, false).unwrap();
+                let known = seen();
+                assert!(put(then, expire_ms, true).is_err());
+                assert_eq!(seen(), known, "{before} bytes until {was_ms} over {then} until {expire_ms}");
+                put(then, expire_ms, false).unwrap();
+                let (counted, value, at_ms, _) = seen();
+                assert_eq!((counted, value.len(), at_ms), (beside, then, expire_ms));
+            }
+        }
+    }
 }
