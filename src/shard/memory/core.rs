@@ -530,6 +530,13 @@ impl Core {
         self.dirty.len() * size_of::<Index>()
     }
 
+    /// Whether anybody may hear of a key that is changed.
+    #[inline]
+    pub fn is_heard(&self) -> bool {
+        !(self.watched.is_empty() && self.tracked.is_empty() && self.blocked.is_empty())
+            || self.tracked.trackers.broadcasts()
+    }
+
     /// Marks an object as changed.
     #[inline]
     pub fn touch_dirty(&mut self, index: Index) {

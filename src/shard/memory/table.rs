@@ -223,6 +223,13 @@ impl Table {
         &mut self.pages[index as usize >> PAGE_BITS][index as usize & (PAGE - 1)]
     }
 
+    /// The object at an index, if that names one now.
+    #[inline]
+    pub fn used_mut(&mut self, index: Index) -> Option<&mut Object> {
+        let page = self.pages.get_mut(index as usize >> PAGE_BITS)?;
+        page.get_mut(index as usize & (PAGE - 1)).filter(|object| object.key_len != VACANT)
+    }
+
     /// Whether the index names an object now.
     pub fn is_used(&self, index: Index) -> bool {
         (index as usize) < self.places && self.at(index).key_len != VACANT

@@ -219,11 +219,28 @@ impl Txn<'_, '_> {
     #[inline]
     fn stamp(&mut self, at: Found, tells: Tells, turn: Turn) -> bool {
         let core = &mut *self.lease[at.at as usize];
-        if !core.table.is_used(at.index) {
-            return false;
-        }
+        let is_heard = core.is_heard();
+        let Some(object) = core.table.used_mut(at.index) else { return false };
         let (lsn, _) = turn;
-        core.table.at_mut(at.index).lsn = lsn;
+        object.lsn = lsn;
+        if let Some(body) = &mut object.body
+            && body.version == 0
+        {
+            body.version = lsn;
+        }
+        let leaves_no_trace = leaves_no_trace(object);
+        core.note_fields(at.index);
+        if is_heard {
+            self.tell(at, tells, turn);
+        }
+        leaves_no_trace
+    }
+
+    /// Tells whoever hears of a changed object.
+    #[cold]
+    fn tell(&mut self, at: Found, tells: Tells, turn: Turn) {
+        let (lsn, _) = turn;
+        let core = &mut *self.lease[at.at as usize];
         tell_watchers(core, at.index, tells);
         let object = core.table.at(at.index);
         if tells >= Tells::WhoSawIt && (!core.tracked.is_empty() || core.tracked.trackers.broadcasts()) {
@@ -234,17 +251,10 @@ impl Txn<'_, '_> {
                 news.broadcast.changed(&trackers, &key, self.by);
             }
         }
-        let object = core.table.at_mut(at.index);
+        let object = core.table.at(at.index);
         if tells != Tells::Nobody && !core.blocked.is_empty() {
             core.blocked.changed(object.ns, object.key(), turn);
         }
-        if let Some(body) = &mut object.body
-            && body.version == 0
-        {
-            body.version = lsn;
-        }
-        core.note_fields(at.index);
-        leaves_no_trace(core.table.at(at.index))
     }
 
     /// Forgets the changed objects of which nothing is left.

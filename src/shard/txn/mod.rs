@@ -362,12 +362,18 @@ impl<'a, 'e> Txn<'a, 'e> {
     }
 
     fn touch_as(&mut self, at: Found, tells: Tells) {
+        self.lease[at.at as usize].touch_dirty(at.index);
+        self.note_touched(at, tells);
+    }
+
+    /// An object that is dirty has changed.
+    #[inline]
+    fn note_touched(&mut self, at: Found, tells: Tells) {
         debug_assert!(
             self.holds() || !self.lease[at.at as usize].busy.holds(self.object(at).key()),
             "nobody writes what another command goes through"
         );
         self.charge();
-        self.lease[at.at as usize].touch_dirty(at.index);
         match self.set.touched[self.set.part..].last_mut() {
             Some((last, told)) if *last == at => *told = tells.max(*told),
             _ => self.set.touched.push((at, tells)),

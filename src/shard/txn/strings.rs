@@ -2,7 +2,7 @@
 
 use super::claim::{COPY_LIMIT, fill_as, set_tail};
 use super::undo::Undo;
-use super::{Found, Txn, WriteSet};
+use super::{Found, Tells, Txn, WriteSet};
 use crate::codec::{self, Meta, NsId, redo};
 use crate::error::Result;
 use crate::meter;
@@ -86,7 +86,8 @@ impl Txn<'_, '_> {
         if expired_ms != expire_ms {
             core.set_expire(at.index, expire_ms);
         }
-        self.touch(at);
+        core.touch_dirty(at.index);
+        self.note_touched(at, Tells::Everybody);
     }
 
     /// Gives an object without value a body of chunks. Its size stands in the first record already, as it tells a string
