@@ -27,7 +27,8 @@
 //! | a write failed | the log thread, notified, after the pause |
 //! | the segment is poisoned | the rotation, which drives once the new segment is there |
 //! | `ROUNDS_MAX` turns on behalf of others | the log thread, notified |
-//! | large records wait, together [`MUCH`] | the log thread, notified, unless it is waiting for a sync |
+//! | large records wait, together [`MUCH`], and no sync runs | the log thread, notified |
+//! | a sync runs before each reply, and less than [`MUCH`] waits | the log thread, notified, after the sync |
 
 use std::io;
 use std::path::PathBuf;
@@ -52,7 +53,7 @@ use crate::util::ticks;
 const ROUNDS_MAX: usize = 4;
 
 /// Bytes of large records that a committer leaves to the log thread: its own thread has others to serve, and writing them
-/// takes some ms a MiB.
+/// takes some ms a MiB. And bytes that it does not leave waiting for a sync.
 pub(super) const MUCH: usize = 1 << 20;
 
 /// A sync that takes longer is counted as such.
@@ -328,6 +329,8 @@ pub(super) struct Core {
     healthy: AtomicBool,
     /// Only the log thread tries to write while this is set.
     write_failed: AtomicBool,
+    /// Replies wait for a sync.
+    by_replies: AtomicBool,
     /// Generation of the newest poisoned segment, 0 if there is none.
     poisoned: AtomicU64,
     pub(super) sync_running: AtomicBool,
@@ -366,6 +369,7 @@ impl Core {
             acked: Padded(AtomicU64::new(0)),
             healthy: AtomicBool::new(false),
             write_failed: AtomicBool::new(false),
+            by_replies: AtomicBool::new(options.fsync == Fsync::Always),
             poisoned: AtomicU64::new(0),
             sync_running: AtomicBool::new(false),
             delayed_syncs: AtomicU64::new(0),
@@ -457,6 +461,7 @@ impl Core {
         self.synced.store(state.synced, Ordering::Release);
         self.acked.0.store(state.acked, Ordering::Release);
         self.write_failed.store(state.write_error.is_some(), Ordering::Release);
+        self.by_replies.store(state.fsync == Fsync::Always, Ordering::Release);
         self.poisoned.store(state.poison.as_ref().map_or(0, |poison| poison.upto), Ordering::Release);
         self.healthy.store(state.refusal().is_none(), Ordering::Release);
         let turned = state.refusal() != refused.as_ref();
@@ -504,13 +509,21 @@ impl Core {
             return acked;
         }
         self.want(upto);
-        let much = self.pending_large.load(Ordering::Relaxed) >= MUCH;
-        if much && !self.sync_running.load(Ordering::Acquire) {
+        if self.is_left_to_thread() {
             self.notify();
         } else {
             self.drive();
         }
         self.acked()
+    }
+
+    /// Whether a committer leaves the writing to the log thread.
+    fn is_left_to_thread(&self) -> bool {
+        if !self.sync_running.load(Ordering::Acquire) {
+            return self.pending_large.load(Ordering::Relaxed) >= MUCH;
+        }
+        // Nobody is answered before the next sync: all that has come by then is written at one go.
+        self.by_replies.load(Ordering::Relaxed) && self.buffered_bytes() < MUCH as u64
     }
 
     pub(super) fn wait(&self, lsn: Lsn, waiter: WaiterId) -> Lsn {
