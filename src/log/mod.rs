@@ -39,7 +39,7 @@
 //! | | appends | writes to the file | `acked` moves | ends with |
 //! |---|---|---|---|---|
 //! | replay | no | no | no | [`Log::start`] |
-//! | healthy | yes | by who commits | `written`, or `synced` under `always` | |
+//! | healthy | yes | by who commits; under `always` by the log thread | `written`, or `synced` under `always` | |
 //! | write failed | caller refuses | tried by the log thread every 100 ms | up to what was written | the first write that succeeds |
 //! | poisoned (a sync failed) | caller refuses | not to that segment | no | [`Log::rotate`], a flush, [`Log::delete_before`] |
 //! | closed | no | no | no | |

@@ -28,7 +28,7 @@
 //! | the segment is poisoned | the rotation, which drives once the new segment is there |
 //! | `ROUNDS_MAX` turns on behalf of others | the log thread, notified |
 //! | large records wait, together [`MUCH`], and no sync runs | the log thread, notified |
-//! | a sync runs before each reply, and less than [`MUCH`] waits | the log thread, notified, after the sync |
+//! | replies wait for a sync, and less than [`MUCH`] waits | the log thread, notified, after the sync that runs |
 
 use std::io;
 use std::path::PathBuf;
@@ -331,6 +331,8 @@ pub(super) struct Core {
     write_failed: AtomicBool,
     /// Replies wait for a sync.
     by_replies: AtomicBool,
+    /// The log thread runs.
+    pub(super) has_thread: AtomicBool,
     /// Generation of the newest poisoned segment, 0 if there is none.
     poisoned: AtomicU64,
     pub(super) sync_running: AtomicBool,
@@ -369,6 +371,7 @@ impl Core {
             acked: Padded(AtomicU64::new(0)),
             healthy: AtomicBool::new(false),
             write_failed: AtomicBool::new(false),
+            has_thread: AtomicBool::new(false),
             by_replies: AtomicBool::new(options.fsync == Fsync::Always),
             poisoned: AtomicU64::new(0),
             sync_running: AtomicBool::new(false),
@@ -519,11 +522,11 @@ impl Core {
 
     /// Whether a committer leaves the writing to the log thread.
     fn is_left_to_thread(&self) -> bool {
-        if !self.sync_running.load(Ordering::Acquire) {
-            return self.pending_large.load(Ordering::Relaxed) >= MUCH;
+        if self.by_replies.load(Ordering::Relaxed) && self.has_thread.load(Ordering::Acquire) {
+            // Nobody is answered before the next sync: all that has come by then is written at one go.
+            return self.buffered_bytes() < MUCH as u64;
         }
-        // Nobody is answered before the next sync: all that has come by then is written at one go.
-        self.by_replies.load(Ordering::Relaxed) && self.buffered_bytes() < MUCH as u64
+        self.pending_large.load(Ordering::Relaxed) >= MUCH && !self.sync_running.load(Ordering::Acquire)
     }
 
     pub(super) fn wait(&self, lsn: Lsn, waiter: WaiterId) -> Lsn {
@@ -697,7 +700,7 @@ impl Core {
             result = result.and_then(|()| self.io.sync_dir(&self.dir));
         }
         self.sync_running.store(false, Ordering::Release);
-        let (took, by_replies) = (began.elapsed(), self.state.lock().fsync == Fsync::Always);
+        let (took, by_replies) = (began.elapsed(), self.by_replies.load(Ordering::Relaxed));
         let event = if by_replies { Event::AofFsyncAlways } else { Event::LogSync };
         latency::keep(event, took.as_nanos() as u64);
         if took > SLOW_SYNC {
@@ -740,6 +743,7 @@ impl Core {
     /// The log thread: retries what failed, writes what committers left, syncs.
     pub(super) fn run(&self) {
         let mut next_sync = Instant::now() + self.sync_interval;
+        self.has_thread.store(true, Ordering::Release);
         loop {
             // After a failed write only time, not another commit, is a reason to try again.
             let failed = self.write_failed.load(Ordering::Acquire);
@@ -751,6 +755,7 @@ impl Core {
                 }
             }
             if signal.stop {
+                self.has_thread.store(false, Ordering::Release);
                 return;
             }
             signal.work = false;
