@@ -147,7 +147,7 @@ pub struct Call<'a> {
     pub args: Args<'a>,
     /// Hash of the only key, if the route is `One`.
     pub hash: u64,
-    /// Its keys, all of them, if the route is `Keys` and a look-ahead has come by them.
+    /// All of its keys, if the route is `Keys` and a look-ahead has found them.
     pub spotted: &'a [Spotted],
     /// Unix time, ms.
     pub now_ms: u64,

@@ -54,7 +54,7 @@ pub fn shards_of(
         let hash = router.hash(key);
         let shard = router.shard(hash, key);
         hints.push(Hint::new(key, hash, shard));
-        add(&mut shards, shard);
+        insert(&mut shards, shard);
     };
     match command.route {
         Route::None => {}
@@ -75,24 +75,24 @@ pub fn shards_of(
     Some(shards)
 }
 
-/// The same of keys that a look-ahead has come by, and that are fetched again: what it has fetched may have left the cache.
+/// The same of keys that a look-ahead has found. They are fetched again, as they may have left the processor's cache since.
 pub fn shards_of_spotted(command: &Command, keys: &[Spotted], hints: &mut Hints) -> ShardSet {
     let mut shards = ShardSet::new();
     let written = command.has(flags::WRITE);
     hints.extend(keys.iter().map(|key| key.prefetch(written)));
-    hints.iter().for_each(|hint| add(&mut shards, hint.shard));
+    hints.iter().for_each(|hint| insert(&mut shards, hint.shard));
     foresee(&shards, hints);
     shards
 }
 
 #[inline]
-fn add(shards: &mut ShardSet, shard: ShardId) {
+fn insert(shards: &mut ShardSet, shard: ShardId) {
     if let Err(at) = shards.binary_search(&shard) {
         shards.insert(at, shard);
     }
 }
 
-/// Here, where nobody waits for the cores yet.
+/// Notes of each key where its shard stands among these: before they are leased, when nobody waits for them.
 fn foresee(shards: &[ShardId], hints: &mut Hints) {
     for hint in hints {
         hint.foreseen = shards.binary_search(&hint.shard).unwrap_or_default() as u16;

@@ -352,6 +352,15 @@ impl Log {
         self.commit(upto).max(self.wait(upto, waiter))
     }
 
+    /// Writes everything up to an LSN, waiting for whoever is writing.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn write_to(&self, lsn: Lsn) -> io::Result<()> {
+        self.core.want(lsn);
+        self.core.write_to(lsn)
+    }
+
     /// Makes a waiter for [`Log::wait`].
     pub fn register(&self, wake: Box<Wake>) -> WaiterId {
         self.core.register(wake)
@@ -451,6 +460,8 @@ impl Log {
     pub fn set_fsync(&self, fsync: Fsync) {
         self.core.publish(|state| state.fsync = fsync);
         self.core.notify();
+        // What was left to the log thread, which may be waiting for the disk.
+        self.core.drive();
     }
 
     /// Bytes in all segments.

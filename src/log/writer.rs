@@ -28,7 +28,7 @@
 //! | the segment is poisoned | the rotation, which drives once the new segment is there |
 //! | `ROUNDS_MAX` turns on behalf of others | the log thread, notified |
 //! | large records wait, together [`MUCH`], and no sync runs | the log thread, notified |
-//! | replies wait for a sync, and less than [`MUCH`] waits | the log thread, notified, after the sync that runs |
+//! | replies wait for a sync | the log thread, notified; while it syncs, as long as less than [`MUCH`] waits |
 
 use std::io;
 use std::path::PathBuf;
@@ -52,8 +52,8 @@ use crate::util::ticks;
 /// A committer leaves the writing to the log thread after so many rounds on behalf of others.
 const ROUNDS_MAX: usize = 4;
 
-/// Bytes of large records that a committer leaves to the log thread: its own thread has others to serve, and writing them
-/// takes some ms a MiB. And bytes that it does not leave waiting for a sync.
+/// So many bytes take some ms to be written. Of large records a committer leaves as many to the log thread: its own thread has
+/// others to serve. But no more than so many wait in memory until that has synced.
 pub(super) const MUCH: usize = 1 << 20;
 
 /// A sync that takes longer is counted as such.
@@ -522,11 +522,17 @@ impl Core {
 
     /// Whether a committer leaves the writing to the log thread.
     fn is_left_to_thread(&self) -> bool {
-        if self.by_replies.load(Ordering::Relaxed) && self.has_thread.load(Ordering::Acquire) {
-            // Nobody is answered before the next sync: all that has come by then is written at one go.
-            return self.buffered_bytes() < MUCH as u64;
+        let syncs = self.sync_running.load(Ordering::Acquire);
+        if self.is_written_by_thread() {
+            // Nobody is answered before the next sync. What is much, and would wait for it in memory, is written meanwhile.
+            return !syncs || self.buffered_bytes() < MUCH as u64;
         }
-        self.pending_large.load(Ordering::Relaxed) >= MUCH && !self.sync_running.load(Ordering::Acquire)
+        !syncs && self.pending_large.load(Ordering::Relaxed) >= MUCH
+    }
+
+    /// Whether replies wait for a sync, and the log thread writes before it all that has come by then, at one go.
+    fn is_written_by_thread(&self) -> bool {
+        self.by_replies.load(Ordering::Relaxed) && self.has_thread.load(Ordering::Acquire)
     }
 
     pub(super) fn wait(&self, lsn: Lsn, waiter: WaiterId) -> Lsn {
@@ -678,6 +684,10 @@ impl Core {
     /// often served by it (`lsn`).
     pub(super) fn sync(&self, lsn: Lsn) -> io::Result<()> {
         let _one = self.syncing.lock();
+        if self.is_written_by_thread() {
+            // Also what has come while another sync was waited for. An error is in the state by now.
+            let _ = self.with_writer(|writer| self.write_out(writer));
+        }
         let (target, files, dir_dirty) = {
             let state = self.state.lock();
             if state.durable >= lsn && lsn > 0 {

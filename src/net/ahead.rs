@@ -7,7 +7,7 @@
 //! | elements of collections | [`crate::shard::memory::ahead`], as the rows of the commands say |
 //!
 //! Every step is taken for all commands before the next is for any, so that their cache misses overlap. What is found
-//! may have changed when the commands run: nothing but the hashes of keys is kept.
+//! may have changed when the commands run: what is kept of a key is its hash, its shard, and where its object lay, to be fetched again.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use crate::shard::engine::Engine;
 use crate::shard::memory::ahead::{self, Cores, Look, Wanted};
 use crate::shard::memory::core::Core;
 use crate::shard::memory::reads::Reads;
-use crate::shard::memory::table::{Place, table_hash};
+use crate::shard::memory::table::{Lines, table_hash};
 use crate::shard::router::ShardId;
 use crate::shard::txn::{Hint, Spotted};
 
@@ -101,7 +101,7 @@ pub struct Ahead {
     pub(super) spans: Vec<Span>,
     pub(super) calls: Vec<Parsed>,
     targets: Vec<Target>,
-    /// What their commands are told of them.
+    /// What is known of each target, for the command that it belongs to.
     spotted: Vec<Spotted>,
     by_shard: ByShard,
     /// Lines that were unquoted where they stand, as they were, and where.
@@ -148,7 +148,7 @@ impl Ahead {
         by_shard.each(engine, targets, |core, target, at| match target.index {
             Some(index) if core.table.is_used(index) => {
                 core.table.prefetch_bytes(index, target.written);
-                spotted[at].place = core.table.place_of(index);
+                spotted[at].lines = core.table.lines_of(index);
             }
             None if wants && target.is_missed() => {
                 let text = |span: Span| &input[span.0 as usize..span.1 as usize];
@@ -228,7 +228,7 @@ impl Ahead {
             if !matches!(command.route, Route::One(_)) || !targets.last().is_some_and(is_last) {
                 targets.push(target);
                 let hint = Hint::new(key, hash, shard);
-                spotted.push(Spotted { hint, place: Place::NONE });
+                spotted.push(Spotted { hint, lines: Lines::NONE });
             }
             (hash, targets.len() - 1)
         };
@@ -298,8 +298,7 @@ impl ByShard {
         }
     }
 
-    /// Does something with every target, and its place, those apart whose cores somebody has: at first, and when all others
-    /// have had their turn.
+    /// Does something with every target, by its number. Where somebody has the core, it is tried once more after the others.
     #[inline]
     fn each(&self, engine: &Engine, targets: &mut [Target], mut run: impl FnMut(&Core, &mut Target, usize)) {
         let mut each_of = |shard: ShardId| {
@@ -334,5 +333,91 @@ impl Cores for OneAtATime<'_> {
             self.held = Some((shard, self.engine.shards.at(shard).try_core()));
         }
         self.held.as_ref()?.1.as_deref()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::handler::table::table;
+    use crate::shard::keyspace::walk::tests::engine;
+    use crate::util::splitmix;
+
+    /// The input that such a request comes in, behind what there is, and its spans.
+    fn push(words: &[Vec<u8>], input: &mut Vec<u8>, ahead: &mut Ahead) {
+        let first = ahead.spans.len() as u32;
+        for word in words {
+            ahead.spans.push((input.len() as u32, (input.len() + word.len()) as u32));
+            input.extend_from_slice(word);
+        }
+        let command = table().find(&words[0]);
+        ahead.calls.push(Parsed::new(first..ahead.spans.len() as u32, input.len(), command));
+    }
+
+    /// What a command is told of its keys is what it would find out itself, of all of them or of none: whatever stands before it
+    /// in the pipeline, and however many there are.
+    #[test]
+    fn a_command_is_told_of_its_own_keys() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 4);
+        let ns = engine.first_names().id(b"0").unwrap();
+        let names: [&[u8]; 6] = [b"a", b"b", b"", b"{tag}c", b"{tag}d", b"a key of which there is more"];
+        let there = &names[..5];
+        engine
+            .transact(&engine.all_shards(), 1, |txn| {
+                there.iter().try_for_each(|key| txn.put_string(ns, key, key, 0).map(drop))
+            })
+            .unwrap();
+        let mut state = 0;
+        let mut random = |below: usize| splitmix::next(&mut state) as usize % below;
+        let (mut ahead, mut told, mut untold, mut found) = (Ahead::default(), 0, 0, 0);
+        for _ in 0..300 {
+            let mut input = Vec::new();
+            ahead.spans.clear();
+            ahead.calls.clear();
+            for _ in 0..=random(AHEAD) {
+                let many = [0, 1, 2, 10, 191, 192, 193][random(7).min(random(7))];
+                let keys: Vec<Vec<u8>> = (0..many).map(|_| names[random(names.len())].to_vec()).collect();
+                let words: Vec<Vec<u8>> = match random(6) {
+                    0 => vec![b"GET".to_vec(), names[random(names.len())].to_vec()],
+                    1 => vec![b"PING".to_vec()],
+                    2 => [b"MGET".to_vec()].into_iter().chain(keys).collect(),
+                    3 => [b"MSET".to_vec()]
+                        .into_iter()
+                        .chain(keys.into_iter().flat_map(|key| [key, b"v".to_vec()]))
+                        .collect(),
+                    4 => [b"SINTERCARD".to_vec(), keys.len().to_string().into()].into_iter().chain(keys).collect(),
+                    _ => [b"SORT".to_vec()].into_iter().chain(keys).collect(),
+                };
+                push(&words, &mut input, &mut ahead);
+            }
+            ahead.look(&engine, ns, &input, (&mut Reads::default(), true));
+            for call in &ahead.calls {
+                let spans = &ahead.spans[call.first as usize..(call.first + call.count) as usize];
+                let (args, (_, command)) = (Args::new(&input, spans), call.command.unwrap());
+                let (hash, spotted) = ahead.known_of(call);
+                if let Route::One(at) = command.route {
+                    assert!(hash == engine.router.hash(&args[at]) && spotted.is_empty());
+                    continue;
+                }
+                let keys = keys_of(command, args).unwrap_or_default();
+                if spotted.is_empty() {
+                    untold += usize::from(!keys.is_empty());
+                    continue;
+                }
+                told += 1;
+                assert!(command.named.is_none() && spotted.len() == keys.len());
+                for (spotted, (at, _)) in spotted.iter().zip(keys) {
+                    let (hint, key) = (spotted.hint, &args[at]);
+                    assert_eq!(hint.key_at, key.as_ptr() as usize);
+                    assert_eq!((hint.hash, hint.shard), (engine.router.hash(key), engine.router.shard_of(key)));
+                    // A timer may have had the shard.
+                    assert!(spotted.lines.is_none() || there.contains(&key));
+                    found += usize::from(!spotted.lines.is_none());
+                }
+            }
+        }
+        assert!(told > 1000 && untold > 100 && found > told, "{told} {untold} {found}");
     }
 }

@@ -23,6 +23,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -47,17 +48,16 @@ pub type Job = Box<dyn for<'e> FnOnce(Lease<'e>) -> Lease<'e> + Send>;
 /// The shards a command needs, ascending and without repetition.
 pub type ShardSet = SmallVec<[ShardId; 8]>;
 
+/// Where the core begins in an actor: its mutex keeps it behind the lock.
+const CORE_AT: usize = offset_of!(Actor, core) + size_of::<Mutex<Core>>() - size_of::<Core>();
 /// Lines of an actor that every command writes: what stands before the core, and the first part of that.
-const WRITTEN_LINES: usize = 2;
+const WRITTEN_LINES: usize = (CORE_AT + offset_of!(Core, stats) + size_of::<[u64; 2]>()).div_ceil(LINE);
+const _: () = assert!(
+    WRITTEN_LINES <= 2 && align_of::<Actor>().is_multiple_of(LINE),
+    "what every command writes fills few lines"
+);
 /// Lines to the end of the table: the others that a command reads are changed so seldom that they stay where they are read.
-const HOT_LINES: usize = 7;
-const _: () = {
-    let core = std::mem::offset_of!(Actor, core) + size_of::<Mutex<Core>>() - size_of::<Core>();
-    let look_ups = core + std::mem::offset_of!(Core, stats) + size_of::<[u64; 2]>();
-    assert!(look_ups <= WRITTEN_LINES * LINE, "what every command writes fills few lines");
-    let table = core + std::mem::offset_of!(Core, table) + size_of::<Table>();
-    assert!(table <= HOT_LINES * LINE && table > (HOT_LINES - 1) * LINE, "the table ends there");
-};
+const HOT_LINES: usize = (CORE_AT + offset_of!(Core, table) + size_of::<Table>()).div_ceil(LINE);
 
 /// Jobs a holder runs before it lets others have the core.
 const DRAIN: usize = 64;

@@ -121,20 +121,42 @@ fn a_committer_leaves_to_the_log_thread_what_is_much() {
     assert!(written_here(&[MUCH], true), "the log thread would come to it after the sync");
 }
 
-/// Where each reply waits for a sync the log thread writes all that has come by then at one go; committers write what is much.
+/// Nor does it write what is much where each reply waits for a sync, and none runs.
+#[test]
+fn a_committer_leaves_what_is_much_to_the_log_thread_before_its_sync() {
+    let sim = SimIo::new();
+    let log = live(&sim, Fsync::Always, Duration::from_secs(3600));
+    while !log.core.has_thread.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    let (sender, receiver) = crossbeam_channel::unbounded();
+    sim.at(Moment::Before(Op::Write), move || sender.send(std::thread::current().id()).unwrap_or(()));
+    log.commit(log.append_large(vec![7; MUCH]));
+    assert_ne!(await_event(&receiver), std::thread::current().id());
+    log.close().unwrap();
+}
+
+/// Where each reply waits for a sync the log thread writes all that has come by then at one go; what is much, and would wait for it
+/// in memory while it syncs, its committers.
 #[test]
 fn what_waits_for_a_sync_is_written_at_one_go_before_it() {
-    for (fsync, size, writes) in
-        [(Fsync::Always, 8, 1), (Fsync::Always, MUCH / 4, 2), (Fsync::EverySec, 8, 6), (Fsync::No, 8, 6)]
-    {
+    for (fsync, size, syncs, writes) in [
+        (Fsync::Always, 8, false, 1),
+        (Fsync::Always, 8, true, 1),
+        (Fsync::Always, MUCH / 4, true, 2),
+        (Fsync::EverySec, 8, false, 6),
+        (Fsync::No, 8, true, 6),
+    ] {
         let sim = SimIo::new();
         let (log, waiter) = with_records(&sim, fsync, 0);
         // As long as this test runs it is the log thread.
         log.core.has_thread.store(true, Ordering::Release);
+        log.core.sync_running.store(syncs, Ordering::Release);
         for _ in 0..6 {
             let lsn = log.append(|_, out| out.resize(out.len() + size, 7));
             log.commit_for(lsn, waiter);
         }
+        log.core.sync_running.store(false, Ordering::Release);
         log.core.turn(false);
         // Each write begins a frame.
         let io: Arc<dyn crate::log::Io> = Arc::new(sim.clone());
@@ -142,6 +164,43 @@ fn what_waits_for_a_sync_is_written_at_one_go_before_it() {
         assert_eq!((log.written(), report.segments[0].frames), (6, writes), "{fsync:?} {size}");
         assert!(fsync != Fsync::Always || log.acked() == 6);
     }
+}
+
+/// What is committed while the log thread waits for another's sync is in the one that it makes then.
+#[test]
+fn what_comes_while_another_sync_is_waited_for_is_in_the_next() {
+    let sim = SimIo::new();
+    let (log, waiter) = shared(&sim, Fsync::Always, 1);
+    log.core.has_thread.store(true, Ordering::Release);
+    let other = log.clone();
+    let (begin, begun) = crossbeam_channel::unbounded();
+    // A flush syncs. The log thread has written, and waits for that to end.
+    sim.at(Moment::Before(Op::Sync), move || {
+        let thread = other.clone();
+        let turn = std::thread::spawn(move || {
+            begin.send(()).unwrap_or(());
+            thread.core.turn(false);
+        });
+        drop(turn);
+        std::thread::sleep(Duration::from_millis(50));
+        add(&other, waiter);
+    });
+    log.sync_to(1).unwrap();
+    await_event(&begun);
+    let synced = || log.synced() == 2;
+    (0..1_000).take_while(|_| !synced()).for_each(|_| std::thread::sleep(Duration::from_millis(5)));
+    assert!(synced(), "one turn");
+}
+
+/// Who makes replies wait for no sync any more does not have them wait for the one that runs.
+#[test]
+fn what_was_left_to_the_log_thread_is_written_when_no_reply_waits_for_it() {
+    let sim = SimIo::new();
+    let (log, waiter) = with_records(&sim, Fsync::Always, 0);
+    log.core.has_thread.store(true, Ordering::Release);
+    assert_eq!((add(&log, waiter), log.written()), (1, 0));
+    log.set_fsync(Fsync::EverySec);
+    assert_eq!((log.written(), log.acked()), (1, 1));
 }
 
 #[test]

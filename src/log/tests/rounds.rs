@@ -102,6 +102,8 @@ fn run(seed: u64, fsync: Option<Fsync>) -> u64 {
     for life in 0..4 {
         let begin_with = fsync.unwrap_or([Fsync::Always, Fsync::EverySec, Fsync::No][rng.below(3) as usize]);
         let (mut round, _) = begin(sim, begin_with, stored);
+        // In turns, where there is none.
+        round.log.core.has_thread.store(rng.chance(50), Ordering::Release);
         if rng.chance(40) {
             round.sim.crash_at(rng.below(120));
         }
@@ -144,6 +146,7 @@ fn rule_6_always_loses_nothing_acknowledged_by_power_loss() {
     for seed in 0..300 {
         let mut rng = Rng(seed);
         let (mut round, _) = begin(SimIo::new(), Fsync::Always, 1);
+        round.log.core.has_thread.store(rng.chance(50), Ordering::Release);
         for _ in 0..rng.below(80) {
             match rng.below(10) {
                 0..6 => drop(append(&round.log)),

@@ -179,7 +179,7 @@ impl Engine {
         let began = std::time::Instant::now();
         let checkpoint = self.checkpoint.lock().last.clone();
         let pins = self.store.pin().map_err(|error| failed(&error))?;
-        self.write_out(self.log.last());
+        self.log.write_to(self.log.last()).map_err(|error| failed(&error))?;
         let log = self.log.snapshot().map_err(|error| failed(&error))?;
         self.backups.held_us.store(began.elapsed().as_micros() as u64, Ordering::Relaxed);
         Ok(Moment { checkpoint, pins, log })

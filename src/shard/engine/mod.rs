@@ -456,7 +456,7 @@ impl Engine {
         })
     }
 
-    /// Has the log write what was appended, for commits that no connection waits for.
+    /// Has the log write what was appended, for commits that no connection waits for; its own thread may do so, later.
     pub fn write_out(&self, lsn: log::Lsn) {
         if lsn > self.log.written() {
             self.log.commit(lsn);

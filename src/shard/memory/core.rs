@@ -97,11 +97,9 @@ const MOST_LEAVING: usize = 64;
 /// Leaves of an overlay that a step of the clock looks at.
 const TRIM_LEAVES: usize = 8;
 
-/// State of one shard. What every command writes comes first, and fits with the shard's lock into [`WRITTEN_LINES`]; what it only
-/// looks at stands behind it: where commands of a shard come from several processors, each line that one of them writes goes to
-/// and fro between them.
-///
-/// [`WRITTEN_LINES`]: crate::shard::actor
+/// State of one shard. What every command writes comes first, and fits with the shard's lock into two lines; what it only looks at
+/// stands behind that: where commands of a shard come from several processors, each line that one of them writes goes to and fro
+/// between them.
 #[repr(C)]
 pub struct Core {
     /// Which shard this is.

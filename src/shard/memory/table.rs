@@ -55,24 +55,24 @@ impl Slots {
     }
 }
 
-/// Where an object lies, or lay.
+/// The first lines of an object and of its key: where they are, or were.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct Lines {
     object: *const Object,
     bytes: *const u8,
 }
 
-impl Place {
-    /// That of none.
-    pub const NONE: Place = Place { object: std::ptr::null(), bytes: std::ptr::null() };
+impl Lines {
+    /// Of no object.
+    pub const NONE: Lines = Lines { object: std::ptr::null(), bytes: std::ptr::null() };
 
-    /// Whether it is that of none.
+    /// Whether they are those of no object.
     #[inline]
     pub fn is_none(self) -> bool {
         self.object.is_null()
     }
 
-    /// Fetches object and bytes. Nothing is read as far as the program can tell.
+    /// Fetches them. Nothing is read as far as the program can tell.
     #[inline]
     pub fn prefetch(self, to_write: bool) {
         prefetch_as(self.object, to_write);
@@ -154,14 +154,14 @@ impl Table {
     /// Third step: the key's bytes.
     #[inline]
     pub fn prefetch_bytes(&self, index: Index, to_write: bool) {
-        self.place_of(index).prefetch_bytes(to_write);
+        self.lines_of(index).prefetch_bytes(to_write);
     }
 
     /// Where an object that is in use lies.
     #[inline]
-    pub fn place_of(&self, index: Index) -> Place {
+    pub fn lines_of(&self, index: Index) -> Lines {
         let object = self.at(index);
-        Place { object, bytes: object.bytes.as_ptr() }
+        Lines { object, bytes: object.bytes.as_ptr() }
     }
 
     /// The object of a key, removals that wait for a flush included.

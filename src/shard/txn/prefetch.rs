@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Hint, Txn};
 use crate::codec::NsId;
-use crate::shard::memory::table::{Index, Place, table_hash};
+use crate::shard::memory::table::{Index, Lines, table_hash};
 
 /// Keys fetched at once.
 pub const AHEAD: usize = 32;
@@ -16,21 +16,21 @@ pub const AHEAD: usize = 32;
 /// How far ahead of the object at hand a commit fetches.
 const TOUCHED_AHEAD: usize = 8;
 
-/// A key that a look-ahead has come by: its command, which finds nothing out anew, leases its shard soon.
+/// A key that a look-ahead has found for its command.
 #[derive(Debug, Clone, Copy)]
 pub struct Spotted {
     /// What there is to know of it, but for what is foreseen.
     pub hint: Hint,
-    /// Where its object lay; of none that was not found.
-    pub place: Place,
+    /// Where its object lay, if it was found.
+    pub lines: Lines,
 }
 
 impl Spotted {
-    /// Fetches its object, as long as its shard is not leased, and nobody waits for that.
+    /// Fetches its object, before its shard is leased and others wait for that; its hint then.
     #[inline]
     pub fn prefetch(&self, written: bool) -> Hint {
-        self.place.prefetch(written);
-        Hint { fetched: !self.place.is_none(), ..self.hint }
+        self.lines.prefetch(written);
+        Hint { fetched: !self.lines.is_none(), ..self.hint }
     }
 }
 

@@ -359,4 +359,36 @@ mod tests {
             }
         }
     }
+
+    /// What OBJECT ENCODING goes by is forgotten, and a string whose time is past has expired; neither by who fails.
+    #[test]
+    fn a_short_string_in_the_place_of_one_is_of_its_own_encoding_and_time() {
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let engine = engine(dir.path(), 1);
+        let ns = engine.first_names().id(b"0").unwrap();
+        let put = |now_ms: u64, value: &[u8], expire_ms: u64, fails: bool| {
+            engine.transact(&[0], now_ms, |txn| {
+                txn.put_string(ns, b"key", value, expire_ms)?;
+                if fails { Err(crate::error::Error::Syntax) } else { Ok(()) }
+            })
+        };
+        let seen = || {
+            let core = engine.shards.at(0).core();
+            let (_, object) = core.table.iter().next().unwrap();
+            (object.state & state::ENCODING, object.value().to_vec(), object.expire_ms, core.stats.expired_keys)
+        };
+        put(1, b"12", 5, false).unwrap();
+        engine
+            .transact(&[0], 1, |txn| {
+                let at = txn.find(ns, b"key")?.unwrap();
+                txn.splice(at, 1, b"3")
+            })
+            .unwrap();
+        let changed = (state::RAW, b"13".to_vec(), 5, 0);
+        assert_eq!(seen(), changed);
+        assert!(put(9, b"14", 0, true).is_err());
+        assert_eq!(seen(), changed);
+        put(9, b"14", 0, false).unwrap();
+        assert_eq!(seen(), (0, b"14".to_vec(), 0, 1));
+    }
 }
