@@ -62,6 +62,7 @@ use parking_lot::Mutex;
 
 use crate::util::path::folder_of;
 
+mod batch;
 mod check;
 mod disk;
 mod format;

@@ -33,8 +33,9 @@ use crate::handler::{Args, Command, Ctx, Group, Reply, Result, Server, Session, 
 use crate::log::Status;
 use crate::shard::actor::{Lease, ShardSet};
 use crate::shard::engine::{Flushing, gate};
-use crate::shard::memory::core::{Core, CoreStats};
+use crate::shard::memory::core::Core;
 use crate::shard::memory::names::Names;
+use crate::shard::memory::stats::CoreStats;
 use crate::shard::memory::table::Index;
 use crate::store::Partition;
 use crate::util::sys::{self, CpuTime};

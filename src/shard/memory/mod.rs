@@ -10,6 +10,7 @@
 //! | [`busy`] | keys that commands in slices hold |
 //! | [`cold`] | moka: metadata that left the table |
 //! | [`uses`] | how lately or how often an object was used |
+//! | [`stats`] | what INFO tells of a shard, and its pace |
 //! | [`door`] | who comes by once does not get in |
 //! | [`reads`] | reads of the store that hold no lock, and why they are sound |
 //! | [`packed`] | small collections that fjall has in one record |
@@ -49,6 +50,7 @@ pub mod packed;
 mod raw;
 pub mod reads;
 pub(in crate::shard) mod records;
+pub mod stats;
 pub(in crate::shard) mod straight;
 pub mod table;
 pub mod tracked;
