@@ -567,8 +567,8 @@ impl Core {
         result.map(drop)
     }
 
-    /// Syncs everything that is written in trusted segments. One at a time; who waited for the one before is
-    /// often served by it (`lsn`).
+    /// Syncs everything that is written in trusted segments, and writes first what was left to the log thread. One at a time; who
+    /// waited for the one before is often served by it (`lsn`).
     pub(super) fn sync(&self, lsn: Lsn) -> io::Result<()> {
         let _one = self.syncing.lock();
         if self.is_written_by_thread() {

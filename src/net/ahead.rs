@@ -147,8 +147,9 @@ impl Ahead {
         });
         by_shard.each(engine, targets, |core, target, at| match target.index {
             Some(index) if core.table.is_used(index) => {
-                core.table.prefetch_bytes(index, target.written);
-                spotted[at].lines = core.table.lines_of(index);
+                let lines = core.table.lines_of(index);
+                lines.prefetch_bytes(target.written);
+                spotted[at].lines = lines;
             }
             None if wants && target.is_missed() => {
                 let text = |span: Span| &input[span.0 as usize..span.1 as usize];
@@ -232,6 +233,7 @@ impl Ahead {
             }
             (hash, targets.len() - 1)
         };
+        let mut is_full = false;
         for call in calls {
             let args = call.first..call.first + call.count;
             let spans = &spans[args.start as usize..args.end as usize];
@@ -246,10 +248,15 @@ impl Ahead {
                 Some((_, command @ Command { route: Route::Keys, .. })) if spans.len() <= MOST_ARGS => {
                     let keys = keys_of(command, Args::new(input, spans)).unwrap_or_default();
                     let (mut begin, mut end) = (0, 0);
-                    for (at, _) in keys.iter().take(MOST_TARGETS) {
+                    for (at, _) in &keys {
+                        // Their commands hash them.
+                        if is_full {
+                            break;
+                        }
                         let (_, target) = add(spans[*at], command, spans.len(), None);
                         begin = if end == 0 { target } else { begin };
                         end = target + 1;
+                        is_full = end >= MOST_TARGETS;
                     }
                     // Where a name leads to others they are not among its keys.
                     if end <= MOST_TARGETS && end - begin == keys.len() && command.named.is_none() {
@@ -393,6 +400,7 @@ mod tests {
                 push(&words, &mut input, &mut ahead);
             }
             ahead.look(&engine, ns, &input, (&mut Reads::default(), true));
+            assert!(ahead.targets.capacity().max(ahead.spotted.capacity()) <= 2 * MOST_TARGETS, "of thousands of keys");
             for call in &ahead.calls {
                 let spans = &ahead.spans[call.first as usize..(call.first + call.count) as usize];
                 let (args, (_, command)) = (Args::new(&input, spans), call.command.unwrap());

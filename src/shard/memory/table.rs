@@ -79,8 +79,9 @@ impl Lines {
         self.prefetch_bytes(to_write);
     }
 
+    /// Fetches those of the key.
     #[inline]
-    fn prefetch_bytes(self, to_write: bool) {
+    pub fn prefetch_bytes(self, to_write: bool) {
         prefetch_as(self.bytes, to_write);
         prefetch(self.bytes.wrapping_add(LINE));
         prefetch(self.bytes.wrapping_add(2 * LINE));

@@ -2,7 +2,7 @@
 //! after the other would wait for each of their lines.
 //!
 //! As in the look-ahead of a pipeline each step is taken for all keys before the next is for any, so that their misses
-//! overlap. Only the keys' hashes are kept: what was fetched may be changed, or gone, when it is looked up.
+//! overlap. Only the keys' hashes and shards are relied on: what was fetched may be changed, or gone, when it is looked up.
 
 use smallvec::SmallVec;
 
@@ -29,8 +29,11 @@ impl Spotted {
     /// Fetches its object, before its shard is leased and others wait for that; its hint then.
     #[inline]
     pub fn prefetch(&self, written: bool) -> Hint {
-        self.lines.prefetch(written);
-        Hint { fetched: !self.lines.is_none(), ..self.hint }
+        let fetched = !self.lines.is_none();
+        if fetched {
+            self.lines.prefetch(written);
+        }
+        Hint { fetched, ..self.hint }
     }
 }
 
