@@ -3,15 +3,18 @@
 //! | array | holds |
 //! |---|---|
 //! | `items` | entries, or an inner node's bounds |
-//! | `heads` | of each key the four bytes after the prefix that all of the node share, as a number |
+//! | `heads` | of each key the four bytes after the prefix that all of its run share, as a number |
 //!
 //! Keys of a collection begin alike and those of one node even more so; past the prefix four bytes mostly tell them
 //! apart. The heads of a full node fill four cache lines, are read all at once and without a branch, and leave a key or
 //! two to be compared. The prefix stands with the arrays' pointers, so that an inner node's keys are hardly ever read. A
 //! node of few keys has no heads: they would be one more allocation for a small collection.
 //!
-//! Invariants: keys strictly ascend; if there are heads, all keys begin with the prefix, and there are as many heads as
-//! items, the [`PAD`]s that fill the last [`LANES`] aside.
+//! A sorted set's elements are of two groups, which share nothing: a node whose keys begin with two different bytes holds
+//! two runs, each with a prefix of its own.
+//!
+//! Invariants: keys strictly ascend; if there are heads, all keys of a run begin with its prefix, and there are as many
+//! heads as items, the [`PAD`]s that fill the last [`LANES`] aside; neither of two runs is empty, nor is its prefix.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -48,12 +51,17 @@ impl Keyed for Key {
 pub(super) struct Keys<T> {
     items: Vec<T>,
     heads: Vec<i32>,
-    prefix: SmallVec<[u8; 24]>,
+    /// That of the first run, then that of the second.
+    prefixes: SmallVec<[u8; 24]>,
+    /// Where the second prefix begins.
+    cut: u32,
+    /// The item that the second run begins with; 0 if there is but one run.
+    second: u32,
 }
 
 impl<T> Default for Keys<T> {
     fn default() -> Self {
-        Keys { items: Vec::new(), heads: Vec::new(), prefix: SmallVec::new() }
+        Keys { items: Vec::new(), heads: Vec::new(), prefixes: SmallVec::new(), cut: 0, second: 0 }
     }
 }
 
@@ -110,10 +118,7 @@ impl<T: Keyed> Keys<T> {
         if self.heads.is_empty() {
             return self.items.binary_search_by(|item| item.key().cmp(key));
         }
-        let Some(tail) = behind(key, &self.prefix) else {
-            return Err(if *key < self.prefix[..] { 0 } else { self.len() });
-        };
-        let ties = self.ties(head(tail));
+        let ties = self.ties(key)?;
         let (at, tied) = (ties.start, &self.items[ties]);
         if tied.len() > TIES {
             let found = tied.binary_search_by(|item| item.key().cmp(key));
@@ -129,12 +134,28 @@ impl<T: Keyed> Keys<T> {
         Err(at + tied.len())
     }
 
-    /// The items of this head; where they would be.
+    /// The run that `key` belongs to, with its prefix.
     #[inline]
-    fn ties(&self, head: i32) -> Range<usize> {
-        let at = self.less(head);
-        let heads = &self.heads[at..self.len()];
-        at..at + heads.iter().take_while(|h| **h == head).count()
+    fn run(&self, key: &[u8]) -> (Range<usize>, &[u8]) {
+        let second = self.second as usize;
+        if second == 0 {
+            return (0..self.len(), &self.prefixes);
+        }
+        let (first, prefix) = self.prefixes.split_at(self.cut as usize);
+        if key.first() > first.first() { (second..self.len(), prefix) } else { (0..second, first) }
+    }
+
+    /// The items that have the head of `key`, or where they would be; of a key without its run's prefix where that would be.
+    #[inline]
+    fn ties(&self, key: &[u8]) -> Result<Range<usize>, usize> {
+        let (run, prefix) = self.run(key);
+        let Some(tail) = behind(key, prefix) else {
+            return Err(if key < prefix { run.start } else { run.end });
+        };
+        let head = head(tail);
+        let at = run.start + self.less(&run, head);
+        let heads = &self.heads[at..run.end];
+        Ok(at..at + heads.iter().take_while(|h| **h == head).count())
     }
 
     /// First step of a look-ahead: the heads, or of few keys the items.
@@ -147,39 +168,44 @@ impl<T: Keyed> Keys<T> {
         }
     }
 
-    /// Second step: the items that the heads single out, and where the first is; few keys are searched.
+    /// Second step: the items that the heads single out, and where the first is, if there is any; few keys are searched.
     #[inline]
-    pub(super) fn prefetch_item(&self, key: &[u8]) -> usize {
-        let items = match key.get(self.prefix.len()..) {
-            Some(tail) if !self.heads.is_empty() => self.ties(head(tail)),
-            _ => {
-                let at = self.find(key).unwrap_or_else(|at| at);
-                at..(at + 1).min(self.len())
-            }
+    pub(super) fn prefetch_item(&self, key: &[u8]) -> Option<usize> {
+        let items = if self.heads.is_empty() {
+            let at = self.find(key).unwrap_or_else(|at| at);
+            at..(at + 1).min(self.len())
+        } else {
+            self.ties(key).unwrap_or_default()
         };
         prefetch_all(&self.items[items.start..items.end.min(items.start + TIES)]);
-        items.start
+        (!items.is_empty()).then_some(items.start)
     }
 
-    /// Number of keys with a lesser head.
+    /// Number of keys of a run with a lesser head.
     #[inline]
-    fn less(&self, head: i32) -> usize {
+    fn less(&self, run: &Range<usize>, head: i32) -> usize {
+        // What fills up the last run's lanes counts for nothing.
+        let end = if run.end == self.len() { self.heads.len() } else { run.end };
+        let (lanes, rest) = self.heads[run.start..end].as_chunks::<LANES>();
         let mut less = [0i32; LANES];
-        for heads in self.heads.as_chunks::<LANES>().0 {
+        for heads in lanes {
             for (less, h) in less.iter_mut().zip(heads) {
                 *less += i32::from(*h < head);
             }
         }
-        less.iter().sum::<i32>() as usize
+        less.iter().sum::<i32>() as usize + rest.iter().filter(|h| **h < head).count()
     }
 
     pub(super) fn insert(&mut self, at: usize, item: T) {
         self.make_room();
+        let (run, prefix) = self.run(item.key());
         if !self.heads.is_empty()
-            && let Some(tail) = item.key().strip_prefix(&self.prefix[..])
+            && let Some(tail) = behind(item.key(), prefix)
         {
+            let (head, is_before_second) = (head(tail), run.end < self.items.len());
+            self.second += u32::from(is_before_second);
             self.heads.truncate(self.items.len());
-            self.heads.insert(at, head(tail));
+            self.heads.insert(at, head);
             self.items.insert(at, item);
             self.pad();
         } else {
@@ -209,6 +235,13 @@ impl<T: Keyed> Keys<T> {
             self.heads.push(PAD);
         }
         let item = self.items.remove(at);
+        let second = self.second as usize;
+        if second > 0 {
+            self.second -= u32::from(at < second);
+            if self.second == 0 || self.second as usize == self.len() {
+                self.index();
+            }
+        }
         // What is mostly spare goes back; half of it stays for what comes next.
         if self.items.capacity() > FEW && self.len() * 4 <= self.items.capacity() {
             self.shrink();
@@ -263,17 +296,35 @@ impl<T: Keyed> Keys<T> {
         self.index();
     }
 
-    /// Finds prefix and heads anew.
+    /// Finds runs, prefixes and heads anew.
     fn index(&mut self) {
         self.heads.clear();
-        let [first, .., last] = self.items.as_slice() else { return };
-        if self.items.len() > FEW {
-            let same = first.key().iter().zip(last.key()).take_while(|(a, b)| a == b).count();
-            self.prefix = SmallVec::from_slice(&first.key()[..same]);
-            self.heads.reserve_exact(self.items.len().next_multiple_of(LANES));
-            self.heads.extend(self.items.iter().map(|item| head(&item.key()[same..])));
-            self.pad();
+        self.second = 0;
+        if self.items.len() <= FEW {
+            return;
         }
+        let second = self.second_run();
+        self.second = second as u32;
+        self.prefixes.clear();
+        self.heads.reserve_exact(self.items.len().next_multiple_of(LANES));
+        let (first, rest) = self.items.split_at(if second > 0 { second } else { self.items.len() });
+        for run in [first, rest] {
+            self.cut = if run.is_empty() { self.cut } else { self.prefixes.len() as u32 };
+            let ([first, .., last] | [first @ last]) = run else { continue };
+            let same = first.key().iter().zip(last.key()).take_while(|(a, b)| a == b).count();
+            self.prefixes.extend_from_slice(&first.key()[..same]);
+            self.heads.extend(run.iter().map(|item| head(&item.key()[same..])));
+        }
+        self.pad();
+    }
+
+    /// The item that a second run begins with: keys begin with one of two bytes. 0 if there is none.
+    fn second_run(&self) -> usize {
+        let [first, .., last] = self.items.as_slice() else { return 0 };
+        let (first, last) = (first.key().first(), last.key().first());
+        let second = self.items.partition_point(|item| item.key().first() == first);
+        let are_two = first.is_some() && self.items.get(second).is_some_and(|item| item.key().first() == last);
+        if are_two { second } else { 0 }
     }
 
     /// Fills the last lanes.
@@ -289,10 +340,20 @@ impl<T: Keyed> Keys<T> {
         self.items.capacity()
     }
 
+    /// Keys that a search for `key` compares, where there are heads.
+    pub(super) fn compared(&self, key: &[u8]) -> usize {
+        if self.heads.is_empty() { 0 } else { self.ties(key).unwrap_or_default().len() }
+    }
+
     pub(super) fn check(&self) {
         assert!(self.items.is_sorted_by(|a, b| a.key() < b.key()));
         if !self.heads.is_empty() {
-            let tails = self.items.iter().map(|item| item.key().strip_prefix(&self.prefix[..]));
+            let second = self.second as usize;
+            let (first, prefix) =
+                if second > 0 { self.prefixes.split_at(self.cut as usize) } else { (&self.prefixes[..], &[][..]) };
+            assert!(second == 0 || second < self.len() && first.first() < prefix.first() && !first.is_empty());
+            let prefixes = (0..self.len()).map(|at| if second > 0 && at >= second { prefix } else { first });
+            let tails = self.items.iter().zip(prefixes).map(|(item, prefix)| item.key().strip_prefix(prefix));
             assert!(tails.map(|tail| tail.map(head)).eq(self.heads[..self.len()].iter().copied().map(Some)));
             assert!(self.heads.len().is_multiple_of(LANES) && self.heads[self.len()..].iter().all(|h| *h == PAD));
         }

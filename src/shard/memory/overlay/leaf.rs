@@ -115,7 +115,7 @@ impl Leaf {
 
     /// See [`super::Near`].
     #[inline]
-    pub(super) fn prefetch_entry(&self, key: &[u8]) -> usize {
+    pub(super) fn prefetch_entry(&self, key: &[u8]) -> Option<usize> {
         self.entries.prefetch_item(key)
     }
 
@@ -261,6 +261,10 @@ impl Leaf {
 impl Leaf {
     pub(super) fn room(&self) -> usize {
         self.entries.room()
+    }
+
+    pub(super) fn compared(&self, key: &[u8]) -> usize {
+        self.entries.compared(key)
     }
 
     pub(super) fn check_arrays(&self) {

@@ -126,13 +126,13 @@ impl<'a> Sum<&'a Sums> for Sums {
 pub struct Near {
     next: Next,
     path: Path,
-    /// Where the entry probably is in its leaf.
-    at: usize,
+    /// Where the entry probably is in its leaf, if it is there.
+    at: Option<usize>,
 }
 
 impl Near {
     /// No step is left.
-    pub const THERE: Near = Near { next: Next::Nothing, path: [0; _], at: 0 };
+    pub const THERE: Near = Near { next: Next::Nothing, path: [0; _], at: None };
 
     /// Whether there is no step left.
     #[inline]
@@ -252,10 +252,11 @@ impl Overlay {
             }
             (Next::Leaf | Next::Entry, Some(leaf)) => {
                 near.at = leaf.prefetch_entry(key);
-                Next::Text
+                // What is not there is not read either.
+                if near.at.is_some() { Next::Text } else { Next::Nothing }
             }
             (Next::Text, Some(leaf)) => {
-                leaf.prefetch_text(near.at);
+                near.at.inspect(|at| leaf.prefetch_text(*at));
                 Next::Nothing
             }
             _ => Next::Nothing,
@@ -266,7 +267,7 @@ impl Overlay {
     #[inline]
     pub fn value_at(&self, near: &Near, key: &[u8]) -> Option<&[u8]> {
         let leaf = self.root.leaf_at(&near.path)?;
-        let entry = (near.at < leaf.len()).then(|| leaf.entry(near.at))?;
+        let entry = near.at.filter(|at| *at < leaf.len()).map(|at| leaf.entry(at))?;
         if entry.key() == key { entry.value() } else { None }
     }
 

@@ -539,6 +539,14 @@ impl Inner {
         self.bounds.get(at - 1)
     }
 
+    pub(super) fn compared(&self, key: &[u8]) -> usize {
+        let at = self.route(key);
+        self.bounds.compared(key).max(match &self.children {
+            Children::Leaves(leaves) => leaves[at].compared(key),
+            Children::Inners(inners) => inners[at].compared(key),
+        })
+    }
+
     pub(super) fn child_sums(&self) -> &[Sums] {
         self.bounds.check();
         assert_eq!(self.bounds.len() + 1, self.sums.len());
