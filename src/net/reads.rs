@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -26,11 +27,15 @@ use crate::shard::engine::readers::{Asker, Errand, READS_OF_TASK, Readers};
 use crate::shard::memory::reads::{Reads, Wanted};
 use crate::store::Watch;
 use crate::util::inbox::Inbox;
+use crate::util::ticks;
 
-/// Reads between two looks at the sockets.
-const TURN: usize = READS_OF_TASK;
+/// Reads between two looks at the sockets, at most.
+const TURN: usize = 2 * READS_OF_TASK;
+/// After so long no more are begun before the next look: whoever sends something meanwhile waits. A thread that mostly sleeps
+/// reads in twice the time, its caches being others' by then.
+const TURN_TIME: Duration = Duration::from_micros(8);
 /// So many of one connection are worth calling another thread.
-const WORTH: usize = 2 * TURN;
+const WORTH: usize = 8;
 
 /// Where so many reads wait at most, cores are likely to have time.
 const LITTLE: usize = 64;
@@ -137,15 +142,18 @@ impl OwnReads {
         self.inbox.empty(|brought| brought.tell());
     }
 
-    /// A few reads, of what this thread is to do, else of what the readers have not begun. Whether there are more.
-    fn turn(&self, readers: &Readers) -> bool {
-        let (mut left, mut watch) = (TURN, Watch::default());
-        while left > 0 {
+    /// A few reads, of what this thread is to do, else of what the readers have not begun; none is begun after this time but the
+    /// first. Whether there are more.
+    fn turn(&self, readers: &Readers, time: Duration) -> bool {
+        let (mut left, mut watch, since) = (TURN, Watch::default(), ticks::now());
+        let in_time = || u128::from(ticks::ns_since(since)) < time.as_nanos();
+        while left > 0 && (left == TURN || in_time()) {
             let first = self.errands.borrow_mut().pop_front();
             let Some(errand) = first else { break };
-            left = left.saturating_sub(self.go_on(readers, errand, left, &mut watch));
+            let most = left.min(READS_OF_TASK);
+            left = left.saturating_sub(self.go_on(readers, errand, most, &mut watch));
         }
-        let helps = if left == TURN { readers.help() } else { readers.are_asked() };
+        let helps = if left < TURN { readers.are_asked() } else { readers.help() && (!in_time() || readers.help()) };
         helps || !self.errands.borrow().is_empty()
     }
 
@@ -192,7 +200,7 @@ impl Worker {
                 if self.is_in_company() && self.reads.has_time(&self.server.engine.readers) {
                     self.let_them_run();
                 }
-                let more = self.reads.turn(&self.server.engine.readers);
+                let more = self.reads.turn(&self.server.engine.readers, TURN_TIME);
                 self.reads.empty_inbox();
                 if !more {
                     break;
@@ -275,7 +283,7 @@ mod tests {
             }
             while !has_come(&asked) {
                 engine.store.partition(0).note_quick();
-                own.turn(&engine.readers);
+                own.turn(&engine.readers, Duration::MAX);
             }
             own.empty_inbox();
             let (reads, _) = runtime.block_on(asked.come());
@@ -293,32 +301,35 @@ mod tests {
         }
     }
 
-    /// However much is wanted, a turn is a few reads. What is much is left to the readers, whom the thread helps when it has
-    /// read what is little.
+    /// However much is wanted, a turn is a few reads, and fewer where these take long. What is much is left to the readers, whom the
+    /// thread helps when it has read what is little.
     #[test]
     fn a_turn_is_a_few_reads_and_who_wants_little_does_not_wait_for_much() {
-        with_keys(|engine, own, bring| {
-            let much = bring(0..60);
-            let many = engine.readers.pending();
-            let few = bring(60..66);
-            let mut left = vec![engine.readers.pending()];
-            // Moka may have taken one or the other.
-            assert!(many > 2 * WORTH && left[0] > many, "{many} of 60, then {left:?}");
-            loop {
-                // Whatever the disk of this machine does.
-                engine.store.partition(0).note_quick();
-                let more = own.turn(&engine.readers);
-                own.empty_inbox();
-                left.push(engine.readers.pending());
-                assert!(has_come(&few) || !has_come(&much), "sixty are not read before six");
-                if !more {
-                    break;
+        for (time, most) in [(Duration::MAX, TURN), (Duration::ZERO, READS_OF_TASK)] {
+            with_keys(|engine, own, bring| {
+                let much = bring(0..60);
+                let many = engine.readers.pending();
+                let few = bring(60..66);
+                let mut left = vec![engine.readers.pending()];
+                // Moka may have taken one or the other.
+                assert!(many > 2 * WORTH && left[0] > many, "{many} of 60, then {left:?}");
+                loop {
+                    // Whatever the disk of this machine does.
+                    engine.store.partition(0).note_quick();
+                    let more = own.turn(&engine.readers, time);
+                    own.empty_inbox();
+                    left.push(engine.readers.pending());
+                    assert!(has_come(&few) || !has_come(&much), "sixty are not read before six");
+                    if !more {
+                        break;
+                    }
                 }
-            }
-            assert!(has_come(&few) && has_come(&much));
-            assert_eq!(engine.readers.pending(), 0);
-            assert!(left.windows(2).all(|two| two[0] - two[1] <= TURN), "{left:?}");
-        });
+                assert!(has_come(&few) && has_come(&much));
+                assert_eq!(engine.readers.pending(), 0);
+                let turns = left.windows(2).map(|two| two[0] - two[1]);
+                assert_eq!(turns.max(), Some(most), "{left:?}");
+            });
+        }
     }
 
     /// The readers do what little somebody wants who is not served alone, but no more than is read at once: this thread does the
@@ -350,7 +361,7 @@ mod tests {
         while !all.iter().all(|asked| has_come(asked)) {
             // Whatever the disk of this machine does.
             engine.store.partition(0).note_quick();
-            own.turn(&engine.readers);
+            own.turn(&engine.readers, Duration::MAX);
         }
         assert_eq!(engine.readers.pending(), 0);
     }
@@ -367,7 +378,7 @@ mod tests {
             loop {
                 // Whatever the disk of this machine does.
                 engine.store.partition(0).note_quick();
-                let more = own.turn(&engine.readers);
+                let more = own.turn(&engine.readers, Duration::MAX);
                 own.empty_inbox();
                 if !more {
                     break;
@@ -414,7 +425,7 @@ mod tests {
         }
         assert_eq!(own.errands.borrow().len(), BEHIND);
         assert_eq!(engine.readers.pending(), all.len());
-        while own.turn(&engine.readers) {
+        while own.turn(&engine.readers, Duration::MAX) {
             own.empty_inbox();
         }
         own.empty_inbox();
@@ -437,12 +448,12 @@ mod tests {
         let come = || all.iter().filter(|asked| has_come(asked)).count();
         assert_eq!(own.errands.borrow().len(), 4);
         engine.store.partition(0).note_slow();
-        own.turn(&engine.readers);
+        own.turn(&engine.readers, Duration::MAX);
         assert_eq!((come(), own.errands.borrow().len()), (0, 3), "one is handed over, none read");
         // Nobody else reads here.
         engine.store.partition(0).note_quick();
         while come() < 4 {
-            own.turn(&engine.readers);
+            own.turn(&engine.readers, Duration::MAX);
             own.empty_inbox();
         }
         assert_eq!(engine.readers.pending(), 0, "what has gone from hand to hand has waited once");

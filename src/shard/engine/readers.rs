@@ -140,7 +140,7 @@ impl Errand {
 }
 
 /// Reads of a task where they come back at once; else one, so that a disk gets as many side by side as there are.
-pub const READS_OF_TASK: usize = 4;
+pub const READS_OF_TASK: usize = 2;
 
 /// Tasks that wait for the disk, of which a reader takes so many at most and has it begin with all of them. To call another one
 /// for each costs more than the read.
