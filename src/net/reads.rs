@@ -12,7 +12,7 @@
 //! | what comes while this thread is behind with what it has to read | the readers |
 //! | what waits for the disk | the readers |
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,6 +34,9 @@ const TURN: usize = 2 * READS_OF_TASK;
 /// After so long no more are begun before the next look: whoever sends something meanwhile waits. A thread that mostly sleeps
 /// reads in twice the time, its caches being others' by then.
 const TURN_TIME: Duration = Duration::from_micros(8);
+/// So many turns on end are for what is little; the next one is for what the readers were asked for, who may leave it to this
+/// thread.
+const OWN_TURNS: u32 = 4;
 /// So many of one connection are worth calling another thread.
 const WORTH: usize = 8;
 
@@ -103,6 +106,8 @@ struct Own {
 #[derive(Default)]
 pub(super) struct OwnReads {
     errands: RefCell<VecDeque<Own>>,
+    /// Turns on end that were for these, while the readers were asked for something.
+    own_turns: Cell<u32>,
     wake: Notify,
     /// Those for whom the readers have read.
     pub(super) inbox: Arc<Inbox<Arc<Brought>>>,
@@ -142,19 +147,32 @@ impl OwnReads {
         self.inbox.empty(|brought| brought.tell());
     }
 
-    /// A few reads, of what this thread is to do, else of what the readers have not begun; none is begun after this time but the
-    /// first. Whether there are more.
+    /// A few reads, of what this thread is to do, else of what the readers have not begun; after this time none but those of the
+    /// first task. Whether there are more.
     fn turn(&self, readers: &Readers, time: Duration) -> bool {
-        let (mut left, mut watch, since) = (TURN, Watch::default(), ticks::now());
+        let since = ticks::now();
         let in_time = || u128::from(ticks::ns_since(since)) < time.as_nanos();
+        let own = if readers.are_asked() { self.own_turns.get() } else { 0 };
+        let is_own = own < OWN_TURNS && !self.errands.borrow().is_empty();
+        self.own_turns.set(if is_own { own + 1 } else { 0 });
+        let helps = if is_own {
+            self.read_some(readers, in_time);
+            readers.are_asked()
+        } else {
+            readers.help() && (!in_time() || readers.help())
+        };
+        helps || !self.errands.borrow().is_empty()
+    }
+
+    /// A few reads of what this thread is to do.
+    fn read_some(&self, readers: &Readers, in_time: impl Fn() -> bool) {
+        let (mut left, mut watch) = (TURN, Watch::default());
         while left > 0 && (left == TURN || in_time()) {
             let first = self.errands.borrow_mut().pop_front();
             let Some(errand) = first else { break };
             let most = left.min(READS_OF_TASK);
-            left = left.saturating_sub(self.go_on(readers, errand, most, &mut watch));
+            left = left.saturating_sub(self.go_on(readers, errand, most, &mut watch).max(1));
         }
-        let helps = if left < TURN { readers.are_asked() } else { readers.help() && (!in_time() || readers.help()) };
-        helps || !self.errands.borrow().is_empty()
     }
 
     /// Whether others may run before the next turn: what is left is what was worth another thread's time, which takes long, and is not
@@ -330,6 +348,25 @@ mod tests {
                 assert_eq!(turns.max(), Some(most), "{left:?}");
             });
         }
+    }
+
+    /// Not even if there is always somebody who wants little.
+    #[test]
+    fn who_wants_much_does_not_wait_for_ever() {
+        with_keys(|engine, own, bring| {
+            let much = bring(0..60);
+            let (mut few, mut turns) = (Vec::<Rc<Asked>>::new(), 0);
+            while !has_come(&much) {
+                few.retain(|asked| !has_come(asked));
+                few.extend((few.len() as u8..4).map(|at| bring(60 + 9 * at..64 + 9 * at)));
+                // Whatever the disk of this machine does.
+                engine.store.partition(0).note_quick();
+                own.turn(&engine.readers, Duration::ZERO);
+                own.empty_inbox();
+                turns += 1;
+                assert!(turns < 60 * OWN_TURNS, "it waits while others read");
+            }
+        });
     }
 
     /// The readers do what little somebody wants who is not served alone, but no more than is read at once: this thread does the

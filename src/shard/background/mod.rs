@@ -35,6 +35,7 @@ use crate::util::alloc::Trimmer;
 use crate::util::bell;
 use crate::util::pace::{self, Pace};
 use crate::util::sys::yield_by;
+use crate::util::ticks;
 
 /// However little is dirty, it is flushed after this time: replays stay short, and what was deleted gives its space back
 /// within five minutes.
@@ -166,6 +167,7 @@ impl Engine {
             }
             if last_shrink.elapsed() > SHRINK_EVERY {
                 self.shrink_tables();
+                ticks::calibrate();
                 last_shrink = Instant::now();
             }
             if last_trim.elapsed() > TRIM_EVERY {

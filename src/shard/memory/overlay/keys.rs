@@ -10,8 +10,8 @@
 //! two to be compared. The prefix stands with the arrays' pointers, so that an inner node's keys are hardly ever read. A
 //! node of few keys has no heads: they would be one more allocation for a small collection.
 //!
-//! A sorted set's elements are of two groups, which share nothing: a node whose keys begin with two different bytes holds
-//! two runs, each with a prefix of its own.
+//! A sorted set's elements are of two groups, which share nothing: where the keys of a node begin with one of two bytes when it is
+//! indexed, it holds two runs, each with a prefix of its own.
 //!
 //! Invariants: keys strictly ascend; if there are heads, all keys of a run begin with its prefix, and there are as many
 //! heads as items, the [`PAD`]s that fill the last [`LANES`] aside; neither of two runs is empty, nor is its prefix.
@@ -305,7 +305,7 @@ impl<T: Keyed> Keys<T> {
         }
         let second = self.second_run();
         self.second = second as u32;
-        self.prefixes.clear();
+        self.prefixes = SmallVec::new();
         self.heads.reserve_exact(self.items.len().next_multiple_of(LANES));
         let (first, rest) = self.items.split_at(if second > 0 { second } else { self.items.len() });
         for run in [first, rest] {

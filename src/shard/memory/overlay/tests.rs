@@ -334,7 +334,6 @@ fn an_empty_map_answers() {
 fn a_look_ahead_meets_what_it_looks_for() {
     for (entries, steps) in [(0, 2), (5, 2), (50, 2), (5_000, 4), (200_000, 4)] {
         let mut overlay = Overlay::new();
-        // Of one group, so that heads tell keys apart.
         (0..entries).for_each(|n| drop(overlay.insert(clean(&key(n)))));
         for n in (0..entries + 1_000).step_by(1 + entries as usize / 1_000) {
             let (mut near, mut taken) = (Near::default(), 0);
@@ -348,8 +347,10 @@ fn a_look_ahead_meets_what_it_looks_for() {
             if seen.is_some() || entries < 10_000 {
                 assert_eq!(seen, element.and_then(Entry::value), "{n} of {entries}");
             }
-            // Where nothing is singled out there is no text to be fetched.
-            assert!(taken == steps || element.is_none() && taken == steps - 1, "{taken} steps, {n} of {entries}");
+            // Where nothing is singled out there is no text to be fetched; the heads of fifty keys tell each of these.
+            let spared = steps - taken;
+            let may = if element.is_some() { 0..=0 } else { usize::from(entries == 50)..=1 };
+            assert!(may.contains(&spared), "{taken} steps, {n} of {entries}");
         }
     }
 }
@@ -360,21 +361,23 @@ fn a_search_among_two_groups_compares_few_keys() {
     let keys = |n: u32| [format!("\x01member:{n:09}").into_bytes(), [&[2], &n.to_be_bytes()[..], b"member"].concat()];
     for members in [20, 32, 500, 6_000] {
         let mut overlay = Overlay::new();
-        let most = |overlay: &Overlay| {
+        let compares_few = |overlay: &Overlay| {
             let compared = |key: &Vec<u8>| match &overlay.root {
                 Root::Leaf(leaf) => leaf.compared(key),
                 Root::Inner(inner) => inner.compared(key),
             };
-            (0..members).flat_map(keys).map(|key| compared(&key)).max().unwrap()
+            let most = (0..members).flat_map(keys).map(|key| compared(&key)).max().unwrap();
+            assert!((1..=if members < 1_000 { 1 } else { 2 }).contains(&most), "{most} of {members} members");
         };
         (0..members).flat_map(keys).for_each(|key| drop(overlay.insert(clean(&key))));
         check(&overlay);
-        assert!(most(&overlay) <= if members < 1_000 { 1 } else { 2 }, "{} of {members} members", most(&overlay));
+        compares_few(&overlay);
         // The first group goes, and comes again.
         (0..members).for_each(|n| assert!(overlay.remove(&keys(n)[0]).is_some()));
         check(&overlay);
         (0..members).for_each(|n| drop(overlay.insert(clean(&keys(n)[0]))));
         check(&overlay);
+        compares_few(&overlay);
     }
 }
 
