@@ -8,7 +8,6 @@
 use super::cursor::Cursor;
 use super::element::Group;
 use super::{Buf, CodecError, MAX_INLINE, NsId, check_stored, push_stored, stored_len};
-use std::ops::Bound;
 
 /// Tags of the record groups: the first byte of every key.
 pub mod tag {
@@ -383,36 +382,6 @@ pub fn element_prefix_range(ns: NsId, key: &[u8], version: u64, prefix: &[u8]) -
     KeyRange::of_prefix(lower)
 }
 
-/// The elements of one version of a key between two bounds, each a whole element or the beginning of one, compared as
-/// bytes. An open bound ends at the elements of `group`.
-pub fn element_bounds(
-    ns: NsId,
-    key: &[u8],
-    version: u64,
-    group: Group,
-    from: Bound<&[u8]>,
-    to: Bound<&[u8]>,
-) -> KeyRange {
-    let all = group_range(ns, key, version, group);
-    let whole = |element: &[u8]| {
-        let mut bytes = Vec::with_capacity(all.lower.len() + element.len());
-        bytes.extend_from_slice(&all.lower[..all.lower.len() - 1]);
-        bytes.extend_from_slice(element);
-        bytes
-    };
-    let lower = match from {
-        Bound::Included(element) => whole(element),
-        Bound::Excluded(element) => successor(&whole(element)),
-        Bound::Unbounded => all.lower.clone(),
-    };
-    let upper = match to {
-        Bound::Included(element) => successor(&whole(element)),
-        Bound::Excluded(element) => whole(element),
-        Bound::Unbounded => all.upper.clone(),
-    };
-    KeyRange { lower, upper }
-}
-
 /// Expiry records due at `now_ms` or before, from `from_ms` on.
 pub fn expiry_range(from_ms: u64, now_ms: u64) -> KeyRange {
     let bound = |ms: u64| [&[tag::EXPIRY], ms.to_be_bytes().as_slice()].concat();
@@ -573,18 +542,6 @@ mod tests {
             let front = &prefix[..prefix.len().min(MAX_INLINE)];
             prop_assert_eq!(range.contains(&made(|out| meta_key(ns, &key, out))), key.starts_with(front));
             prop_assert!(!range.contains(&made(|out| meta_key(ns ^ 1, &key, out))));
-        }
-
-        #[test]
-        fn bounds_are_as_asked(low in -4i64..4, high in -4i64..4, at in -4i64..4) {
-            let index = |at| made(|out| element::list_element(at, out));
-            let key = made(|out| element_key(1, b"k", 1, &index(at), out));
-            let (l, h) = (index(low), index(high));
-            let range = |from, to| element_bounds(1, b"k", 1, Group::ListElement, from, to).contains(&key);
-            prop_assert_eq!(range(Bound::Included(&l), Bound::Included(&h)), low <= at && at <= high);
-            prop_assert_eq!(range(Bound::Excluded(&l), Bound::Excluded(&h)), low < at && at < high);
-            prop_assert_eq!(range(Bound::Unbounded, Bound::Included(&h)), at <= high);
-            prop_assert!(range(Bound::Unbounded, Bound::Unbounded));
         }
 
         #[test]

@@ -78,11 +78,6 @@ pub enum Value {
 }
 
 impl Kind {
-    /// Whether several words may follow the directive's name.
-    pub fn takes_words(self) -> bool {
-        matches!(self, Kind::Words(_))
-    }
-
     /// Reads `args`, the words after the directive's name. `current` and `again` as in [`Words`].
     ///
     /// # Errors

@@ -125,11 +125,6 @@ impl Table {
         self.used == 0
     }
 
-    /// Bytes of the two arrays, beyond what each object accounts for itself.
-    pub fn slack_bytes(&self) -> usize {
-        (self.pages.len() * PAGE - self.used) * size_of::<Object>()
-    }
-
     /// Where the slots are, for who fetches one without the lock ([`Slots::prefetch`]).
     #[inline]
     pub fn slots(&self) -> Slots {
