@@ -219,6 +219,25 @@ fn who_began_to_wait_first_gets_the_first() {
     }
 }
 
+/// Those who wait for a key have their turn when something has come to it, not when what stood there before was removed.
+#[test]
+fn a_key_that_was_made_anew_has_its_turn_when_it_came() {
+    for kind in SERVERS {
+        let server = Server::built(kind, &["--shards", "1"]);
+        let mut watch = server.client();
+        let mut moves = wait_for(&server, &mut watch, "BLMOVE first first RIGHT LEFT 0");
+        let mut pops = wait_for(&server, &mut watch, "BLMPOP 0 2 first second RIGHT");
+        for command in
+            ["SET second text", "MULTI", "DEL second", "RPUSH first a b", "LMOVE first second RIGHT LEFT", "EXEC"]
+        {
+            watch.call(command);
+        }
+        assert_eq!(moves.read().unwrap().text(), "a", "it has waited longer for the key that came first");
+        assert_eq!(pops.read().unwrap().items()[0].text(), "first");
+        assert_eq!(["first", "second"].map(|key| watch.call(&format!("LLEN {key}")).int()), [Some(0), Some(1)]);
+    }
+}
+
 #[test]
 fn nothing_is_left_of_who_has_gone() {
     let server = Server::built(Kind::Tarn, &["--shards", "8"]);

@@ -95,7 +95,7 @@ impl Txn<'_, '_> {
     pub fn changed_since(&self, mark: &Mark) -> Vec<Found> {
         let mut seen = std::collections::HashSet::new();
         let touched = self.set.touched[mark.touched.min(self.set.touched.len())..].iter();
-        touched.map(|(found, _)| *found).filter(|found| seen.insert((found.at, found.index))).collect()
+        touched.map(|touched| touched.at).filter(|found| seen.insert((found.at, found.index))).collect()
     }
 
     /// The object of a key, if it was changed since a mark.
@@ -105,7 +105,7 @@ impl Txn<'_, '_> {
             object.ns == ns && object.key() == key
         };
         let touched = self.set.touched[mark.touched.min(self.set.touched.len())..].iter();
-        touched.rev().map(|(found, _)| *found).find(is_its)
+        touched.rev().map(|touched| touched.at).find(is_its)
     }
 
     /// What a changed object was at a mark.

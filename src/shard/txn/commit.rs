@@ -1,7 +1,7 @@
 //! The end of a transaction, or of a part of it: what it leaves in log and cores, or nothing.
 
 use super::undo::Undo;
-use super::{Found, Hint, Mark, Tells, Txn, WriteSet};
+use super::{Found, Hint, Mark, Tells, Touched, Txn, WriteSet};
 use crate::codec::{Meta, NsId, redo};
 use crate::log::{LARGE, Log, Lsn};
 use crate::shard::memory::blocked::Turn;
@@ -14,6 +14,9 @@ use crate::shard::memory::table::Index;
 const KEPT_BYTES: usize = 1 << 20;
 /// Objects whose uses a transaction can take back.
 pub(super) const MOST_USES: usize = 4096;
+
+/// Changes that are looked at for the one by which an object has become what it is at last.
+const MOST_LOOKED_AT: usize = 64;
 
 /// What the operation of a command takes beside the command's arguments, bytes.
 const REDO_OF_A_COMMAND: usize = 16;
@@ -125,8 +128,7 @@ impl Txn<'_, '_> {
         let mut forgets = false;
         for i in 0..self.set.touched.len() {
             self.fetch_touched(i);
-            let (at, tells) = self.set.touched[i];
-            if self.stamp(at, tells, (lsn, i as u32)) {
+            if self.stamp(self.set.touched[i], (lsn, i as u32)) {
                 forgets = true;
             }
         }
@@ -169,7 +171,7 @@ impl Txn<'_, '_> {
         }
         for i in 0..self.set.touched.len() {
             self.fetch_touched(i);
-            let (at, _) = self.set.touched[i];
+            let Touched { at, .. } = self.set.touched[i];
             let table = &mut self.lease[at.at as usize].table;
             if !table.is_used(at.index) {
                 continue;
@@ -194,7 +196,7 @@ impl Txn<'_, '_> {
             {
                 if last.is_none() {
                     // What was changed before the names were.
-                    for (at, tells) in &self.set.touched {
+                    for Touched { at, tells, .. } in &self.set.touched {
                         tell_watchers(&mut self.lease[at.at as usize], at.index, *tells);
                     }
                 }
@@ -217,7 +219,8 @@ impl Txn<'_, '_> {
     /// Gives a changed object the LSN, and tells whoever hears of it. Whether it may be forgotten: not before all that is told
     /// of it has been, as several commands of the transaction may have changed it.
     #[inline]
-    fn stamp(&mut self, at: Found, tells: Tells, turn: Turn) -> bool {
+    fn stamp(&mut self, touched: Touched, turn: Turn) -> bool {
+        let Touched { at, .. } = touched;
         let core = &mut *self.lease[at.at as usize];
         let is_heard = core.is_heard();
         let Some(object) = core.table.used_mut(at.index) else { return false };
@@ -231,14 +234,14 @@ impl Txn<'_, '_> {
         let leaves_no_trace = leaves_no_trace(object);
         core.note_fields(at.index);
         if is_heard {
-            self.tell(at, tells, turn);
+            self.tell(touched, turn);
         }
         leaves_no_trace
     }
 
     /// Tells whoever hears of a changed object.
     #[cold]
-    fn tell(&mut self, at: Found, tells: Tells, turn: Turn) {
+    fn tell(&mut self, Touched { at, tells, kind }: Touched, turn: Turn) {
         let (lsn, _) = turn;
         let core = &mut *self.lease[at.at as usize];
         tell_watchers(core, at.index, tells);
@@ -253,6 +256,11 @@ impl Txn<'_, '_> {
         }
         let object = core.table.at(at.index);
         if tells != Tells::Nobody && !core.blocked.is_empty() {
+            // Those who wait for it have their turn when it has become what it is now.
+            let mut later = self.set.touched[turn.1 as usize + 1..].iter().take(MOST_LOOKED_AT);
+            if kind != object.kind && later.any(|later| later.at == at && later.kind == object.kind) {
+                return;
+            }
             core.blocked.changed(object.ns, object.key(), turn);
         }
     }
@@ -260,7 +268,7 @@ impl Txn<'_, '_> {
     /// Forgets the changed objects of which nothing is left.
     #[cold]
     fn forget_absent(&mut self) {
-        for (at, _) in &self.set.touched {
+        for Touched { at, .. } in &self.set.touched {
             let core = &mut *self.lease[at.at as usize];
             if core.table.is_used(at.index) && leaves_no_trace(core.table.at(at.index)) {
                 core.forget(at.index);
@@ -293,7 +301,7 @@ impl WriteSet {
             self.header.capacity(),
             self.arena.capacity(),
             self.undo.capacity() * size_of::<Undo>(),
-            self.touched.capacity() * size_of::<(Found, Tells)>(),
+            self.touched.capacity() * size_of::<Touched>(),
             self.counts.capacity() * size_of::<(u16, NsId)>(),
             self.hints.capacity() * size_of::<Hint>(),
             self.uses.capacity() * size_of::<(Found, u16)>(),

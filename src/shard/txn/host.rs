@@ -84,7 +84,7 @@ impl Txn<'_, '_> {
         let news = &self.set.touched[host.seen..];
         // A refusal ends the transaction at its next step.
         _ = meter::hold(news.len() * 2 * size_of::<Found>());
-        host.changed.extend(news.iter().map(|(at, _)| *at));
+        host.changed.extend(news.iter().map(|touched| touched.at));
         host.seen = self.set.touched.len();
         let may = |at: usize, core: &Core, guest: &Guest| {
             // Of a database that there is not there is nothing to change.

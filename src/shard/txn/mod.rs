@@ -105,7 +105,7 @@ pub struct WriteSet {
     undo: Vec<Undo>,
     arena: Vec<u8>,
     /// Objects that were changed, and who of those who watch their keys is told.
-    touched: Vec<(Found, Tells)>,
+    touched: Vec<Touched>,
     /// Where in them the part begins that is told of on its own.
     part: usize,
     counts: SmallVec<[(u16, NsId); 2]>,
@@ -125,6 +125,15 @@ enum Tells {
     /// Those for whom it was there: it had expired, and is removed now.
     WhoSawIt,
     Everybody,
+}
+
+/// An object that was changed.
+#[derive(Debug, Clone, Copy)]
+struct Touched {
+    at: Found,
+    tells: Tells,
+    /// What it was, then.
+    kind: Kind,
 }
 
 /// A point in a transaction to which it can return.
@@ -374,9 +383,10 @@ impl<'a, 'e> Txn<'a, 'e> {
             "nobody writes what another command goes through"
         );
         self.charge();
+        let kind = self.object(at).kind;
         match self.set.touched[self.set.part..].last_mut() {
-            Some((last, told)) if *last == at => *told = tells.max(*told),
-            _ => self.set.touched.push((at, tells)),
+            Some(last) if last.at == at => (last.tells, last.kind) = (tells.max(last.tells), kind),
+            _ => self.set.touched.push(Touched { at, tells, kind }),
         }
     }
 

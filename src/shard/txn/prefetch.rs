@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Hint, Txn};
+use super::{Hint, Touched, Txn};
 use crate::codec::NsId;
 use crate::shard::memory::table::{Index, Lines, table_hash};
 
@@ -91,7 +91,7 @@ impl Txn<'_, '_> {
     /// Fetches an object that a commit will come to, of those that it goes through.
     #[inline]
     pub(super) fn fetch_touched(&self, now_at: usize) {
-        if let Some((at, _)) = self.set.touched.get(now_at + TOUCHED_AHEAD) {
+        if let Some(Touched { at, .. }) = self.set.touched.get(now_at + TOUCHED_AHEAD) {
             self.lease[at.at as usize].table.prefetch_to_stamp(at.index);
         }
     }
