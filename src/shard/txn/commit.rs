@@ -258,10 +258,11 @@ impl Txn<'_, '_> {
         if tells != Tells::Nobody && !core.blocked.is_empty() {
             // Those who wait for it have their turn when it has become what it is now.
             let mut later = self.set.touched[turn.1 as usize + 1..].iter().take(MOST_LOOKED_AT);
-            if kind != object.kind && later.any(|later| later.at == at && later.kind == object.kind) {
-                return;
+            let tells_later =
+                |later: &Touched| later.at == at && later.kind == object.kind && later.tells != Tells::Nobody;
+            if kind == object.kind || !later.any(tells_later) {
+                core.blocked.changed(object.ns, object.key(), turn);
             }
-            core.blocked.changed(object.ns, object.key(), turn);
         }
     }
 
