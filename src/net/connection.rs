@@ -614,7 +614,6 @@ impl Connection {
 
     fn send_now(&self, state: &mut State) {
         self.was_away.set(false);
-        self.worker.has_sent.set(true);
         if !state.effects.is_empty() {
             state.effect_bytes = 0;
             carry_out(Some((&self.worker.server, &self.worker.runner.borrow().stats)), state.effects.drain(..));
