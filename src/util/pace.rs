@@ -35,7 +35,7 @@ const WORK: Duration = Duration::from_micros(300);
 /// A moment; the system's timers make some 50 µs of it.
 const MOMENT: Duration = Duration::from_nanos(1);
 
-/// Of what the disk is asked in long pieces, so many times as long is left to others.
+/// Of what keeps others from the disk, or gives them work, so many times as long is left to them.
 const REST: u32 = 4;
 /// What takes less is none.
 const PIECE: Duration = Duration::from_micros(100);
@@ -57,12 +57,14 @@ pub fn at_times<R>(may_rest: bool, piece: impl FnOnce() -> R) -> R {
 pub struct Pace {
     since: Instant,
     of_writers: bool,
+    /// So many times as long as it has worked it rests.
+    rest: u32,
 }
 
 impl Pace {
     /// Work that begins now.
     pub fn new() -> Self {
-        Pace { since: Instant::now(), of_writers: false }
+        Pace { since: Instant::now(), of_writers: false, rest: 0 }
     }
 
     /// Work for which writers wait if there is too much of it, at a low priority.
@@ -70,11 +72,18 @@ impl Pace {
         Pace { of_writers: true, ..Pace::new() }
     }
 
+    /// The same where those who serve have a part in the work, as who owns what is freed: most of the time is left to them.
+    pub fn of_all() -> Self {
+        Pace { rest: REST, ..Pace::of_writers() }
+    }
+
     /// A step of the work is done: pauses if it is time to, and tells of what it has freed. The caller holds no lock.
     pub fn step(&mut self) {
         heaps::tell_owners();
-        if self.may_pause(ALONE.load(Ordering::Relaxed), is_pressed()) && self.since.elapsed() >= WORK {
-            std::thread::sleep(MOMENT);
+        let worked = self.since.elapsed();
+        let long = if self.rest > 0 { PIECE } else { WORK };
+        if self.may_pause(ALONE.load(Ordering::Relaxed), is_pressed()) && worked >= long {
+            std::thread::sleep(MOMENT.max(worked * self.rest));
             self.since = Instant::now();
         }
     }
@@ -104,11 +113,22 @@ mod tests {
     }
 
     #[test]
+    fn most_of_the_time_is_left_to_those_who_have_a_part() {
+        let start = Instant::now();
+        let mut pace = Pace { since: start, ..Pace::of_all() };
+        std::thread::sleep(PIECE);
+        pace.step();
+        let end = Instant::now();
+        assert!(pace.since > start + PIECE * (1 + REST) && pace.since <= end);
+    }
+
+    #[test]
     fn what_writers_wait_for_does_not_pause() {
         let pauses = |pace: Pace| {
             [(false, false), (false, true), (true, false)].map(|(alone, pressed)| pace.may_pause(alone, pressed))
         };
         assert_eq!(pauses(Pace::new()), [true, true, false]);
         assert_eq!(pauses(Pace::of_writers()), [true, false, false]);
+        assert_eq!(pauses(Pace::of_all()), [true, false, false]);
     }
 }

@@ -37,7 +37,7 @@ use crate::shard::background::recount::Recount;
 use crate::shard::engine::Engine;
 use crate::shard::memory::core::{Core, unreadable};
 use crate::shard::memory::garbage::{Batch, Queue, Reclaim};
-use crate::shard::memory::object::{Kind, state};
+use crate::shard::memory::object::{Kind, Object, state};
 use crate::shard::memory::table::table_hash;
 use crate::shard::router::ShardId;
 use crate::shard::txn::changes::Swept;
@@ -55,6 +55,8 @@ const SWEEP_SLICE: usize = 128;
 const FIELDS_TURN: Duration = Duration::from_millis(50);
 /// Hashes whose fields are swept per hold of the lock at most.
 const FIELDS_HASHES: usize = 32;
+/// Time that a turn spends on objects of dead namespaces at most, most of which is left to others.
+const REAP_TURN: Duration = Duration::from_millis(50);
 /// Time that a turn spends on the order index at most.
 const ORDER_TURN: Duration = Duration::from_millis(20);
 
@@ -403,8 +405,9 @@ impl<'a> Timer<'a> {
 
     /// Objects of dead namespaces leave the table, and their records fjall.
     fn reap_namespaces(&mut self, _now_ms: u64) -> Result {
-        let mut pace = Pace::new();
-        while self.with_core(reap_slice) {
+        let (began, mut pace, mut reaped) = (Instant::now(), Pace::of_all(), Vec::new());
+        while self.with_core(|core| reap_slice(core, &mut reaped)) && began.elapsed() < REAP_TURN {
+            reaped.clear();
             pace.step();
         }
         self.work_off(|core| &mut core.dead_names).map(drop)
@@ -464,24 +467,26 @@ fn next_stored(partition: &Partition, now_ms: u64) -> Result<u64> {
     }
 }
 
-/// Takes the next objects of dead namespaces out of the table. True while there are more.
-fn reap_slice(core: &mut Core) -> bool {
+/// Takes the next objects of dead namespaces out of the table, to be freed without the lock. True while there are more.
+fn reap_slice(core: &mut Core, reaped: &mut Vec<Object>) -> bool {
     const PLACES: u32 = 1024;
     let Some(from) = core.reap_from else { return false };
     let end = core.table.places().min(from.saturating_add(PLACES));
-    let mut in_flight = None;
-    for index in from..end {
+    let (mut next, mut in_flight) = (from, None);
+    while next < end && reaped.len() < SWEEP_SLICE {
+        let index = next;
+        next += 1;
         if !core.table.is_used(index) || core.names.is_live(core.table.at(index).ns) {
             continue;
         }
         if core.table.at(index).state & state::IN_FLIGHT == 0 {
-            core.abandon(index);
+            reaped.push(core.abandon(index));
         } else if in_flight.is_none() {
             in_flight = Some(index);
         }
     }
     // What is in flight settles first; the next turn goes on there.
-    core.reap_from = in_flight.or((end < core.table.places()).then_some(end));
+    core.reap_from = in_flight.or((next < core.table.places()).then_some(next));
     in_flight.is_none() && core.reap_from.is_some()
 }
 

@@ -352,11 +352,13 @@ impl Core {
         self.dirty_bytes = self.dirty_bytes.saturating_sub(object.dirty_bytes());
     }
 
-    /// Takes an object of a dead namespace out of the table; nobody waits for a big body to be freed.
-    pub fn abandon(&mut self, index: Index) {
-        if let Some(body) = self.discard(index).body {
+    /// Takes an object of a dead namespace out of the table, without its body if that is big: nobody waits for it to be freed.
+    pub fn abandon(&mut self, index: Index) -> Object {
+        let mut object = self.discard(index);
+        if let Some(body) = object.body.take_if(|body| is_long_to_free(body)) {
             self.throw_away(body);
         }
+        object
     }
 
     /// An object is gone again of which fjall holds nothing and need not hear. If a look-up of its key would ask fjall
@@ -471,7 +473,7 @@ impl Core {
     /// Takes a body that nobody needs any more. Freeing a big one takes long: the thread `free` does it, unless it has
     /// fallen far behind.
     pub fn throw_away(&mut self, body: Box<Body>) {
-        if body.overlay.len() > FREE_AT_ONCE.get() {
+        if is_long_to_free(&body) {
             drop(self.trash.try_send(body));
         }
     }
@@ -549,6 +551,11 @@ impl Core {
         self.counts.insert(ns, count);
         self.dirty_counts.insert(ns);
     }
+}
+
+/// Whether it takes long to free a body: it goes with each of its elements.
+fn is_long_to_free(body: &Body) -> bool {
+    body.overlay.len() > FREE_AT_ONCE.get()
 }
 
 /// A storage error that names no key.
