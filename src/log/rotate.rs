@@ -16,13 +16,10 @@ use super::format::{FrameHeader, payload_check, segment_path};
 use super::segment::{Prepared, Segment};
 use super::writer::{Core, Listed, Writer};
 use super::{Lsn, SegmentBoundary};
-use crate::util::pace::{at_times, is_pressed};
+use crate::util::pace::{PIECE_BYTES, is_pressed, shorten};
 
 /// The name of a large segment that is being removed. What a crash leaves of it the next start removes.
 pub(super) const GONE: &str = "gone.tmp";
-
-/// What of a segment is given back at once.
-const PIECE_BYTES: u64 = if cfg!(test) { 4096 } else { 32 << 20 };
 
 fn not_open() -> io::Error {
     io::Error::other("the log is not open")
@@ -96,10 +93,8 @@ impl Core {
         self.io.sync_dir(&self.dir)?;
         if is_large {
             // What fails here, the next one of that name does, or the next start.
-            _ = self.io.open(&gone).and_then(|file| {
-                let mut pieces = (1..segment.size_bytes.div_ceil(PIECE_BYTES)).rev();
-                pieces.try_for_each(|left| at_times(!is_pressed(), || file.truncate(left * PIECE_BYTES)))
-            });
+            _ = (self.io.open(&gone))
+                .and_then(|file| shorten(segment.size_bytes, || !is_pressed(), |left| file.truncate(left)));
             _ = self.io.remove(&gone);
         }
         Ok(())

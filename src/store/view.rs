@@ -4,12 +4,15 @@ use super::error::{Result, StoreError};
 use super::space::Bulk;
 use super::way::{Aim, Held, Way, Ways};
 use crate::codec::key::tag;
-use crate::util::pace::at_times;
+use crate::util::pace::{PIECE_BYTES, at_times, shorten};
 use fjall::{AbstractTree, Keyspace, UserKey, UserValue};
 use lsm_tree::{Table, TableId};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -57,6 +60,25 @@ struct Reached {
     /// Its last record before those that come with every flush, where it has such. They stand behind all others, so that by
     /// what fjall knows the table would seem to go on to them, and new keys in order to be within every run.
     end: Option<UserKey>,
+}
+
+impl Reached {
+    /// Goes, and the file with it if nobody else knows a table that was replaced. The kernel frees all of a file in one go, during
+    /// which the core does nothing else: of a large one it is left a little at a time, without a name.
+    fn leave(self, may_pause: impl Fn() -> bool) {
+        let bytes = self.table.metadata.file_size;
+        let is_large = bytes > PIECE_BYTES && self.table.is_deleted.load(Ordering::Acquire);
+        let file = if is_large { OpenOptions::new().write(true).open(&*self.table.path).ok() } else { None };
+        // Whoever has aimed at a block of it reads on.
+        let is_known = self.way.is_some_and(|way| Arc::into_inner(way).is_none());
+        at_times(may_pause(), || drop(self.table));
+        if let Some(file) = file.filter(|_| !is_known)
+            && file.metadata().is_ok_and(|data| data.nlink() == 0)
+        {
+            // What fails here the last one who has it open does.
+            _ = shorten(bytes, may_pause, |left| file.set_len(left));
+        }
+    }
 }
 
 /// One version. As long as it lives its files stay: [`super::Partition::follow`] replaces it.
@@ -219,14 +241,14 @@ impl View {
     }
 
     /// Goes when the last reader has left: files go with the last who knows them, and that takes the disk's time, which is
-    /// not to be a command's. Between files there are pauses as long as it `may_pause`.
+    /// not to be a command's. Between files, and pieces of large ones, there are pauses as long as it `may_pause`.
     pub(super) fn leave(self, may_pause: impl Fn() -> bool) {
         let mut reader = self.reader;
         for _ in 0..LEAVE_LOOKS {
             match Arc::try_unwrap(reader) {
                 Ok(alone) => {
                     let tables = alone.runs.into_iter().flat_map(|run| run.tables);
-                    return tables.for_each(|table| at_times(may_pause(), || drop(table)));
+                    return tables.for_each(|table| table.leave(&may_pause));
                 }
                 Err(shared) => reader = shared,
             }
@@ -236,8 +258,43 @@ impl View {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    /// A file that somebody has linked stays whole, as does one whose table is known elsewhere; what is left of another has no name,
+    /// and but a piece.
+    #[test]
+    fn a_large_file_goes_piece_by_piece_and_only_if_nobody_has_it() {
+        use crate::store::{Store, StoreOptions};
+        let dir = crate::util::scratch::tempdir().unwrap();
+        let store =
+            Store::open(dir.path(), StoreOptions { shards: Some(1), nice: None, ..StoreOptions::default() }).unwrap();
+        let partition = store.partition(0);
+        let value: Vec<u8> = (0..4 * PIECE_BYTES).map(|n| crate::util::splitmix::next(&mut { n }) as u8).collect();
+        for (linked, known) in [(false, false), (true, false), (false, true)] {
+            partition.ingest([(b"k".to_vec(), Some(value.clone()))]).unwrap();
+            let view = partition
+                .slot()
+                .with(|keyspace| Ok(View::newest(keyspace, None, &Arc::new(Ways::new(9, 1 << 20)))))
+                .unwrap();
+            let table = view.reader.tables().next().unwrap();
+            let (path, known) = (table.table.path.to_path_buf(), known.then(|| table.clone()));
+            let (file, link) = (std::fs::File::open(&path).unwrap(), dir.path().join("link"));
+            let whole = file.metadata().unwrap().len();
+            assert!(whole > 4 * PIECE_BYTES);
+            if linked {
+                std::fs::hard_link(&path, &link).unwrap();
+            }
+            partition.ingest([(b"k".to_vec(), None::<Vec<u8>>)]).unwrap();
+            assert!(partition.major_compact().unwrap());
+            assert_eq!(file.metadata().unwrap().len(), whole, "who reads has it");
+            view.leave(|| false);
+            let left = if linked || known.is_some() { whole } else { PIECE_BYTES };
+            assert_eq!((file.metadata().unwrap().len(), path.exists()), (left, known.is_some()));
+            _ = std::fs::remove_file(&link);
+        }
+    }
 
     /// As a search through the keys themselves does: of few and of many, alike and not, that are the beginning of one another.
     #[test]

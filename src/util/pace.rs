@@ -52,6 +52,18 @@ pub fn at_times<R>(may_rest: bool, piece: impl FnOnce() -> R) -> R {
     result
 }
 
+/// What of a file is given back at once: to free its pages and blocks takes a core's time that the kernel does not let go of.
+pub const PIECE_BYTES: u64 = if cfg!(test) { 4096 } else { 4 << 20 };
+
+/// Shortens a file of so many bytes `to` less and less, piece by piece, until one is left, as [`at_times`] does.
+///
+/// # Errors
+/// The first of `to`, which is not called again.
+pub fn shorten<E>(bytes: u64, may_rest: impl Fn() -> bool, mut to: impl FnMut(u64) -> Result<(), E>) -> Result<(), E> {
+    let mut pieces = (1..bytes.div_ceil(PIECE_BYTES)).rev();
+    pieces.try_for_each(|left| at_times(may_rest(), || to(left * PIECE_BYTES)))
+}
+
 /// How long a thread has worked without a pause.
 #[derive(Debug)]
 pub struct Pace {
@@ -110,6 +122,26 @@ mod tests {
         std::thread::sleep(WORK);
         pace.step();
         assert!(pace.since > start + WORK);
+    }
+
+    #[test]
+    fn a_file_is_shortened_to_one_piece_or_as_far_as_it_goes() {
+        let shortened = |bytes, most| {
+            let mut all = Vec::new();
+            let result = shorten(
+                bytes,
+                || false,
+                |left| {
+                    all.push(left / PIECE_BYTES);
+                    if all.len() < most { Ok(()) } else { Err(()) }
+                },
+            );
+            (result, all)
+        };
+        assert_eq!(shortened(0, 9), (Ok(()), vec![]));
+        assert_eq!(shortened(PIECE_BYTES, 9), (Ok(()), vec![]));
+        assert_eq!(shortened(3 * PIECE_BYTES + 1, 9), (Ok(()), vec![3, 2, 1]));
+        assert_eq!(shortened(4 * PIECE_BYTES, 2), (Err(()), vec![3, 2]));
     }
 
     #[test]
