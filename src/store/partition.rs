@@ -385,7 +385,7 @@ impl Partition {
     }
 
     /// Number of the version of then.
-    pub(super) fn version(&self) -> u64 {
+    pub fn version(&self) -> u64 {
         self.slot.view.read().as_ref().map_or(u64::MAX, |view| view.number)
     }
 

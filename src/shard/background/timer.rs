@@ -426,10 +426,19 @@ impl<'a> Timer<'a> {
         });
         let Some((cursor, partition)) = next.filter(|_| self.engine.store.health().is_ok()) else { return Ok(0) };
         let mut batch = Batch::read(&partition, &cursor).map_err(unreadable)?;
-        let mut pace = Pace::new();
-        partition.ingest(batch.tombstones().inspect(|_| pace.step()))?;
         let dead_bytes = batch.dead_bytes;
         partition.note_dead(dead_bytes);
+        if batch.may_be_left(&cursor) && partition.wants_compaction(self.engine.is_tight()) {
+            // Tombstones would be written to be met by it, one after the other.
+            self.with_core(|core| {
+                queue(core).left_to_compaction();
+                core.reclaiming = true;
+            });
+            self.engine.reclaim(self.id, Reclaim::Compact);
+            return Ok(dead_bytes);
+        }
+        let mut pace = Pace::new();
+        partition.ingest(batch.tombstones().inspect(|_| pace.step()))?;
         let drop = std::mem::take(&mut batch.drop);
         self.with_core(|core| {
             queue(core).worked_off(batch);

@@ -10,7 +10,8 @@
 //! | tables that hold nothing but what it stands for are dropped | in fjall, until what is left is dealt with |
 //! | the shard's thread reads what it stands for and ingests tombstones, batch by batch; the last takes the record itself along | nowhere |
 //!
-//! Where much has died, a compaction follows, whose filter drops what is left without tombstones ([`crate::store::space`]).
+//! Where much has died, a compaction comes instead of the tombstones, whose filter drops what is left without them
+//! ([`crate::store::space`]); a batch is read again afterwards.
 //!
 //! # Why this is sound
 //! **The death is certain.** The log was synced up to it before fjall showed the record (rule 1).
@@ -110,12 +111,14 @@ pub struct Cursor {
     within: Vec<u8>,
     /// Whole tables of it have been dropped, or that was tried.
     dropped: bool,
+    /// A compaction was to drop what it stands for.
+    compacted: bool,
 }
 
 impl Cursor {
     /// At the beginning of a record, or of the next.
     const fn at(record: Vec<u8>) -> Cursor {
-        Cursor { record, within: Vec::new(), dropped: false }
+        Cursor { record, within: Vec::new(), dropped: false, compacted: false }
     }
 }
 
@@ -180,6 +183,15 @@ impl Queue {
     pub fn look_again(&mut self) {
         if let Some(cursor) = &mut self.pass {
             cursor.within.clear();
+        }
+    }
+
+    /// A compaction that comes at once is to drop what a batch of the pass under way stands for. What it leaves is looked for
+    /// afterwards, times among it, and dealt with here.
+    pub fn left_to_compaction(&mut self) {
+        if let Some(cursor) = &mut self.pass {
+            cursor.within.clear();
+            (cursor.dropped, cursor.compacted) = (true, true);
         }
     }
 
@@ -301,6 +313,12 @@ impl Batch {
 
     const fn is_full(&self) -> bool {
         self.size_bytes >= BATCH_BYTES || self.records >= BATCH_RECORDS || self.looks >= BATCH_LOOKS
+    }
+
+    /// Whether it is worth while to leave it, which was read from there, to a compaction if one is due: there is more, and that was
+    /// not tried before.
+    pub fn may_be_left(&self, from: &Cursor) -> bool {
+        self.next.is_some() && self.drop.is_empty() && !from.compacted
     }
 
     /// Tombstones in the order of their keys.

@@ -17,6 +17,7 @@
 //! | `ahead` | the look-ahead within collections |
 //! | `actor` | nothing that was posted is left behind, with no timer and no thread that would find it later |
 //! | `blind` | keys that are overwritten without a look at what fjall holds of them |
+//! | `compact` | space of what is dead, where it shares tables with what lives |
 //! | `evict` | keys that go for the sake of their room |
 //! | `reads` | what is read without the lock is used only where it is true |
 //! | `rest` | commands in slices: what they hold, what others do meanwhile |
@@ -28,6 +29,7 @@ mod audit;
 mod backup;
 mod big;
 mod blind;
+mod compact;
 mod evict;
 mod fields;
 mod flusher;
