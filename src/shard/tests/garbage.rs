@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::world::{DB, NAMES, Value, World, big, noise, wait_for};
+use super::world::{DB, NAMES, Value, World, big, wait_for};
 use crate::Error;
 use crate::codec::MAX_INLINE;
 use crate::codec::field::{FieldTimes, push_timed};
@@ -12,7 +12,6 @@ use crate::log::Fsync;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::garbage::Reclaim;
 use crate::shard::memory::object::Kind;
-use crate::shard::txn::CHUNK;
 
 impl World {
     /// So many hashes, brought to fjall.
