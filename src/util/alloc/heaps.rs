@@ -7,7 +7,7 @@
 //!
 //! | who | does |
 //! |---|---|
-//! | a thread in background that frees much | tells the owners between two slices ([`tell_owners`]) |
+//! | a thread in background that frees much | tells the owners between two slices ([`tell_owners`]), and leaves them most of the time where that is a whole database |
 //! | a network thread, the owner of its heap | sorts it whenever it is told ([`tidy`]): a slice's blocks, not all |
 
 use std::cell::Cell;
