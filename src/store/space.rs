@@ -166,9 +166,14 @@ impl Partition {
     /// Whether so much is dead that it is to be compacted; less where room is `tight`. Not while it may not be, and not again
     /// after it was in vain, until something has changed.
     pub fn wants_compaction(&self, tight: bool) -> bool {
+        self.would_want_compaction(0, tight)
+    }
+
+    /// The same if so many bytes more were known to be dead.
+    pub fn would_want_compaction(&self, dead_bytes: u64, tight: bool) -> bool {
         let share = if tight { TIGHT_SHARE } else { COMPACT_SHARE };
         let much = COMPACT_FROM.max(self.disk_bytes() / share);
-        self.dead_bytes() >= much
+        self.dead_bytes() + dead_bytes >= much
             && self.version() != self.in_vain.load(Ordering::Relaxed)
             && self.stills.try_lock().is_some_and(|stills| *stills == 0)
     }

@@ -262,7 +262,7 @@ impl View {
 mod tests {
     use super::*;
 
-    /// A file that somebody has linked stays whole, as does one whose table is known elsewhere; what is left of another has no name,
+    /// A file that somebody has linked stays whole, as does one whose table is known elsewhere or has been aimed at; what is left of another has no name,
     /// and but a piece.
     #[test]
     fn a_large_file_goes_piece_by_piece_and_only_if_nobody_has_it() {
@@ -272,7 +272,9 @@ mod tests {
             Store::open(dir.path(), StoreOptions { shards: Some(1), nice: None, ..StoreOptions::default() }).unwrap();
         let partition = store.partition(0);
         let value: Vec<u8> = (0..4 * PIECE_BYTES).map(|n| crate::util::splitmix::next(&mut { n }) as u8).collect();
-        for (linked, known) in [(false, false), (true, false), (false, true)] {
+        for (linked, known, aimed) in
+            [(false, false, false), (true, false, false), (false, true, false), (false, false, true)]
+        {
             partition.ingest([(b"k".to_vec(), Some(value.clone()))]).unwrap();
             let view = partition
                 .slot()
@@ -280,6 +282,7 @@ mod tests {
                 .unwrap();
             let table = view.reader.tables().next().unwrap();
             let (path, known) = (table.table.path.to_path_buf(), known.then(|| table.clone()));
+            let aimed = aimed.then(|| table.way.clone().unwrap());
             let (file, link) = (std::fs::File::open(&path).unwrap(), dir.path().join("link"));
             let whole = file.metadata().unwrap().len();
             assert!(whole > 4 * PIECE_BYTES);
@@ -290,7 +293,7 @@ mod tests {
             assert!(partition.major_compact().unwrap());
             assert_eq!(file.metadata().unwrap().len(), whole, "who reads has it");
             view.leave(|| false);
-            let left = if linked || known.is_some() { whole } else { PIECE_BYTES };
+            let left = if linked || known.is_some() || aimed.is_some() { whole } else { PIECE_BYTES };
             assert_eq!((file.metadata().unwrap().len(), path.exists()), (left, known.is_some()));
             _ = std::fs::remove_file(&link);
         }

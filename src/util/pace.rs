@@ -85,19 +85,25 @@ impl Pace {
     }
 
     /// The same where those who serve have a part in the work, as who owns what is freed: most of the time is left to them.
-    pub fn of_all() -> Self {
+    pub fn sparing() -> Self {
         Pace { rest: REST, ..Pace::of_writers() }
     }
 
     /// A step of the work is done: pauses if it is time to, and tells of what it has freed. The caller holds no lock.
     pub fn step(&mut self) {
         heaps::tell_owners();
-        let worked = self.since.elapsed();
-        let long = if self.rest > 0 { PIECE } else { WORK };
-        if self.may_pause(ALONE.load(Ordering::Relaxed), is_pressed()) && worked >= long {
-            std::thread::sleep(MOMENT.max(worked * self.rest));
+        if self.may_pause(ALONE.load(Ordering::Relaxed), is_pressed())
+            && let Some(pause) = self.pause_after(self.since.elapsed())
+        {
+            std::thread::sleep(pause);
             self.since = Instant::now();
         }
+    }
+
+    /// The pause after so much, which may have been waiting in part.
+    fn pause_after(&self, worked: Duration) -> Option<Duration> {
+        let long = if self.rest > 0 { PIECE } else { WORK };
+        (worked >= long).then(|| MOMENT.max(worked.min(WORK) * self.rest))
     }
 
     const fn may_pause(&self, alone: bool, pressed: bool) -> bool {
@@ -145,13 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn most_of_the_time_is_left_to_those_who_have_a_part() {
-        let start = Instant::now();
-        let mut pace = Pace { since: start, ..Pace::of_all() };
-        std::thread::sleep(PIECE);
-        pace.step();
-        let end = Instant::now();
-        assert!(pace.since > start + PIECE * (1 + REST) && pace.since <= end);
+    fn who_spares_others_rests_most_of_the_time_and_not_for_long() {
+        let pauses = |pace: Pace| [PIECE / 2, PIECE, WORK, WORK * 1000].map(|worked| pace.pause_after(worked));
+        let rest = WORK * REST;
+        assert_eq!(pauses(Pace::sparing()), [None, Some(PIECE * REST), Some(rest), Some(rest)]);
+        assert_eq!(pauses(Pace::new()), [None, None, Some(MOMENT), Some(MOMENT)]);
     }
 
     #[test]
@@ -161,6 +165,6 @@ mod tests {
         };
         assert_eq!(pauses(Pace::new()), [true, true, false]);
         assert_eq!(pauses(Pace::of_writers()), [true, false, false]);
-        assert_eq!(pauses(Pace::of_all()), [true, false, false]);
+        assert_eq!(pauses(Pace::sparing()), [true, false, false]);
     }
 }

@@ -405,10 +405,14 @@ impl<'a> Timer<'a> {
 
     /// Objects of dead namespaces leave the table, and their records fjall.
     fn reap_namespaces(&mut self, _now_ms: u64) -> Result {
-        let (began, mut pace, mut reaped) = (Instant::now(), Pace::of_all(), Vec::new());
-        while self.with_core(|core| reap_slice(core, &mut reaped)) && began.elapsed() < REAP_TURN {
+        let (began, mut pace, mut reaped) = (Instant::now(), Pace::sparing(), Vec::new());
+        loop {
+            let more = self.with_core(|core| reap_slice(core, &mut reaped));
             reaped.clear();
             pace.step();
+            if !more || began.elapsed() >= REAP_TURN {
+                break;
+            }
         }
         self.work_off(|core| &mut core.dead_names).map(drop)
     }
@@ -427,18 +431,21 @@ impl<'a> Timer<'a> {
         let Some((cursor, partition)) = next.filter(|_| self.engine.store.health().is_ok()) else { return Ok(0) };
         let mut batch = Batch::read(&partition, &cursor).map_err(unreadable)?;
         let dead_bytes = batch.dead_bytes;
-        partition.note_dead(dead_bytes);
-        if batch.may_be_left(&cursor) && partition.wants_compaction(self.engine.is_tight()) {
+        if batch.is_part() && partition.would_want_compaction(dead_bytes, self.engine.is_tight()) {
             // Tombstones would be written to be met by it, one after the other.
-            self.with_core(|core| {
-                queue(core).left_to_compaction();
-                core.reclaiming = true;
+            let leaves = self.with_core(|core| {
+                let leaves = queue(core).leave_to_compaction();
+                core.reclaiming |= leaves;
+                leaves
             });
-            self.engine.reclaim(self.id, Reclaim::Compact);
-            return Ok(dead_bytes);
+            if leaves {
+                self.engine.reclaim(self.id, Reclaim::Compact);
+                return Ok(0);
+            }
         }
         let mut pace = Pace::new();
         partition.ingest(batch.tombstones().inspect(|_| pace.step()))?;
+        partition.note_dead(dead_bytes);
         let drop = std::mem::take(&mut batch.drop);
         self.with_core(|core| {
             queue(core).worked_off(batch);
@@ -478,25 +485,29 @@ fn next_stored(partition: &Partition, now_ms: u64) -> Result<u64> {
 
 /// Takes the next objects of dead namespaces out of the table, to be freed without the lock. True while there are more.
 fn reap_slice(core: &mut Core, reaped: &mut Vec<Object>) -> bool {
-    const PLACES: u32 = 1024;
-    let Some(from) = core.reap_from else { return false };
-    let end = core.table.places().min(from.saturating_add(PLACES));
-    let (mut next, mut in_flight) = (from, None);
-    while next < end && reaped.len() < SWEEP_SLICE {
-        let index = next;
-        next += 1;
+    const PLACES: usize = 1024;
+    let Some(mut reap) = core.reap else { return false };
+    let (mut left, mut in_flight) = (true, None);
+    for _ in 0..PLACES {
+        let before = reap;
+        let next = reap.step(core.table.places());
+        left = next.is_some();
+        let Some(index) = next else { break };
         if !core.table.is_used(index) || core.names.is_live(core.table.at(index).ns) {
             continue;
         }
         if core.table.at(index).state & state::IN_FLIGHT == 0 {
             reaped.push(core.abandon(index));
         } else if in_flight.is_none() {
-            in_flight = Some(index);
+            in_flight = Some(before);
+        }
+        if reaped.len() >= SWEEP_SLICE {
+            break;
         }
     }
     // What is in flight settles first; the next turn goes on there.
-    core.reap_from = in_flight.or((next < core.table.places()).then_some(next));
-    in_flight.is_none() && core.reap_from.is_some()
+    core.reap = in_flight.or(left.then_some(reap));
+    in_flight.is_none() && left
 }
 
 /// Removes the table's next keys whose time is past. True if there may be more.

@@ -75,7 +75,7 @@ impl Core {
             && self.raw.is_empty()
             && self.garbage.is_empty()
             && self.dead_names.is_empty()
-            && self.reap_from.is_none()
+            && self.reap.is_none()
             && self.blind.is_empty()
     }
 

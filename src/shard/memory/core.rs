@@ -147,8 +147,8 @@ pub struct Core {
     pub sweep_from_ms: u64,
     /// Dead namespaces whose records fjall may still hold.
     pub dead_names: Queue,
-    /// Objects of dead namespaces may be in the table from this index on.
-    pub reap_from: Option<Index>,
+    /// Where objects of dead namespaces may be in the table.
+    pub reap: Option<super::reap::Reap>,
     /// Bodies of which elements in fjall wait to be removed.
     pub garbage: Queue,
     /// The keys that fjall may hold.

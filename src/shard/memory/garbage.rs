@@ -10,8 +10,8 @@
 //! | tables that hold nothing but what it stands for are dropped | in fjall, until what is left is dealt with |
 //! | the shard's thread reads what it stands for and ingests tombstones, batch by batch; the last takes the record itself along | nowhere |
 //!
-//! Where much has died, a compaction comes instead of the tombstones, whose filter drops what is left without them
-//! ([`crate::store::space`]); a batch is read again afterwards.
+//! Where much has died, a compaction follows, whose filter drops what is left without tombstones ([`crate::store::space`]). If that is
+//! due before a pass is through, it comes instead of the batch, which is read again afterwards.
 //!
 //! # Why this is sound
 //! **The death is certain.** The log was synced up to it before fjall showed the record (rule 1).
@@ -101,6 +101,8 @@ pub struct Queue {
     left: u64,
     /// The pass under way.
     pass: Option<Cursor>,
+    /// A compaction was asked for in its stead.
+    left_to_compaction: bool,
 }
 
 /// Where a pass over the records goes on.
@@ -111,21 +113,19 @@ pub struct Cursor {
     within: Vec<u8>,
     /// Whole tables of it have been dropped, or that was tried.
     dropped: bool,
-    /// A compaction was to drop what it stands for.
-    compacted: bool,
 }
 
 impl Cursor {
     /// At the beginning of a record, or of the next.
     const fn at(record: Vec<u8>) -> Cursor {
-        Cursor { record, within: Vec::new(), dropped: false, compacted: false }
+        Cursor { record, within: Vec::new(), dropped: false }
     }
 }
 
 impl Queue {
     /// A queue of records of this tag, none of which is known.
     pub const fn new(tag: u8) -> Queue {
-        Queue { tag, unflushed: 0, flying: 0, arrived: 0, left: 0, pass: None }
+        Queue { tag, unflushed: 0, flying: 0, arrived: 0, left: 0, pass: None, left_to_compaction: false }
     }
 
     /// Looks for what an earlier run has left in fjall.
@@ -174,6 +174,7 @@ impl Queue {
         if self.pass.is_none() && self.arrived > 0 {
             self.left = std::mem::replace(&mut self.arrived, 0);
             self.pass = Some(Cursor::at(codec::key::tag_range(self.tag).lower));
+            self.left_to_compaction = false;
         }
         self.pass.clone()
     }
@@ -186,13 +187,10 @@ impl Queue {
         }
     }
 
-    /// A compaction that comes at once is to drop what a batch of the pass under way stands for. What it leaves is looked for
-    /// afterwards, times among it, and dealt with here.
-    pub fn left_to_compaction(&mut self) {
-        if let Some(cursor) = &mut self.pass {
-            cursor.within.clear();
-            (cursor.dropped, cursor.compacted) = (true, true);
-        }
+    /// A batch of the pass under way is left to a compaction, whose filter drops what it stands for: once in a pass, which then
+    /// goes on with what is there. False if that was done.
+    pub const fn leave_to_compaction(&mut self) -> bool {
+        !std::mem::replace(&mut self.left_to_compaction, true)
     }
 
     /// A batch is worked off.
@@ -315,10 +313,9 @@ impl Batch {
         self.size_bytes >= BATCH_BYTES || self.records >= BATCH_RECORDS || self.looks >= BATCH_LOOKS
     }
 
-    /// Whether it is worth while to leave it, which was read from there, to a compaction if one is due: there is more, and that was
-    /// not tried before.
-    pub fn may_be_left(&self, from: &Cursor) -> bool {
-        self.next.is_some() && self.drop.is_empty() && !from.compacted
+    /// Whether the pass goes on behind it.
+    pub const fn is_part(&self) -> bool {
+        self.next.is_some() && self.drop.is_empty()
     }
 
     /// Tombstones in the order of their keys.

@@ -24,6 +24,7 @@
 //! | `raw` | what a flush brings besides objects |
 //! | [`names`] | namespaces |
 //! | [`libraries`] | libraries of functions |
+//! | [`reap`] | where objects of dead namespaces are |
 //! | [`garbage`] | records of what is dead, and how they are worked off |
 //! | [`ahead`] | a pipeline's look-ahead within collections |
 
@@ -49,6 +50,7 @@ pub mod overlay;
 pub mod packed;
 mod raw;
 pub mod reads;
+pub mod reap;
 pub(in crate::shard) mod records;
 pub mod stats;
 pub(in crate::shard) mod straight;

@@ -344,7 +344,7 @@ fn open_core(
         log: log.clone(),
         sweep_from_ms: 0,
         dead_names: Queue::new(codec::key::tag::DEAD_NS),
-        reap_from: None,
+        reap: None,
         garbage: Queue::new(codec::key::tag::GARBAGE),
         reclaiming: false,
         hosts: None,

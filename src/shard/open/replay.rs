@@ -21,6 +21,7 @@ use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Kind, state};
 use crate::shard::memory::overlay::{self, Entry};
 use crate::shard::memory::reads::Reads;
+use crate::shard::memory::reap::Reap;
 use crate::shard::memory::table::Index;
 use crate::shard::memory::table::table_hash;
 use crate::shard::router::ShardId;
@@ -312,7 +313,7 @@ fn with_shard(
 fn rename(core: &mut Core, names: Arc<Names>) {
     core.counts.retain(|&ns, _| names.is_live(ns));
     core.dirty_counts.retain(|&ns| names.is_live(ns));
-    core.reap_from = Some(0);
+    core.reap = Some(Reap::after_death(core.reap));
     if core.shard == 0 {
         let (mut key, mut record) = (Vec::new(), Vec::new());
         codec::key::names_key(&mut key);

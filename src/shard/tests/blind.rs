@@ -249,6 +249,7 @@ fn numbers_are_not_given_twice() {
     world.engine().shards.at(0).core().cold.clear();
     world.put(DB, KEYS[0], b"4", 0);
     assert_eq!((blind(&world), world.engine().shards.at(0).core().blind.last()), (1, last + 1));
+    world.engine().log.sync_to(world.engine().log.last()).unwrap();
     world.crash(None);
     assert_eq!(blind(&world), 1);
     world.verify_counts();

@@ -6,6 +6,7 @@ use super::Txn;
 use super::undo::{NamesBefore, Undo};
 use crate::codec::{self, NsId, redo};
 use crate::shard::memory::names::Names;
+use crate::shard::memory::reap::Reap;
 
 impl Txn<'_, '_> {
     /// Replaces the name → id map: a new id for each of `dead`, whose records become garbage.
@@ -29,11 +30,11 @@ impl Txn<'_, '_> {
                 self.set.undo.push(Undo::Raw { at, key, old });
             }
             let counts = dead.iter().filter_map(|ns| Some((*ns, core.counts.remove(ns)?))).collect();
-            let (before, reap_from) = (std::mem::replace(&mut core.names, names.clone()), core.reap_from);
-            let before = NamesBefore { names: before, counts, reap_from };
+            let (before, reap) = (std::mem::replace(&mut core.names, names.clone()), core.reap);
+            let before = NamesBefore { names: before, counts, reap };
             self.set.undo.push(Undo::Names { at, before: Box::new(before) });
             if !dead.is_empty() {
-                core.reap_from = Some(0);
+                core.reap = Some(Reap::after_death(core.reap));
                 core.drop_order();
                 core.dirty_counts.retain(|ns| !dead.contains(ns));
             }

@@ -17,7 +17,7 @@ use crate::shard::memory::libraries::Libraries;
 use crate::shard::memory::names::Names;
 use crate::shard::memory::object::{Body, Kind, Object, raw_bytes, state};
 use crate::shard::memory::overlay::{self, Entry, Key, Overlay};
-use crate::shard::memory::table::Index;
+use crate::shard::memory::reap::Reap;
 
 /// The inverse of one change.
 pub(super) enum Undo {
@@ -57,7 +57,7 @@ pub(super) enum Undo {
 pub(super) struct NamesBefore {
     pub(super) names: Arc<Names>,
     pub(super) counts: Vec<(NsId, i64)>,
-    pub(super) reap_from: Option<Index>,
+    pub(super) reap: Option<Reap>,
 }
 
 impl Txn<'_, '_> {
@@ -119,7 +119,7 @@ impl Txn<'_, '_> {
             Undo::Names { at, before } => {
                 let core = &mut *self.lease[at as usize];
                 core.names = before.names;
-                core.reap_from = before.reap_from;
+                core.reap = before.reap;
                 core.dirty_counts.extend(before.counts.iter().map(|&(ns, _)| ns));
                 core.counts.extend(before.counts);
                 core.drop_order();

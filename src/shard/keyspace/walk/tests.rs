@@ -348,5 +348,5 @@ fn a_flushed_and_swapped_namespace_is_as_it_was_after_a_rollback() {
     assert_eq!(*engine.first_names(), *names);
     assert_eq!(engine.transact(&shards, 1, |txn| Ok(Engine::count(txn, ns))), Ok(30));
     assert!(engine.transact(&shards, 1, |txn| Ok(txn.find(ns, b"7")?.is_some())).unwrap());
-    assert!(engine.shards.iter().all(|shard| shard.core().reap_from.is_none()));
+    assert!(engine.shards.iter().all(|shard| shard.core().reap.is_none()));
 }
