@@ -262,8 +262,8 @@ impl View {
 mod tests {
     use super::*;
 
-    /// A file that somebody has linked stays whole, as does one whose table is known elsewhere or has been aimed at; what is left of another has no name,
-    /// and but a piece.
+    /// A file that somebody has linked stays whole, as does one whose table is known elsewhere or has been aimed at; what is left of
+    /// another has no name, and is but a piece.
     #[test]
     fn a_large_file_goes_piece_by_piece_and_only_if_nobody_has_it() {
         use crate::store::{Store, StoreOptions};

@@ -375,6 +375,21 @@ mod tests {
         true
     }
 
+    /// Whatever has become of the compaction, what is left is dealt with here.
+    #[test]
+    fn a_pass_is_left_to_a_compaction_once() {
+        let mut queue = Queue::new(codec::key::tag::GARBAGE);
+        for _ in 0..2 {
+            queue.arrived = 1;
+            let begins = queue.cursor().unwrap();
+            let leaves = [queue.leave_to_compaction(), queue.leave_to_compaction()];
+            assert_eq!((leaves, queue.cursor()), ([true, false], Some(begins.clone())), "it stays where it is");
+            queue.worked_off(Batch { next: Some(begins), ..Batch::default() });
+            assert!(!queue.leave_to_compaction(), "also behind the batch");
+            queue.worked_off(Batch::default());
+        }
+    }
+
     /// A version dies within a database that is being worked off: its whole tables that are dropped are such as hold that
     /// one's tombstones, and what these covered lies in a table that stays.
     #[test]
