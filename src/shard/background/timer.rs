@@ -51,6 +51,8 @@ const FILL_TURN: Duration = Duration::from_millis(5);
 const LONG_SWEEP: Duration = Duration::from_millis(25);
 const FILL_SLICE: usize = 8192;
 const SWEEP_SLICE: usize = 128;
+/// Objects of dead namespaces that are freed at once: each is far from the one before, in memory that nobody has looked at for long.
+const REAP_SLICE: usize = 32;
 /// Time that a turn spends on fields at most: the thread has other work.
 const FIELDS_TURN: Duration = Duration::from_millis(50);
 /// Hashes whose fields are swept per hold of the lock at most.
@@ -163,7 +165,9 @@ impl<'a> Timer<'a> {
         let codec::key::KeyRange { lower, upper } = codec::key::tag_range(codec::key::tag::META);
         let (from, partition) = self.with_core(|core| {
             let (keys, records) = (core.keys(), core.partition.bulk().records);
-            if core.in_flight.is_empty() && core.membership.is_wanted(keys, records) {
+            // Of a filter that is too large nothing hangs, and another one would get what is dead.
+            let may_begin = core.in_flight.is_empty() && (core.dead_names.is_empty() || !core.membership.is_complete());
+            if may_begin && core.membership.is_wanted(keys, records) {
                 core.membership.refill(lower);
             }
             (core.membership.fill_from().map(<[u8]>::to_vec), core.partition.clone())
@@ -292,7 +296,10 @@ impl<'a> Timer<'a> {
     }
 
     fn expire_table(&mut self, now_ms: u64) -> Result {
-        while self.active() && self.transact(now_ms, |txn| Ok(expire_slice(txn, now_ms)))? {}
+        let mut pace = Pace::of_writers();
+        while self.active() && self.transact(now_ms, |txn| Ok(expire_slice(txn, now_ms)))? {
+            pace.step();
+        }
         Ok(())
     }
 
@@ -501,7 +508,7 @@ fn reap_slice(core: &mut Core, reaped: &mut Vec<Object>) -> bool {
         } else if in_flight.is_none() {
             in_flight = Some(before);
         }
-        if reaped.len() >= SWEEP_SLICE {
+        if reaped.len() >= REAP_SLICE {
             break;
         }
     }

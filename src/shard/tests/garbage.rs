@@ -12,6 +12,7 @@ use crate::log::Fsync;
 use crate::shard::memory::core::Core;
 use crate::shard::memory::garbage::Reclaim;
 use crate::shard::memory::object::Kind;
+use crate::shard::memory::table::table_hash;
 
 impl World {
     /// So many hashes, brought to fjall.
@@ -543,5 +544,26 @@ fn a_dead_database_is_looked_through_again_after_a_drop() {
         again += usize::from(cursor() != before);
     }
     assert!(again > 0 && world.engine().shards.at(0).core().dead_names.is_empty());
+    world.audit();
+}
+
+/// They would be in it for as long as it lasts.
+#[test]
+fn a_filter_filled_anew_has_no_keys_of_a_dead_database() {
+    let mut world = World::new(1, Fsync::No);
+    world.turn();
+    let dead: Vec<_> = (0..100).map(|n| format!("dead {n}").into_bytes()).collect();
+    dead.iter().for_each(|key| world.put(DB, key, b"1", 0));
+    world.put(NAMES[1], b"stored", b"1", 0);
+    world.flush();
+    let ns = world.ns(DB);
+    world.flush_names(&[DB]);
+    world.flush();
+    let core = || world.engine().shards.at(0).core();
+    let passes = |key: &[u8]| core().membership.may_contain(table_hash(world.engine().router.hash(key), ns), ns, key);
+    assert!(dead.iter().all(|key| passes(key)) && core().membership.is_wanted(1, 0));
+    world.turns(20);
+    assert!(core().dead_names.is_empty() && !core().membership.is_wanted(1, 0));
+    assert!(dead.iter().filter(|key| passes(key)).count() < 10);
     world.audit();
 }
