@@ -20,13 +20,13 @@
 //! deleted only if its metadata holds the very time the index names.
 
 mod evict;
+pub(in crate::shard) mod expire;
 
 use std::time::{Duration, Instant};
 
-use crate::codec::{self, DiskKey, ExpiryKind};
+use crate::codec::{self, DiskKey};
 use crate::error::Result;
 use crate::latency::{self, Event};
-use crate::store::Partition;
 use crate::util::alloc::heaps;
 use crate::util::bell;
 use crate::util::pace::Pace;
@@ -37,54 +37,50 @@ use crate::shard::background::recount::Recount;
 use crate::shard::engine::Engine;
 use crate::shard::memory::core::{Core, unreadable};
 use crate::shard::memory::garbage::{Batch, Queue, Reclaim};
-use crate::shard::memory::object::{Kind, Object, state};
+use crate::shard::memory::object::{Object, state};
 use crate::shard::memory::table::table_hash;
 use crate::shard::router::ShardId;
-use crate::shard::txn::changes::Swept;
 use crate::shard::txn::{Mark, Txn, WriteSet};
 
 /// Time between two turns of a shard's timer.
 pub const TURN: Duration = Duration::from_millis(100);
-/// The same while the filter of keys is being filled.
-const FILL_TURN: Duration = Duration::from_millis(5);
+/// The same while the filter of keys is being filled, and for who found others at it.
+const SOON: Duration = Duration::from_millis(5);
 /// A sweep that takes longer is counted as such.
 const LONG_SWEEP: Duration = Duration::from_millis(25);
 const FILL_SLICE: usize = 8192;
 const SWEEP_SLICE: usize = 128;
 /// Objects of dead namespaces that are freed at once: each is far from the one before, in memory that nobody has looked at for long.
 const REAP_SLICE: usize = 32;
-/// Time that a turn spends on fields at most: the thread has other work.
-const FIELDS_TURN: Duration = Duration::from_millis(50);
-/// Hashes whose fields are swept per hold of the lock at most.
-const FIELDS_HASHES: usize = 32;
 /// Time that a turn spends on objects of dead namespaces at most, most of which is left to others.
 const REAP_TURN: Duration = Duration::from_millis(50);
 /// Time that a turn spends on the order index at most.
 const ORDER_TURN: Duration = Duration::from_millis(20);
 
 /// Body of the thread `shard-N`.
-pub fn shard_thread(engine: &Engine, id: ShardId, work: &crossbeam_channel::Receiver<(ShardSet, Job)>) {
+pub fn shard_thread(engine: &Engine, id: ShardId, work: &Jobs) {
     engine.shards.at(id).bell().answer();
     let mut next_turn = Instant::now() + TURN;
-    let mut timer = Timer::new(engine, id);
+    let mut timer = Timer::with_jobs(engine, id, work);
     while !engine.stopping.load(std::sync::atomic::Ordering::Relaxed) {
         match work.try_recv() {
             Ok((shards, job)) => drop(job(engine.lease(&shards))),
             Err(_) => bell::sleep_until(next_turn),
         }
         if Instant::now() >= next_turn {
-            let turn = engine.turn(id);
-            if !engine.timers_rest() {
+            // Who finds others at it comes again: what is due on time waits for nobody's ingestion, and no job for another's turn.
+            let turn = engine.try_turn(id);
+            let has_turn = turn.is_some();
+            if has_turn && !engine.timers_rest() {
                 timer.short_turn(crate::util::time::now_ms());
             }
             drop(turn);
-            // Who finds others at it comes again: what is due on time waits for nobody's ingestion.
-            if let Some(_turn) = engine.try_long_turn(id)
+            if let Some(_turn) = engine.try_long_turn(id).filter(|_| has_turn)
                 && !engine.timers_rest()
             {
                 timer.long_turn(crate::util::time::now_ms());
             }
-            next_turn = Instant::now() + if timer.filling() { FILL_TURN } else { TURN };
+            next_turn = Instant::now() + if timer.filling() || !has_turn { SOON } else { TURN };
         }
     }
 }
@@ -100,12 +96,31 @@ pub struct Timer<'a> {
     recount: Option<Recount>,
     /// Where eviction has come to.
     hand: Option<evict::Hand>,
+    /// Jobs for this thread.
+    jobs: Option<&'a Jobs>,
 }
+
+/// What is to be done on the shard's thread.
+type Jobs = crossbeam_channel::Receiver<(ShardSet, Job)>;
 
 impl<'a> Timer<'a> {
     /// A timer for a shard.
     pub fn new(engine: &'a Engine, id: ShardId) -> Self {
-        Timer { engine, id, set: WriteSet::default(), fields: None, recount: None, hand: None }
+        Timer { engine, id, set: WriteSet::default(), fields: None, recount: None, hand: None, jobs: None }
+    }
+
+    /// One that lets these jobs run between two slices of what it does.
+    pub(in crate::shard) fn with_jobs(engine: &'a Engine, id: ShardId, jobs: &'a Jobs) -> Self {
+        Timer { jobs: Some(jobs), ..Timer::new(engine, id) }
+    }
+
+    /// Between two slices, with no lock held: pauses if it is time to, and runs the jobs that wait for this thread.
+    fn breathe(&self, pace: &mut Pace) {
+        pace.step();
+        let Some(jobs) = self.jobs else { return };
+        for (shards, job) in jobs.try_iter().take(jobs.len()) {
+            drop(job(self.engine.lease(&shards)));
+        }
     }
 
     /// One turn at this time.
@@ -186,7 +201,7 @@ impl<'a> Timer<'a> {
             }
             last = Some(record);
             seen += 1;
-            pace.step();
+            self.breathe(&mut pace);
         }
         for hashes in hashes.chunks(SWEEP_SLICE) {
             self.with_core(|core| core.fill_membership(hashes));
@@ -203,7 +218,7 @@ impl<'a> Timer<'a> {
         drop(idle);
         let (started, mut pace) = (Instant::now(), Pace::new());
         while started.elapsed() < ORDER_TURN && self.with_core(Core::grow_order) {
-            pace.step();
+            self.breathe(&mut pace);
         }
         Ok(())
     }
@@ -217,7 +232,7 @@ impl<'a> Timer<'a> {
             if !more {
                 return Ok(());
             }
-            pace.step();
+            self.breathe(&mut pace);
         }
     }
 
@@ -280,10 +295,6 @@ impl<'a> Timer<'a> {
         Ok(())
     }
 
-    fn active(&self) -> bool {
-        self.engine.active_expire.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
     /// Leftovers of big results.
     fn collect_staged(&mut self, now_ms: u64) -> Result {
         if self.with_core(|core| core.staged.lock().iter().all(|(_, builder)| builder.strong_count() > 0)) {
@@ -295,111 +306,9 @@ impl<'a> Timer<'a> {
         })
     }
 
-    fn expire_table(&mut self, now_ms: u64) -> Result {
-        let mut pace = Pace::of_writers();
-        while self.active() && self.transact(now_ms, |txn| Ok(expire_slice(txn, now_ms)))? {
-            pace.step();
-        }
-        Ok(())
-    }
-
     /// Runs on the shard's core.
     fn with_core<R>(&self, run: impl FnOnce(&mut Core) -> R) -> R {
         run(&mut self.engine.shards.at(self.id).core())
-    }
-
-    /// Keys that are on disk only. The sweep takes the mark where it starts and gives back the one where the next is to
-    /// start; flushes that bring earlier times meanwhile move it back.
-    fn expire_stored(&mut self, now_ms: u64) -> Result {
-        let active = self.active();
-        let from = self.with_core(|core| {
-            let due = active && core.sweep_from_ms <= now_ms && core.partition.disk_bytes() > 0;
-            due.then(|| (std::mem::replace(&mut core.sweep_from_ms, u64::MAX), core.partition.clone()))
-        });
-        let Some((from, partition)) = from else { return Ok(()) };
-        let next = self.sweep(&partition, from, now_ms);
-        let mark = *next.as_ref().unwrap_or(&from);
-        self.with_core(|core| core.sweep_from_ms = core.sweep_from_ms.min(mark));
-        next.map(drop)
-    }
-
-    /// Removes what is due and answers where the next sweep begins. What cannot be read now keeps back nothing behind it, and
-    /// is met again by the next sweep.
-    fn sweep(&mut self, partition: &Partition, from: u64, now_ms: u64) -> Result<u64> {
-        let mut failed = Ok(());
-        let next = self.sweep_all(partition, from, now_ms, &mut failed)?;
-        failed.map(|()| next)
-    }
-
-    fn sweep_all(&mut self, partition: &Partition, mut from: u64, now_ms: u64, failed: &mut Result) -> Result<u64> {
-        loop {
-            let range = codec::key::expiry_range(from, now_ms);
-            let mut due = Vec::with_capacity(SWEEP_SLICE);
-            let mut resume = from;
-            for item in partition.range(&range.lower, &range.upper).map_err(unreadable)?.take(SWEEP_SLICE * 8) {
-                let (key, _) = item.map_err(unreadable)?;
-                if let Ok(DiskKey::Expiry { expire_ms, .. }) = codec::key::decode_key(&key) {
-                    resume = expire_ms;
-                }
-                due.push(key.to_vec());
-            }
-            for slice in due.chunks(SWEEP_SLICE) {
-                self.expire_records(slice, now_ms, failed)?;
-            }
-            if due.len() < SWEEP_SLICE * 8 {
-                return next_stored(partition, now_ms);
-            }
-            if resume == from {
-                // More keys than a slice at one millisecond: the records just handled are masked only after a flush.
-                self.expire_millisecond(partition, now_ms, from, failed)?;
-                resume += 1;
-            }
-            // What fjall still lists before it is dead and leaves with the next flush.
-            from = resume;
-            if from > now_ms {
-                return next_stored(partition, now_ms);
-            }
-        }
-    }
-
-    /// Walks all records of one millisecond, however many.
-    fn expire_millisecond(&mut self, partition: &Partition, now_ms: u64, at_ms: u64, failed: &mut Result) -> Result {
-        let mut range = codec::key::expiry_range(at_ms, at_ms);
-        loop {
-            let mut due = Vec::with_capacity(SWEEP_SLICE);
-            for item in partition.range(&range.lower, &range.upper).map_err(unreadable)?.take(SWEEP_SLICE) {
-                due.push(item.map_err(unreadable)?.0.to_vec());
-            }
-            let Some(last) = due.last() else { return Ok(()) };
-            range.lower = codec::key::successor(last);
-            self.expire_records(&due, now_ms, failed)?;
-        }
-    }
-
-    /// Removes what these records list; the first failure is noted.
-    fn expire_records(&mut self, due: &[impl AsRef<[u8]>], now_ms: u64, failed: &mut Result) -> Result {
-        self.transact(now_ms, |txn| {
-            for key in due {
-                let done = expire_record(txn, key.as_ref());
-                if failed.is_ok() {
-                    *failed = done;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// Fields of the table's hashes that are due.
-    fn expire_fields(&mut self, now_ms: u64) -> Result {
-        let started = Instant::now();
-        let mut more = true;
-        while more && self.active() && started.elapsed() < FIELDS_TURN {
-            let mut sweep = self.fields.take();
-            let swept = self.transact(now_ms, |txn| sweep_hashes(txn, &mut sweep, now_ms));
-            more = swept?;
-            self.fields = sweep;
-        }
-        Ok(())
     }
 
     /// Elements of dropped bodies leave fjall.
@@ -416,7 +325,7 @@ impl<'a> Timer<'a> {
         loop {
             let more = self.with_core(|core| reap_slice(core, &mut reaped));
             reaped.clear();
-            pace.step();
+            self.breathe(&mut pace);
             if !more || began.elapsed() >= REAP_TURN {
                 break;
             }
@@ -478,18 +387,6 @@ impl<'a> Timer<'a> {
     }
 }
 
-/// The first time that fjall's expiry index lists after this one, so that idle turns cost nothing.
-fn next_stored(partition: &Partition, now_ms: u64) -> Result<u64> {
-    let range = codec::key::expiry_range(now_ms + 1, u64::MAX);
-    let Some(first) = partition.range(&range.lower, &range.upper).map_err(unreadable)?.next() else {
-        return Ok(u64::MAX);
-    };
-    match codec::key::decode_key(&first.map_err(unreadable)?.0) {
-        Ok(DiskKey::Expiry { expire_ms, .. }) => Ok(expire_ms),
-        _ => Ok(now_ms + 1),
-    }
-}
-
 /// Takes the next objects of dead namespaces out of the table, to be freed without the lock. True while there are more.
 fn reap_slice(core: &mut Core, reaped: &mut Vec<Object>) -> bool {
     const PLACES: usize = 1024;
@@ -515,82 +412,4 @@ fn reap_slice(core: &mut Core, reaped: &mut Vec<Object>) -> bool {
     // What is in flight settles first; the next turn goes on there.
     core.reap = in_flight.or(left.then_some(reap));
     in_flight.is_none() && left
-}
-
-/// Removes the table's next keys whose time is past. True if there may be more.
-fn expire_slice(txn: &mut Txn<'_, '_>, now_ms: u64) -> bool {
-    for _ in 0..SWEEP_SLICE {
-        let core = &mut *txn.lease[0];
-        let due = core.expiry.iter().take_while(|(expire_ms, _)| *expire_ms <= now_ms);
-        // What a command goes through stays as long as it does.
-        let mut free = due.filter(|(_, index)| !core.busy.holds(core.table.at(*index).key()));
-        let Some(&(_, index)) = free.next() else { return false };
-        if !core.names.is_live(core.table.at(index).ns) {
-            core.set_expire(index, 0);
-            continue;
-        }
-        txn.sweep_away(0, index, Swept::Key);
-    }
-    true
-}
-
-/// Goes on with the sweep of a hash, or with the next ones. False once no hash is due.
-pub(in crate::shard) fn sweep_hashes(
-    txn: &mut Txn<'_, '_>,
-    sweep: &mut Option<FieldSweep>,
-    now_ms: u64,
-) -> Result<bool> {
-    let mut seen = 0;
-    for _ in 0..FIELDS_HASHES {
-        let Some(next) = sweep.take().or_else(|| FieldSweep::next(&mut txn.lease[0], now_ms)) else { return Ok(false) };
-        let next = sweep.insert(next);
-        if next.waits(&txn.lease[0]) {
-            // It was put off, and is looked at again from its beginning.
-            *sweep = None;
-            continue;
-        }
-        let slice = txn.sweep_fields(next)?;
-        if slice.ended {
-            *sweep = None;
-        }
-        seen += slice.seen;
-        if seen >= crate::shard::background::fields::SLICE.get() {
-            break;
-        }
-    }
-    Ok(true)
-}
-
-/// Removes a key that fjall's expiry index lists as due, if that is still so. A hash of which fields are due it brings
-/// to the table, where the sweep of fields finds it.
-fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8]) -> Result {
-    let Ok(DiskKey::Expiry { expire_ms, kind, ns, key: stored_key }) = codec::key::decode_key(record) else {
-        return Ok(());
-    };
-    let core = &mut *txn.lease[0];
-    if !core.names.is_live(ns) {
-        core.put_raw(record.to_vec(), None);
-        return Ok(());
-    }
-    let Some((key, index)) = core.fault_stored(txn.router, ns, stored_key)? else {
-        core.put_raw(record.to_vec(), None);
-        return Ok(());
-    };
-    if core.busy.holds(&key) {
-        // From the table it goes when it is let go; if it has left that by then, from here.
-        core.sweep_from_ms = core.sweep_from_ms.min(expire_ms);
-        return Ok(());
-    }
-    let object = core.table.at(index);
-    if kind == ExpiryKind::Field {
-        if object.fields_due_ms() != expire_ms && core.fields.stored_ms(index) != expire_ms {
-            core.put_raw(record.to_vec(), None);
-        }
-    } else if object.kind != Kind::Absent && object.expire_ms == expire_ms {
-        txn.sweep_away(0, index, Swept::Key);
-    } else if core.stored_ttl.get(&index) != Some(&expire_ms) {
-        // Left behind by a crash or a failed flush: no object would remove it.
-        core.put_raw(record.to_vec(), None);
-    }
-    Ok(())
 }

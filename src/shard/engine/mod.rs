@@ -211,9 +211,10 @@ pub struct Engine {
     pub(in crate::shard) store_failure: parking_lot::Mutex<Option<Arc<str>>>,
     /// One flush at a time.
     pub(in crate::shard) flush_lock: parking_lot::Mutex<()>,
-    /// Timers run under one of these: as many at once as leave half of the cores to the network threads.
+    /// Timers run under one of these: as many at once as leave half of the cores to the network threads. Nobody waits for one, as jobs
+    /// wait for who would.
     pub(in crate::shard) turns: Vec<parking_lot::Mutex<()>>,
-    /// The same, of what they do with the disk: nobody waits for one of these.
+    /// The same, of what they do with the disk.
     pub(in crate::shard) long_turns: Vec<parking_lot::Mutex<()>>,
     /// No timer begins a turn.
     #[cfg(test)]
@@ -332,9 +333,9 @@ impl Engine {
         result
     }
 
-    /// Waits until a shard's timer may run; it does so as long as the guard lives.
-    pub fn turn(&self, shard: ShardId) -> parking_lot::MutexGuard<'_, ()> {
-        self.turns[shard as usize % self.turns.len()].lock()
+    /// The right of a shard's timer to run as long as the guard lives, if not too many do.
+    pub fn try_turn(&self, shard: ShardId) -> Option<parking_lot::MutexGuard<'_, ()>> {
+        self.turns[shard as usize % self.turns.len()].try_lock()
     }
 
     /// Whether no timer is to do anything, which a test may ask for; looked at by who has the turn, so that who takes it after asking

@@ -291,6 +291,7 @@ impl Core {
         router: &crate::shard::router::Router,
         ns: NsId,
         stored: &[u8],
+        reads: &mut Reads,
     ) -> Result<Option<(Vec<u8>, Index)>> {
         let mut key = stored.to_vec();
         if codec::is_long_form(stored) {
@@ -302,7 +303,7 @@ impl Core {
                 None => return Ok(None),
             }
         }
-        let found = self.fault(router.hash(&key), ns, &key, &mut Reads::blocking())?;
+        let found = self.fault(router.hash(&key), ns, &key, reads)?;
         Ok(found.map(|index| (key, index)))
     }
 

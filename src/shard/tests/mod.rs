@@ -31,6 +31,7 @@ mod big;
 mod blind;
 mod compact;
 mod evict;
+mod expire;
 mod fields;
 mod flusher;
 mod found;

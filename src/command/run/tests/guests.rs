@@ -67,8 +67,7 @@ impl World {
         // A timer in its turn would have it run on another thread: none begins one, and who had begun is waited for.
         self.engine().timers_rest.store(true, Ordering::Relaxed);
         for shard in [0, 1] {
-            drop(self.engine().turn(shard));
-            while self.engine().try_long_turn(shard).is_none() {
+            while self.engine().try_turn(shard).is_none() || self.engine().try_long_turn(shard).is_none() {
                 std::thread::yield_now();
             }
         }

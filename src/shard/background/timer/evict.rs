@@ -110,7 +110,7 @@ impl Timer<'_> {
                 eviction.end_part(id);
                 hand.laps = 0;
             }
-            pace.step();
+            self.breathe(&mut pace);
         }
         self.hand = Some(hand);
         latency::keep(Event::EvictionCycle, began.elapsed().as_nanos() as u64);
