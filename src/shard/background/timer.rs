@@ -3,7 +3,7 @@
 //! | every 100 ms | bounded by |
 //! |---|---|
 //! | after a start, and when it is outgrown: a filter of keys is filled from fjall | 8,192 keys a turn, a turn every 5 ms |
-//! | expiry: keys of the table whose time is past, then fjall's expiry index | 128 keys per hold of the lock |
+//! | expiry: keys of the table whose time is past, then fjall's expiry index, see [`expire`] | 128 keys per hold of the lock |
 //! | fields of hashes: those of the table that are due | 1,024 fields per hold of the lock, 50 ms a turn |
 //! | the order index grows, or is freed when nobody asks for it | 256 keys per hold of the lock, 20 ms a turn |
 //! | a table that has outgrown its slots moves to others | 4,096 slots per hold of the lock |
@@ -11,10 +11,10 @@
 //! | eviction, while it is due: keys go so that the disk has room | 32 keys per hold of the lock, 50 ms a turn, see [`evict`] |
 //! | garbage: elements of dropped bodies get tombstones | a batch of keys a turn, see [`crate::shard::memory::garbage`] |
 //! | space: a partition of which much is dead is compacted, by another thread | a look at two numbers |
-//! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places per hold of the lock, a batch a turn |
+//! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places and 32 objects per hold of the lock, 50 ms and a batch a turn |
 //!
 //! What is due at its time comes first; what reads much and ingests is left for the next turn while another shard's thread is at
-//! it.
+//! it. Between two slices the jobs for the thread run, and nothing waits for another shard's turn.
 //!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is
 //! deleted only if its metadata holds the very time the index names.
@@ -49,7 +49,7 @@ const SOON: Duration = Duration::from_millis(5);
 /// A sweep that takes longer is counted as such.
 const LONG_SWEEP: Duration = Duration::from_millis(25);
 const FILL_SLICE: usize = 8192;
-const SWEEP_SLICE: usize = 128;
+pub(in crate::shard) const SWEEP_SLICE: usize = 128;
 /// Objects of dead namespaces that are freed at once: each is far from the one before, in memory that nobody has looked at for long.
 const REAP_SLICE: usize = 32;
 /// Time that a turn spends on objects of dead namespaces at most, most of which is left to others.

@@ -1,4 +1,6 @@
 //! A shard's part of expiry: keys whose time is past, in the table and in fjall's expiry index, and fields of hashes.
+//!
+//! What fjall's index lists is read before the lock is taken to remove it: others wait for no disk.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,7 +11,7 @@ use crate::error::Result;
 use crate::shard::background::fields::{self, FieldSweep};
 use crate::shard::memory::core::{Core, unreadable};
 use crate::shard::memory::object::Kind;
-use crate::shard::memory::reads::Reads;
+use crate::shard::memory::reads::{MOST_READS, Reads};
 use crate::shard::memory::table::table_hash;
 use crate::shard::router::Router;
 use crate::shard::txn::Txn;
@@ -17,6 +19,7 @@ use crate::shard::txn::changes::Swept;
 use crate::store::{Partition, Watch};
 use crate::util::pace::Pace;
 
+const _: () = assert!(SWEEP_SLICE <= MOST_READS, "all of a slice can be wanted");
 /// Time that a turn spends on fields at most: the thread has other work.
 const FIELDS_TURN: Duration = Duration::from_millis(50);
 /// Hashes whose fields are swept per hold of the lock at most.
