@@ -14,7 +14,7 @@
 //! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places and 32 objects per hold of the lock, 50 ms and a batch a turn |
 //!
 //! What is due at its time comes first; what reads much and ingests is left for the next turn while another shard's thread is at
-//! it. Between two slices the jobs for the thread run, and nothing waits for another shard's turn.
+//! it. Nothing waits for another shard's turn, and where jobs for the thread wait, what goes by slices is left after the next one.
 //!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is
 //! deleted only if its metadata holds the very time the index names.
@@ -22,6 +22,7 @@
 mod evict;
 pub(in crate::shard) mod expire;
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::codec::{self, DiskKey};
@@ -49,8 +50,10 @@ const SOON: Duration = Duration::from_millis(5);
 /// A sweep that takes longer is counted as such.
 const LONG_SWEEP: Duration = Duration::from_millis(25);
 const FILL_SLICE: usize = 8192;
-pub(in crate::shard) const SWEEP_SLICE: usize = 128;
-/// Objects of dead namespaces that are freed at once: each is far from the one before, in memory that nobody has looked at for long.
+/// Of these so many per hold of the lock.
+const FILL_HASHES: usize = 128;
+/// Objects of dead namespaces that are taken out of the table per hold of the lock, and freed after it: each is far from the one before, in
+/// memory that nobody has looked at for long.
 const REAP_SLICE: usize = 32;
 /// Time that a turn spends on objects of dead namespaces at most, most of which is left to others.
 const REAP_TURN: Duration = Duration::from_millis(50);
@@ -62,12 +65,14 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &Jobs) {
     engine.shards.at(id).bell().answer();
     let mut next_turn = Instant::now() + TURN;
     let mut timer = Timer::with_jobs(engine, id, work);
-    while !engine.stopping.load(std::sync::atomic::Ordering::Relaxed) {
+    while !engine.stopping.load(Ordering::Relaxed) {
         match work.try_recv() {
             Ok((shards, job)) => drop(job(engine.lease(&shards))),
+            Err(_) if timer.gave_way => next_turn = Instant::now(),
             Err(_) => bell::sleep_until(next_turn),
         }
         if Instant::now() >= next_turn {
+            timer.gave_way = false;
             // Who finds others at it comes again: what is due on time waits for nobody's ingestion, and no job for another's turn.
             let turn = engine.try_turn(id);
             let has_turn = turn.is_some();
@@ -75,15 +80,20 @@ pub fn shard_thread(engine: &Engine, id: ShardId, work: &Jobs) {
                 timer.short_turn(crate::util::time::now_ms());
             }
             drop(turn);
-            if let Some(_turn) = engine.try_long_turn(id).filter(|_| has_turn)
+            if has_turn
+                && let Some(_turn) = engine.try_long_turn(id)
                 && !engine.timers_rest()
             {
                 timer.long_turn(crate::util::time::now_ms());
             }
-            next_turn = Instant::now() + if timer.filling() || !has_turn { SOON } else { TURN };
+            let soon = !has_turn || timer.gave_way || timer.filling();
+            next_turn = Instant::now() + if soon { SOON } else { TURN };
         }
     }
 }
+
+/// Jobs for a shard's thread.
+type Jobs = crossbeam_channel::Receiver<(ShardSet, Job)>;
 
 /// The timer of one shard.
 pub struct Timer<'a> {
@@ -96,31 +106,42 @@ pub struct Timer<'a> {
     recount: Option<Recount>,
     /// Where eviction has come to.
     hand: Option<evict::Hand>,
+    /// A sweep through fjall's expiry index under way.
+    stored: Option<expire::Sweep>,
     /// Jobs for this thread.
     jobs: Option<&'a Jobs>,
+    /// Something was left for the next turn, as jobs waited.
+    gave_way: bool,
 }
-
-/// What is to be done on the shard's thread.
-type Jobs = crossbeam_channel::Receiver<(ShardSet, Job)>;
 
 impl<'a> Timer<'a> {
     /// A timer for a shard.
     pub fn new(engine: &'a Engine, id: ShardId) -> Self {
-        Timer { engine, id, set: WriteSet::default(), fields: None, recount: None, hand: None, jobs: None }
+        Timer {
+            engine,
+            id,
+            set: WriteSet::default(),
+            fields: None,
+            recount: None,
+            hand: None,
+            stored: None,
+            jobs: None,
+            gave_way: false,
+        }
     }
 
-    /// One that lets these jobs run between two slices of what it does.
+    /// One that gives way to these jobs.
     pub(in crate::shard) fn with_jobs(engine: &'a Engine, id: ShardId, jobs: &'a Jobs) -> Self {
         Timer { jobs: Some(jobs), ..Timer::new(engine, id) }
     }
 
-    /// Between two slices, with no lock held: pauses if it is time to, and runs the jobs that wait for this thread.
-    fn breathe(&self, pace: &mut Pace) {
+    /// Between two slices of what can go on at the next turn, with no lock held: pauses if it is time to, and tells whether to leave the
+    /// rest until then, as jobs wait for the thread, or it is to end.
+    fn gives_way(&mut self, pace: &mut Pace) -> bool {
         pace.step();
-        let Some(jobs) = self.jobs else { return };
-        for (shards, job) in jobs.try_iter().take(jobs.len()) {
-            drop(job(self.engine.lease(&shards)));
-        }
+        let gives_way = self.jobs.is_some_and(|jobs| !jobs.is_empty()) || self.engine.stopping.load(Ordering::Relaxed);
+        self.gave_way |= gives_way;
+        gives_way
     }
 
     /// One turn at this time.
@@ -180,9 +201,9 @@ impl<'a> Timer<'a> {
         let codec::key::KeyRange { lower, upper } = codec::key::tag_range(codec::key::tag::META);
         let (from, partition) = self.with_core(|core| {
             let (keys, records) = (core.keys(), core.partition.bulk().records);
-            // Of a filter that is too large nothing hangs, and another one would get what is dead.
-            let may_begin = core.in_flight.is_empty() && (core.dead_names.is_empty() || !core.membership.is_complete());
-            if may_begin && core.membership.is_wanted(keys, records) {
+            // Another one would get what is dead.
+            let waits = !core.in_flight.is_empty() || !core.dead_names.is_empty() && core.membership.has_room();
+            if !waits && core.membership.is_wanted(keys, records) {
                 core.membership.refill(lower);
             }
             (core.membership.fill_from().map(<[u8]>::to_vec), core.partition.clone())
@@ -201,9 +222,9 @@ impl<'a> Timer<'a> {
             }
             last = Some(record);
             seen += 1;
-            self.breathe(&mut pace);
+            pace.step();
         }
-        for hashes in hashes.chunks(SWEEP_SLICE) {
+        for hashes in hashes.chunks(FILL_HASHES) {
             self.with_core(|core| core.fill_membership(hashes));
         }
         let more = seen == FILL_SLICE;
@@ -218,7 +239,9 @@ impl<'a> Timer<'a> {
         drop(idle);
         let (started, mut pace) = (Instant::now(), Pace::new());
         while started.elapsed() < ORDER_TURN && self.with_core(Core::grow_order) {
-            self.breathe(&mut pace);
+            if self.gives_way(&mut pace) {
+                break;
+            }
         }
         Ok(())
     }
@@ -229,10 +252,9 @@ impl<'a> Timer<'a> {
         loop {
             let (more, spent) = self.with_core(|core| (core.table.move_slice(), core.table.take_spent()));
             drop(spent);
-            if !more {
+            if !more || self.gives_way(&mut pace) {
                 return Ok(());
             }
-            self.breathe(&mut pace);
         }
     }
 
@@ -325,8 +347,7 @@ impl<'a> Timer<'a> {
         loop {
             let more = self.with_core(|core| reap_slice(core, &mut reaped));
             reaped.clear();
-            self.breathe(&mut pace);
-            if !more || began.elapsed() >= REAP_TURN {
+            if self.gives_way(&mut pace) || !more || began.elapsed() >= REAP_TURN {
                 break;
             }
         }

@@ -211,8 +211,8 @@ pub struct Engine {
     pub(in crate::shard) store_failure: parking_lot::Mutex<Option<Arc<str>>>,
     /// One flush at a time.
     pub(in crate::shard) flush_lock: parking_lot::Mutex<()>,
-    /// Timers run under one of these: as many at once as leave half of the cores to the network threads. Nobody waits for one, as jobs
-    /// wait for who would.
+    /// Timers run under one of these: as many at once as leave half of the cores to the network threads. Nobody blocks on one: the jobs of
+    /// a thread that did would wait with it.
     pub(in crate::shard) turns: Vec<parking_lot::Mutex<()>>,
     /// The same, of what they do with the disk.
     pub(in crate::shard) long_turns: Vec<parking_lot::Mutex<()>>,

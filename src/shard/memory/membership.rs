@@ -289,6 +289,11 @@ impl Membership {
         }
     }
 
+    /// Whether it is complete and takes little of what it may: how large it is makes no difference then.
+    pub fn has_room(&self) -> bool {
+        self.is_complete() && self.bytes <= self.most_bytes / 4
+    }
+
     /// Whether to begin a filter: there is none, and the shard's `keys` have room in it; or this one has twice the keys that
     /// the shard has now, and twice those it had when it was complete. fjall has so many `records`: asked for the first time
     /// after one was given up, it notes how many are few enough to try again.
@@ -391,8 +396,9 @@ mod tests {
         filter.opened_with(0, b"x");
         assert!(filter.is_wanted(0, 0) && filter.may_have(1), "an incomplete filter says maybe");
         filter.refill(Vec::new());
-        assert!(filter.may_have(1));
+        assert!(filter.may_have(1) && !filter.has_room());
         filter.filled_to(None);
+        assert!(filter.has_room());
         filter
     }
 

@@ -110,7 +110,9 @@ impl Timer<'_> {
                 eviction.end_part(id);
                 hand.laps = 0;
             }
-            self.breathe(&mut pace);
+            if self.gives_way(&mut pace) {
+                break;
+            }
         }
         self.hand = Some(hand);
         latency::keep(Event::EvictionCycle, began.elapsed().as_nanos() as u64);

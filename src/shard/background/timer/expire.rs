@@ -1,11 +1,12 @@
 //! A shard's part of expiry: keys whose time is past, in the table and in fjall's expiry index, and fields of hashes.
 //!
-//! What fjall's index lists is read before the lock is taken to remove it: others wait for no disk.
+//! What fjall's index lists is read before the lock is taken to remove it, so that others wait for no disk. Records so large that not all of
+//! a slice's can be kept are read once more under it, when the system has them at hand.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{SWEEP_SLICE, Timer};
+use super::Timer;
 use crate::codec::{self, DiskKey, ExpiryKind};
 use crate::error::Result;
 use crate::shard::background::fields::{self, FieldSweep};
@@ -19,6 +20,8 @@ use crate::shard::txn::changes::Swept;
 use crate::store::{Partition, Watch};
 use crate::util::pace::Pace;
 
+/// Keys per hold of the lock.
+pub(in crate::shard) const SWEEP_SLICE: usize = 128;
 const _: () = assert!(SWEEP_SLICE <= MOST_READS, "all of a slice can be wanted");
 /// Time that a turn spends on fields at most: the thread has other work.
 const FIELDS_TURN: Duration = Duration::from_millis(50);
@@ -33,94 +36,74 @@ impl Timer<'_> {
     pub(super) fn expire_table(&mut self, now_ms: u64) -> Result {
         let mut pace = Pace::of_writers();
         while self.active() && self.transact(now_ms, |txn| Ok(expire_slice(txn, now_ms)))? {
-            self.breathe(&mut pace);
+            if self.gives_way(&mut pace) {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// Keys that are on disk only. The sweep takes the mark where it starts and gives back the one where the next is to
-    /// start; flushes that bring earlier times meanwhile move it back.
+    /// Keys that are on disk only. A sweep takes the mark where it starts, and leaves one where the next is to start; flushes that
+    /// bring earlier times meanwhile move it back.
     pub(super) fn expire_stored(&mut self, now_ms: u64) -> Result {
-        let active = self.active();
-        let from = self.with_core(|core| {
-            let due = active && core.sweep_from_ms <= now_ms && core.partition.disk_bytes() > 0;
-            due.then(|| (std::mem::replace(&mut core.sweep_from_ms, u64::MAX), core.partition.clone()))
+        if !self.active() {
+            return Ok(());
+        }
+        let under_way = self.stored.take();
+        let (partition, begun) = self.with_core(|core| {
+            let due = core.sweep_from_ms <= now_ms && core.partition.disk_bytes() > 0;
+            let begun =
+                under_way.or_else(|| due.then(|| Sweep::from(std::mem::replace(&mut core.sweep_from_ms, u64::MAX))));
+            (core.partition.clone(), begun)
         });
-        let Some((from, partition)) = from else { return Ok(()) };
-        let mut sweep = Sweep { partition: &partition, now_ms, failed: Ok(()), pace: Pace::of_writers() };
-        let next = self.sweep_all(&mut sweep, from).and_then(|next| sweep.failed.map(|()| next));
-        let mark = *next.as_ref().unwrap_or(&from);
+        let Some(mut sweep) = begun else { return Ok(()) };
+        let from_ms = sweep.from_ms;
+        let next = match self.sweep(&partition, &mut sweep, now_ms) {
+            Ok(false) => {
+                self.stored = Some(sweep);
+                return Ok(());
+            }
+            Ok(true) => sweep.failed.and_then(|()| next_stored(&partition, now_ms)),
+            Err(error) => Err(error),
+        };
+        let mark = *next.as_ref().unwrap_or(&from_ms);
         self.with_core(|core| core.sweep_from_ms = core.sweep_from_ms.min(mark));
         next.map(drop)
     }
 
-    /// Removes what is due and answers where the next sweep begins.
-    fn sweep_all(&mut self, sweep: &mut Sweep<'_>, mut from: u64) -> Result<u64> {
-        let (partition, now_ms) = (sweep.partition, sweep.now_ms);
+    /// Removes what is due. False if something is left for the next turn.
+    fn sweep(&mut self, partition: &Partition, sweep: &mut Sweep, now_ms: u64) -> Result<bool> {
+        let mut pace = Pace::of_writers();
         loop {
-            let range = codec::key::expiry_range(from, now_ms);
+            let range = codec::key::expiry_range(sweep.from_ms, now_ms);
             let mut due = Vec::with_capacity(SWEEP_SLICE);
-            let mut resume = from;
-            for item in partition.range(&range.lower, &range.upper).map_err(unreadable)?.take(SWEEP_SLICE * 8) {
-                let (key, _) = item.map_err(unreadable)?;
-                if let Ok(DiskKey::Expiry { expire_ms, .. }) = codec::key::decode_key(&key) {
-                    resume = expire_ms;
-                }
-                due.push(key.to_vec());
-            }
-            for slice in due.chunks(SWEEP_SLICE) {
-                self.expire_records(sweep, slice)?;
-            }
-            if due.len() < SWEEP_SLICE * 8 {
-                return next_stored(partition, now_ms);
-            }
-            if resume == from {
-                // More keys than a slice at one millisecond: the records just handled are masked only after a flush.
-                self.expire_millisecond(sweep, from)?;
-                resume += 1;
-            }
-            // What fjall still lists before it is dead and leaves with the next flush.
-            from = resume;
-            if from > now_ms {
-                return next_stored(partition, now_ms);
-            }
-        }
-    }
-
-    /// Walks all records of one millisecond, however many.
-    fn expire_millisecond(&mut self, sweep: &mut Sweep<'_>, at_ms: u64) -> Result {
-        let mut range = codec::key::expiry_range(at_ms, at_ms);
-        loop {
-            let mut due = Vec::with_capacity(SWEEP_SLICE);
-            let records = sweep.partition.range(&range.lower, &range.upper).map_err(unreadable)?;
+            let records = partition.range((&sweep.next).max(&range.lower), &range.upper).map_err(unreadable)?;
             for item in records.take(SWEEP_SLICE) {
                 due.push(item.map_err(unreadable)?.0.to_vec());
             }
-            let Some(last) = due.last() else { return Ok(()) };
-            range.lower = codec::key::successor(last);
-            self.expire_records(sweep, &due)?;
-        }
-    }
-
-    /// Removes what these records list.
-    fn expire_records(&mut self, sweep: &mut Sweep<'_>, due: &[Vec<u8>]) -> Result {
-        let mut reads = self.with_core(|core| wanted_of(core, &self.engine.router, due));
-        let mut watch = Watch::default();
-        for wanted in reads.take_wanted() {
-            reads.add(wanted.read(&mut watch));
-            self.breathe(&mut sweep.pace);
-        }
-        self.transact(sweep.now_ms, |txn| {
-            for record in due {
-                let done = expire_record(txn, record, &mut reads);
-                if sweep.failed.is_ok() {
-                    sweep.failed = done;
+            let Some(last) = due.last() else { return Ok(true) };
+            // They are listed until the next flush has brought their removal.
+            sweep.next = codec::key::successor(last);
+            let mut reads = self.with_core(|core| wanted_of(core, &self.engine.router, &due));
+            let mut watch = Watch::default();
+            reads.take_wanted().iter().for_each(|wanted| reads.add(wanted.read(&mut watch)));
+            pace.step();
+            self.transact(now_ms, |txn| {
+                for record in &due {
+                    let done = expire_record(txn, record, &mut reads);
+                    if sweep.failed.is_ok() {
+                        sweep.failed = done;
+                    }
                 }
+                Ok(())
+            })?;
+            if due.len() < SWEEP_SLICE {
+                return Ok(true);
             }
-            Ok(())
-        })?;
-        self.breathe(&mut sweep.pace);
-        Ok(())
+            if self.gives_way(&mut pace) {
+                return Ok(false);
+            }
+        }
     }
 
     /// Fields of the table's hashes that are due.
@@ -132,22 +115,31 @@ impl Timer<'_> {
             let swept = self.transact(now_ms, |txn| sweep_hashes(txn, &mut sweep, now_ms));
             more = swept?;
             self.fields = sweep;
-            self.breathe(&mut pace);
+            if self.gives_way(&mut pace) {
+                break;
+            }
         }
         Ok(())
     }
 }
 
 /// A sweep through fjall's expiry index.
-struct Sweep<'p> {
-    partition: &'p Partition,
-    now_ms: u64,
+pub(super) struct Sweep {
+    /// The first time that it looks for.
+    from_ms: u64,
+    /// The record to go on with.
+    next: Vec<u8>,
     /// The first failure: what cannot be read now keeps back nothing behind it, and is met again by the next sweep.
     failed: Result,
-    pace: Pace,
 }
 
-/// What is to be read of the keys that these records list, before the lock is taken to remove them. Of long keys nothing: the
+impl Sweep {
+    fn from(from_ms: u64) -> Sweep {
+        Sweep { from_ms, next: Vec::new(), failed: Ok(()) }
+    }
+}
+
+/// What is to be read of the keys that these records list, before the lock is taken to remove them. Of long keys nothing, as the
 /// records do not name them.
 pub(in crate::shard) fn wanted_of(core: &Core, router: &Router, due: &[Vec<u8>]) -> Reads {
     let mut reads = Reads::blocking();
