@@ -487,7 +487,7 @@ mod tests {
         // As many as there is room for have it.
         let mut filter = complete();
         (0..room as u32).for_each(|hash| filter.add(hash));
-        assert!(filter.check_bytes() > 0 && filter.is_complete());
+        assert!(filter.check_bytes() > 0 && filter.is_complete() && !filter.has_room());
         // Another budget is another try.
         (0..400_000).for_each(|hash| filter.add(hash));
         filter.resize(1 << 20);
