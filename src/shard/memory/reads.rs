@@ -45,6 +45,8 @@ pub const MOST_READS: usize = 128;
 const MOST_BROUGHT: usize = 1 << 20;
 /// What is brought by one read has so many bytes at most: more is read where it is bounded, by who may wait for the disk.
 const MOST_BYTES: usize = 64 << 10;
+/// The disk is asked for so many at once by who reads for itself alone.
+const AT_ONCE: usize = 32;
 /// Keys of so many bytes need no memory of their own here.
 const USUAL_KEY: usize = 48;
 /// Room that is kept.
@@ -436,6 +438,21 @@ impl Reads {
         self.wanted.extend(rest);
         // The last may have had something next to it.
         done.min(most)
+    }
+
+    /// Reads all that is wanted, with no lock held: of what the disk must be waited for several at once.
+    pub fn bring_all(&mut self) {
+        let (wanted, mut watch) = (self.take_wanted(), Watch::default());
+        for some in wanted.chunks(AT_ONCE) {
+            let aim = |(at, one): (usize, &Wanted)| {
+                let aimed = !one.is_quick() && one.can_be_aimed();
+                aimed.then(|| one.aim(at == 0)).flatten()
+            };
+            let aims: SmallVec<[_; AT_ONCE]> = some.iter().enumerate().map(aim).collect();
+            for (one, aim) in some.iter().zip(&aims) {
+                self.add(one.read_aimed(aim.as_ref(), &mut watch));
+            }
+        }
     }
 
     /// Forgets what was brought: the commands that wanted it have run.

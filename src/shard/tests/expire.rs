@@ -8,7 +8,6 @@ use crate::shard::actor::{Job, ShardSet};
 use crate::shard::background::timer::Timer;
 use crate::shard::background::timer::expire::{SWEEP_SLICE, expire_record, wanted_of};
 use crate::shard::memory::reads::Reads;
-use crate::store::Watch;
 
 /// More than a slice has.
 const KEYS: u32 = 1000;
@@ -52,7 +51,14 @@ fn a_sweep_gives_way_to_jobs_and_goes_on() {
 /// Of those on disk nothing is read while the lock is held.
 #[test]
 fn what_a_slice_removes_was_read_before() {
+    [false, true].into_iter().for_each(removes_what_was_read);
+}
+
+/// The disk may have to be waited for: it is asked for several at once.
+fn removes_what_was_read(slowly: bool) {
     let mut world = World::new(1, Fsync::No);
+    // Its filter is complete.
+    world.turn();
     let due_ms = due_keys(&mut world);
     world.flush();
     evict(world.engine());
@@ -61,10 +67,11 @@ fn what_a_slice_removes_was_read_before() {
     let records = engine.store.partition(0).range(&range.lower, &range.upper).unwrap();
     let due: Vec<Vec<u8>> = records.take(SWEEP_SLICE).map(|record| record.unwrap().0.to_vec()).collect();
     engine.shards.at(0).core().store_is_cold = true;
-    let mut reads = wanted_of(&engine.shards.at(0).core(), &engine.router, &due);
-    for wanted in reads.take_wanted() {
-        reads.add(wanted.read(&mut Watch::default()));
+    if slowly {
+        engine.store.partition(0).note_slow();
     }
+    let mut reads = wanted_of(&engine.shards.at(0).core(), &engine.router, &due);
+    reads.bring_all();
     let expire = |reads: &mut Reads| {
         engine.transact(&[0], due_ms, |txn| due.iter().try_for_each(|record| expire_record(txn, record, reads)))
     };

@@ -17,7 +17,7 @@ use crate::shard::memory::table::table_hash;
 use crate::shard::router::Router;
 use crate::shard::txn::Txn;
 use crate::shard::txn::changes::Swept;
-use crate::store::{Partition, Watch};
+use crate::store::Partition;
 use crate::util::pace::Pace;
 
 /// Keys per hold of the lock.
@@ -85,8 +85,7 @@ impl Timer<'_> {
             // They are listed until the next flush has brought their removal.
             sweep.next = codec::key::successor(last);
             let mut reads = self.with_core(|core| wanted_of(core, &self.engine.router, &due));
-            let mut watch = Watch::default();
-            reads.take_wanted().iter().for_each(|wanted| reads.add(wanted.read(&mut watch)));
+            reads.bring_all();
             pace.step();
             self.transact(now_ms, |txn| {
                 for record in &due {
