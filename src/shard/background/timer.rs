@@ -31,6 +31,7 @@ use crate::latency::{self, Event};
 use crate::util::alloc::heaps;
 use crate::util::bell;
 use crate::util::pace::Pace;
+use crate::util::scale::Scaled;
 
 use crate::shard::actor::{Job, Lease, ShardSet};
 use crate::shard::background::fields::FieldSweep;
@@ -45,8 +46,11 @@ use crate::shard::txn::{Mark, Txn, WriteSet};
 
 /// Time between two turns of a shard's timer.
 pub const TURN: Duration = Duration::from_millis(100);
-/// The same while the filter of keys is being filled, and for who found others at it.
+/// The same while the filter of keys is being filled, for who found others at it, and for what was left.
 const SOON: Duration = Duration::from_millis(5);
+/// So many microseconds a turn has for its slices, whatever jobs wait: of 7 ms then, so that a steady stream of them does not keep more from
+/// expiring than does.
+const OWN_US: Scaled<u64> = Scaled::new(2_000).in_unit_tests(0);
 /// A sweep that takes longer is counted as such.
 const LONG_SWEEP: Duration = Duration::from_millis(25);
 const FILL_SLICE: usize = 8192;
@@ -63,31 +67,34 @@ const ORDER_TURN: Duration = Duration::from_millis(20);
 /// Body of the thread `shard-N`.
 pub fn shard_thread(engine: &Engine, id: ShardId, work: &Jobs) {
     engine.shards.at(id).bell().answer();
-    let mut next_turn = Instant::now() + TURN;
+    let (mut next_turn, mut next_long) = (Instant::now() + TURN, Instant::now());
     let mut timer = Timer::with_jobs(engine, id, work);
     while !engine.stopping.load(Ordering::Relaxed) {
         match work.try_recv() {
             Ok((shards, job)) => drop(job(engine.lease(&shards))),
-            Err(_) if timer.gave_way => next_turn = Instant::now(),
             Err(_) => bell::sleep_until(next_turn),
         }
         if Instant::now() >= next_turn {
-            timer.gave_way = false;
+            timer.begin_turn();
             // Who finds others at it comes again: what is due on time waits for nobody's ingestion, and no job for another's turn.
             let turn = engine.try_turn(id);
-            let has_turn = turn.is_some();
-            if has_turn && !engine.timers_rest() {
+            let mut soon = turn.is_none();
+            if turn.is_some() && !engine.timers_rest() {
                 timer.short_turn(crate::util::time::now_ms());
+                soon |= timer.gave_way;
             }
+            let long_is_due = turn.is_some() && (timer.filling() || Instant::now() >= next_long);
             drop(turn);
-            if has_turn
+            if long_is_due
                 && let Some(_turn) = engine.try_long_turn(id)
                 && !engine.timers_rest()
             {
+                timer.begin_turn();
                 timer.long_turn(crate::util::time::now_ms());
+                next_long = Instant::now() + if timer.gave_way { SOON } else { TURN };
+                soon |= timer.gave_way;
             }
-            let soon = !has_turn || timer.gave_way || timer.filling();
-            next_turn = Instant::now() + if soon { SOON } else { TURN };
+            next_turn = Instant::now() + if soon || timer.filling() { SOON } else { TURN };
         }
     }
 }
@@ -110,7 +117,8 @@ pub struct Timer<'a> {
     stored: Option<expire::Sweep>,
     /// Jobs for this thread.
     jobs: Option<&'a Jobs>,
-    /// Something was left for the next turn, as jobs waited.
+    /// When the turn began, and whether something was left for the next one since, as jobs waited.
+    began: Instant,
     gave_way: bool,
 }
 
@@ -126,6 +134,7 @@ impl<'a> Timer<'a> {
             hand: None,
             stored: None,
             jobs: None,
+            began: Instant::now(),
             gave_way: false,
         }
     }
@@ -135,11 +144,17 @@ impl<'a> Timer<'a> {
         Timer { jobs: Some(jobs), ..Timer::new(engine, id) }
     }
 
+    fn begin_turn(&mut self) {
+        (self.began, self.gave_way) = (Instant::now(), false);
+    }
+
     /// Between two slices of what can go on at the next turn, with no lock held: pauses if it is time to, and tells whether to leave the
-    /// rest until then, as jobs wait for the thread, or it is to end.
+    /// rest until then, as jobs have waited for the thread for some time, or it is to end.
     fn gives_way(&mut self, pace: &mut Pace) -> bool {
         pace.step();
-        let gives_way = self.jobs.is_some_and(|jobs| !jobs.is_empty()) || self.engine.stopping.load(Ordering::Relaxed);
+        let is_wanted = || self.jobs.is_some_and(|jobs| !jobs.is_empty());
+        let gives_way = self.engine.stopping.load(Ordering::Relaxed)
+            || self.began.elapsed() >= Duration::from_micros(OWN_US.get()) && is_wanted();
         self.gave_way |= gives_way;
         gives_way
     }
@@ -347,7 +362,11 @@ impl<'a> Timer<'a> {
         loop {
             let more = self.with_core(|core| reap_slice(core, &mut reaped));
             reaped.clear();
-            if self.gives_way(&mut pace) || !more || began.elapsed() >= REAP_TURN {
+            if !more || began.elapsed() >= REAP_TURN {
+                heaps::tell_owners();
+                break;
+            }
+            if self.gives_way(&mut pace) {
                 break;
             }
         }

@@ -212,6 +212,14 @@ impl Brought {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Records that the thread has read under the lock.
+    pub static UNDER_LOCK: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    /// Those that it had aimed at for itself.
+    pub static AIMED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// How the commands of a thread read the store, and what was read for them.
 #[derive(Default)]
 pub struct Reads {
@@ -240,7 +248,11 @@ impl Reads {
         }
         match self.find(core, &place) {
             Some(Found::Record(value)) => Ok(Ok(value.clone())),
-            _ if self.may_block => Ok(latency::wait_for(Event::DiskWait, read)),
+            _ if self.may_block => {
+                #[cfg(test)]
+                UNDER_LOCK.set(UNDER_LOCK.get() + 1);
+                Ok(latency::wait_for(Event::DiskWait, read))
+            }
             Some(_) => Err(Error::Cold),
             None => Err(self.want(core, place, None)),
         }
@@ -440,6 +452,11 @@ impl Reads {
         done.min(most)
     }
 
+    /// All that is wanted is likely to be there.
+    pub fn are_likely(&mut self) {
+        self.wanted.iter_mut().for_each(|wanted| wanted.odds = Odds::Likely);
+    }
+
     /// Reads all that is wanted, with no lock held: of what the disk must be waited for several at once.
     pub fn bring_all(&mut self) {
         let (wanted, mut watch) = (self.take_wanted(), Watch::default());
@@ -449,6 +466,8 @@ impl Reads {
                 aimed.then(|| one.aim(at == 0)).flatten()
             };
             let aims: SmallVec<[_; AT_ONCE]> = some.iter().enumerate().map(aim).collect();
+            #[cfg(test)]
+            AIMED.set(AIMED.get() + aims.iter().flatten().count());
             for (one, aim) in some.iter().zip(&aims) {
                 self.add(one.read_aimed(aim.as_ref(), &mut watch));
             }

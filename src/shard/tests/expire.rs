@@ -1,13 +1,11 @@
 //! A shard's own sweep: who else waits for its thread or its lock meanwhile.
 
 use super::world::{DB, World, evict};
-use crate::codec::key::expiry_range;
-use crate::error::Error;
 use crate::log::Fsync;
 use crate::shard::actor::{Job, ShardSet};
 use crate::shard::background::timer::Timer;
-use crate::shard::background::timer::expire::{SWEEP_SLICE, expire_record, wanted_of};
-use crate::shard::memory::reads::Reads;
+use crate::shard::background::timer::expire::SWEEP_SLICE;
+use crate::shard::memory::reads::{AIMED, UNDER_LOCK};
 
 /// More than a slice has.
 const KEYS: u32 = 1000;
@@ -48,35 +46,22 @@ fn a_sweep_gives_way_to_jobs_and_goes_on() {
     }
 }
 
-/// Of those on disk nothing is read while the lock is held.
+/// Of those on disk nothing is read while the lock is held, but before: where the disk may have to be waited for, several at once.
 #[test]
 fn what_a_slice_removes_was_read_before() {
-    [false, true].into_iter().for_each(removes_what_was_read);
-}
-
-/// The disk may have to be waited for: it is asked for several at once.
-fn removes_what_was_read(slowly: bool) {
-    let mut world = World::new(1, Fsync::No);
-    // Its filter is complete.
-    world.turn();
-    let due_ms = due_keys(&mut world);
-    world.flush();
-    evict(world.engine());
-    let engine = world.engine().clone();
-    let range = expiry_range(0, due_ms);
-    let records = engine.store.partition(0).range(&range.lower, &range.upper).unwrap();
-    let due: Vec<Vec<u8>> = records.take(SWEEP_SLICE).map(|record| record.unwrap().0.to_vec()).collect();
-    engine.shards.at(0).core().store_is_cold = true;
-    if slowly {
-        engine.store.partition(0).note_slow();
+    for slowly in [false, true] {
+        let mut world = World::new(1, Fsync::No);
+        let due_ms = due_keys(&mut world);
+        world.flush();
+        evict(world.engine());
+        let engine = world.engine().clone();
+        engine.shards.at(0).core().store_is_cold = true;
+        if slowly {
+            engine.store.partition(0).note_slow();
+        }
+        let before = (UNDER_LOCK.get(), AIMED.get());
+        Timer::new(&engine, 0).expire_stored(due_ms).unwrap();
+        assert_eq!((UNDER_LOCK.get(), AIMED.get() > before.1), (before.0, slowly));
+        assert_eq!(engine.shards.at(0).core().keys(), 0);
     }
-    let mut reads = wanted_of(&engine.shards.at(0).core(), &engine.router, &due);
-    reads.bring_all();
-    let expire = |reads: &mut Reads| {
-        engine.transact(&[0], due_ms, |txn| due.iter().try_for_each(|record| expire_record(txn, record, reads)))
-    };
-    assert_eq!(expire(&mut Reads::default()), Err(Error::Cold));
-    reads.may_block = false;
-    expire(&mut reads).unwrap();
-    assert_eq!(engine.shards.at(0).core().keys() as usize, KEYS as usize - SWEEP_SLICE);
 }

@@ -1,7 +1,7 @@
 //! A shard's part of expiry: keys whose time is past, in the table and in fjall's expiry index, and fields of hashes.
 //!
 //! What fjall's index lists is read before the lock is taken to remove it, so that others wait for no disk. Records so large that not all of
-//! a slice's can be kept are read once more under it, when the system has them at hand.
+//! a slice's can be kept are read once more under it, when the system has them at hand, and so are those of long keys, which the index does not name.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -45,25 +45,25 @@ impl Timer<'_> {
 
     /// Keys that are on disk only. A sweep takes the mark where it starts, and leaves one where the next is to start; flushes that
     /// bring earlier times meanwhile move it back.
-    pub(super) fn expire_stored(&mut self, now_ms: u64) -> Result {
+    pub(in crate::shard) fn expire_stored(&mut self, now_ms: u64) -> Result {
         if !self.active() {
             return Ok(());
         }
         let under_way = self.stored.take();
         let (partition, begun) = self.with_core(|core| {
             let due = core.sweep_from_ms <= now_ms && core.partition.disk_bytes() > 0;
-            let begun =
-                under_way.or_else(|| due.then(|| Sweep::from(std::mem::replace(&mut core.sweep_from_ms, u64::MAX))));
+            let begun = under_way
+                .or_else(|| due.then(|| Sweep::new(std::mem::replace(&mut core.sweep_from_ms, u64::MAX), now_ms)));
             (core.partition.clone(), begun)
         });
         let Some(mut sweep) = begun else { return Ok(()) };
-        let from_ms = sweep.from_ms;
+        let (from_ms, until_ms) = (sweep.from_ms, sweep.until_ms);
         let next = match self.sweep(&partition, &mut sweep, now_ms) {
             Ok(false) => {
                 self.stored = Some(sweep);
                 return Ok(());
             }
-            Ok(true) => sweep.failed.and_then(|()| next_stored(&partition, now_ms)),
+            Ok(true) => sweep.failed.and_then(|()| next_stored(&partition, until_ms)),
             Err(error) => Err(error),
         };
         let mark = *next.as_ref().unwrap_or(&from_ms);
@@ -75,7 +75,7 @@ impl Timer<'_> {
     fn sweep(&mut self, partition: &Partition, sweep: &mut Sweep, now_ms: u64) -> Result<bool> {
         let mut pace = Pace::of_writers();
         loop {
-            let range = codec::key::expiry_range(sweep.from_ms, now_ms);
+            let range = codec::key::expiry_range(sweep.from_ms, sweep.until_ms);
             let mut due = Vec::with_capacity(SWEEP_SLICE);
             let records = partition.range((&sweep.next).max(&range.lower), &range.upper).map_err(unreadable)?;
             for item in records.take(SWEEP_SLICE) {
@@ -114,7 +114,7 @@ impl Timer<'_> {
             let swept = self.transact(now_ms, |txn| sweep_hashes(txn, &mut sweep, now_ms));
             more = swept?;
             self.fields = sweep;
-            if self.gives_way(&mut pace) {
+            if more && self.gives_way(&mut pace) {
                 break;
             }
         }
@@ -124,8 +124,9 @@ impl Timer<'_> {
 
 /// A sweep through fjall's expiry index.
 pub(super) struct Sweep {
-    /// The first time that it looks for.
+    /// The first time that it looks for, and the last: it comes to an end, however many turns that takes.
     from_ms: u64,
+    until_ms: u64,
     /// The record to go on with.
     next: Vec<u8>,
     /// The first failure: what cannot be read now keeps back nothing behind it, and is met again by the next sweep.
@@ -133,14 +134,14 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    fn from(from_ms: u64) -> Sweep {
-        Sweep { from_ms, next: Vec::new(), failed: Ok(()) }
+    fn new(from_ms: u64, until_ms: u64) -> Sweep {
+        Sweep { from_ms, until_ms, next: Vec::new(), failed: Ok(()) }
     }
 }
 
 /// What is to be read of the keys that these records list, before the lock is taken to remove them. Of long keys nothing, as the
-/// records do not name them.
-pub(in crate::shard) fn wanted_of(core: &Core, router: &Router, due: &[Vec<u8>]) -> Reads {
+/// records do not name them. What they list is most likely there.
+fn wanted_of(core: &Core, router: &Router, due: &[Vec<u8>]) -> Reads {
     let mut reads = Reads::blocking();
     for record in due {
         if let Ok(DiskKey::Expiry { ns, key, .. }) = codec::key::decode_key(record)
@@ -150,6 +151,7 @@ pub(in crate::shard) fn wanted_of(core: &Core, router: &Router, due: &[Vec<u8>])
             core.want(table_hash(router.hash(key), ns), ns, key, None, &mut reads);
         }
     }
+    reads.are_likely();
     reads
 }
 
@@ -211,7 +213,7 @@ pub(in crate::shard) fn sweep_hashes(
 
 /// Removes a key that fjall's expiry index lists as due, if that is still so. A hash of which fields are due it brings
 /// to the table, where the sweep of fields finds it.
-pub(in crate::shard) fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8], reads: &mut Reads) -> Result {
+fn expire_record(txn: &mut Txn<'_, '_>, record: &[u8], reads: &mut Reads) -> Result {
     let Ok(DiskKey::Expiry { expire_ms, kind, ns, key: stored_key }) = codec::key::decode_key(record) else {
         return Ok(());
     };
