@@ -14,7 +14,7 @@
 //! | dead namespaces: their objects leave the table, then their records fjall | 1,024 places and 32 objects per hold of the lock, 50 ms and a batch a turn |
 //!
 //! What is due at its time comes first; what reads much and ingests is left for the next turn while another shard's thread is at
-//! it. Nothing waits for another shard's turn, and where jobs for the thread wait, what goes by slices is left after the next one.
+//! it. Nothing waits for another shard's turn, and where jobs for the thread wait, what goes by slices is left until 5 ms later, when it has had 2.
 //!
 //! Invariants: only the sweep expires keys of its own accord, with count and log record in one commit; a key is
 //! deleted only if its metadata holds the very time the index names.

@@ -1,16 +1,18 @@
 //! The flusher's own thread: each reason for a flush alone has it flush. Tests wait for the end of the flush itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use tempfile::TempDir;
 
-use super::world::{NAMES, World, big, options};
+use super::world::{NAMES, World, big, options, wait_for};
 use crate::log::Fsync;
 use crate::log::sim::{Moment, Op, SimIo};
 use crate::shard::Engine;
+use crate::shard::actor::{Job, ShardSet};
+use crate::shard::background::timer::TURN;
 use crate::shard::engine::EngineOptions;
 use crate::shard::engine::eviction::{By, Policy};
 use crate::util::time::now_ms;
@@ -71,6 +73,51 @@ fn what_is_due_waits_for_no_other_shards_disk() {
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(held);
+}
+
+/// The thread whose timer finds others at it goes on with its jobs.
+#[test]
+fn a_job_waits_for_no_other_shards_turn() {
+    let live = Live::new(|_| ());
+    let held: Vec<_> = live.engine.turns.iter().map(|turn| turn.lock()).collect();
+    let began = std::time::Instant::now();
+    let (done, ran) = crossbeam_channel::unbounded();
+    while began.elapsed() < 3 * TURN {
+        let done = done.clone();
+        let job: Job = Box::new(move |lease| {
+            done.send(()).unwrap();
+            lease
+        });
+        live.engine.post_blocking(ShardSet::from_slice(&[0]), job);
+        ran.recv_timeout(Duration::from_secs(30)).expect("the job runs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(held);
+}
+
+/// Jobs that never cease keep nothing from expiring.
+#[test]
+fn a_sweep_goes_on_beside_a_stream_of_jobs() {
+    fn post(engine: &Arc<Engine>, until: Arc<AtomicBool>) {
+        let weak = Arc::downgrade(engine);
+        let job: Job = Box::new(move |lease| {
+            if let Some(engine) = weak.upgrade().filter(|_| !until.load(Ordering::Relaxed)) {
+                post(&engine, until);
+            }
+            lease
+        });
+        engine.post_blocking(ShardSet::from_slice(&[0]), job);
+    }
+    let live = Live::new(|_| ());
+    let ns = live.engine.first_names().id(NAMES[0]).unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    post(&live.engine, ended.clone());
+    let due_ms = now_ms() + 1;
+    for n in 0..1000u32 {
+        live.engine.transact(&[0], 1, |txn| txn.put_string(ns, &n.to_be_bytes(), b"v", due_ms)).unwrap();
+    }
+    wait_for(&|| live.engine.shards.at(0).core().count(ns) == 0);
+    ended.store(true, Ordering::Relaxed);
 }
 
 #[test]
