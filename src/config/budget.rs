@@ -3,11 +3,11 @@
 //! | part | given | automatic |
 //! |---|---|---|
 //! | whole budget | `maxmemory`, at least 32 MB | half of the memory of the machine or, if less, of the cgroup |
-//! | block cache | `block-cache-size` | 25 % |
+//! | cache of the store's blocks and indexes | `block-cache-size` | 25 % |
 //! | metadata cache | `metadata-cache-size` | 10 % |
 //! | buffers of clients | `maxmemory-clients` | 10 %, at least 16 MB |
 //! | what running commands hold, all together | | 12.5 %, at least 4 MB: `handler/limits.rs` |
-//! | shard tables, hot and dirty objects, and the filter of keys | | the rest, 55 % |
+//! | shard tables, hot and dirty objects, and the filter of keys | | the rest, 55 %, and what the metadata cache leaves |
 //! | dirty objects, within the tables | `dirty-budget` | 25 %, at most 1 GB |
 //! | log before a flush | `log-max-size` | twice the dirty part, 256 MB to 2 GB |
 //! | shards | `shards` | 4 a core, a power of two, 16 to 256 |

@@ -16,6 +16,8 @@
 //! | `view` | one version of a partition, as point reads see it |
 //! | `left` | those that are replaced, until their files are gone |
 //! | `way` | how they get at a table's blocks |
+//! | `index` | where these are |
+//! | `fences` | a row of keys, to be searched quickly |
 //! | `filter` | the compaction filter that reclaims dead versions and namespaces |
 //!
 //! A data directory:
@@ -41,8 +43,10 @@ pub mod still;
 pub mod superblock;
 
 mod error;
+mod fences;
 mod filter;
 mod fresh;
+mod index;
 mod left;
 mod pin;
 mod priority;
@@ -193,6 +197,7 @@ pub struct Store {
     db: RwLock<Option<Database>>,
     partitions: Vec<Arc<Partition>>,
     left: Arc<LeftViews>,
+    ways: Arc<Ways>,
     /// Dropped last: the directory is free when nothing writes to it any more.
     _lock: DirLock,
 }
@@ -212,7 +217,7 @@ impl Store {
     /// Refuses a store of which something is missing that must not be made.
     pub fn open_in(dir: DataDir, options: StoreOptions, create: Create) -> Result<Store> {
         let DataDir { path: dir, superblock, lock } = dir;
-        let ways = Arc::new(Ways::new(options.open_files, options.cache_bytes));
+        let ways = Arc::new(Ways::new(options.open_files, options.blocks_bytes(), options.index_bytes()));
         let slot = || Arc::new(Slot::new(ways.clone()));
         let left = Arc::new(LeftViews::new());
         let partition = |_| Arc::new(Partition::new(slot(), superblock.id(), options.table_bytes, left.clone()));
@@ -224,7 +229,8 @@ impl Store {
             }
             fresh::create(&dir, superblock.shards, &options)?;
         }
-        let store = Store { superblock, folder, options, db: RwLock::new(None), partitions, left, _lock: lock };
+        let db = RwLock::new(None);
+        let store = Store { superblock, folder, options, db, partitions, left, ways, _lock: lock };
         store.open_again(create).map_err(|error| name_damage(&dir, &store.folder, error))?;
         Ok(store)
     }
@@ -314,9 +320,10 @@ impl Store {
         Ok(stills)
     }
 
-    /// Bytes in the block cache.
+    /// Bytes in the cache, of blocks and of indexes.
     pub fn cache_used_bytes(&self) -> u64 {
-        self.db.try_read().and_then(|db| db.as_ref().map(Database::cache_size)).unwrap_or_default()
+        let blocks = self.db.try_read().and_then(|db| db.as_ref().map(Database::cache_size)).unwrap_or_default();
+        blocks + self.ways.index_bytes() as u64
     }
 
     /// Compactions that run now.
@@ -344,7 +351,7 @@ impl Store {
             Some(Arc::new(DeadFilterFactory::new(Arc::clone(slot))) as Arc<_>)
         };
         let db = Database::builder(&self.folder)
-            .cache_size(self.options.cache_bytes)
+            .cache_size(self.options.blocks_bytes())
             .max_cached_files(Some(self.options.open_files.max(10)))
             .worker_threads(self.options.workers())
             .manual_journal_persist(true)

@@ -28,7 +28,7 @@ pub enum Compression {
 pub struct StoreOptions {
     /// Shards that the configuration names; `None`: what the directory has, or [`default_shards`] for a fresh one.
     pub shards: Option<u16>,
-    /// Block cache of all partitions together, bytes.
+    /// Cache of all partitions together, bytes: of blocks, and an eighth of indexes.
     pub cache_bytes: u64,
     /// Threads that compact.
     pub compaction_threads: usize,
@@ -58,6 +58,16 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
+    /// What of the cache the indexes may have: for about a hundred times as much data in strings of 100 bytes.
+    pub(super) const fn index_bytes(&self) -> u64 {
+        self.cache_bytes / 8
+    }
+
+    /// The rest of it.
+    pub(super) const fn blocks_bytes(&self) -> u64 {
+        self.cache_bytes - self.index_bytes()
+    }
+
     /// fjall's number of workers. With more than one, the first only rotates and flushes, which never happens here,
     /// and hands compactions back to the queue: two workers spin on it as long as the second is busy, three do not.
     pub(super) const fn workers(&self) -> usize {

@@ -296,7 +296,7 @@ impl Partition {
     /// There are as many files as may be open.
     #[cfg(test)]
     pub fn close_ways(&self) {
-        let none = Arc::new(Ways::new(0, 0));
+        let none = Arc::new(Ways::new(0, 0, 0));
         let view = self.slot.try_with(|keyspace| View::newest(keyspace, None, &none));
         *self.slot.view.write() = view;
     }

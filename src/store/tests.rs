@@ -9,6 +9,7 @@ use crate::util::scratch::tempdir;
 use std::cell::Cell;
 use tempfile::TempDir;
 
+mod index;
 mod opening;
 mod order;
 mod space;
@@ -263,12 +264,14 @@ fn what_is_likely_takes_no_room_for_a_filter() {
 /// Once the cache is full, a block that is asked for once stays out, and one that is asked for again comes in, aimed at or not.
 #[test]
 fn a_full_cache_takes_blocks_that_are_asked_for_again() {
-    const CACHE_BYTES: u64 = 64 << 10;
+    // Of many blocks for each of its parts.
+    const CACHE_BYTES: u64 = 2 << 20;
+    const KEYS: u32 = 60_000;
     for aims in [false, true] {
         let dir = tempdir().unwrap();
         let store = Store::open(dir.path(), StoreOptions { cache_bytes: CACHE_BYTES, ..options() }).unwrap();
         let partition = store.partition(0);
-        partition.ingest((0..3000).map(|n| (key_of(n), Some(vec![b'v'; 100])))).unwrap();
+        partition.ingest((0..KEYS).map(|n| (key_of(n), Some(vec![b'v'; 100])))).unwrap();
         let cached = |n: u32| {
             let aim = partition.aim(&key_of(n), true);
             aim.is_some_and(|aim| !aim.is_begun())
@@ -282,9 +285,9 @@ fn a_full_cache_takes_blocks_that_are_asked_for_again() {
         // As long as there is room, at once.
         read(0);
         assert!(cached(0));
-        (0..3000).step_by(10).for_each(read);
+        (0..KEYS).step_by(10).for_each(read);
         assert!(store.cache_used_bytes() > CACHE_BYTES / 2);
-        let out = (1..3000).find(|n| !cached(*n)).unwrap();
+        let out = (1..KEYS).find(|n| !cached(*n)).unwrap();
         read(out);
         assert!(!cached(out));
         read(out);

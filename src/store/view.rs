@@ -1,6 +1,7 @@
 //! One version of a partition, as point reads see it.
 
 use super::error::{Result, StoreError};
+use super::fences::Fences;
 use super::space::Bulk;
 use super::way::{Aim, Held, Way, Ways};
 use crate::codec::key::tag;
@@ -40,14 +41,6 @@ struct Run {
     tables: Vec<Reached>,
     /// The last keys of all but the last one: what comes with every flush stands there and begins like nothing else.
     fences: Fences,
-}
-
-/// What a row of keys begin with, and of each the bytes behind that: with them next to each other a search waits for memory once
-/// or twice, and not at each of its steps.
-#[derive(Default)]
-struct Fences {
-    prefix: Vec<u8>,
-    heads: Vec<u64>,
 }
 
 /// A table, and the way there that is not fjall's.
@@ -130,51 +123,16 @@ impl Reader {
     }
 }
 
-/// The first bytes as a number that orders like them; what is missing counts as zero.
-fn head(tail: &[u8]) -> u64 {
-    let mut head = [0; 8];
-    let some = tail.len().min(head.len());
-    head[..some].copy_from_slice(&tail[..some]);
-    u64::from_be_bytes(head)
-}
-
-impl Fences {
-    /// Before these keys, which ascend.
-    fn before(keys: &[&[u8]]) -> Fences {
-        let [first, .., last] = keys else {
-            return Fences { heads: keys.iter().map(|key| head(key)).collect(), ..Fences::default() };
-        };
-        let same = first.iter().zip(*last).take_while(|(a, b)| a == b).count();
-        Fences { prefix: first[..same].to_vec(), heads: keys.iter().map(|key| head(&key[same..])).collect() }
-    }
-
-    /// The first of the keys that is not below this one, as many as there are if none is; `at` says what they are.
-    fn find<'a>(&self, key: &[u8], at: impl Fn(usize) -> &'a [u8]) -> usize {
-        let Some(tail) = key.strip_prefix(&*self.prefix) else {
-            return if key < &*self.prefix { 0 } else { self.heads.len() };
-        };
-        let head = head(tail);
-        let from = self.heads.partition_point(|other| *other < head);
-        let alike = self.heads[from..].partition_point(|other| *other == head);
-        let (mut low, mut high) = (from, from + alike);
-        while low < high {
-            let middle = low.midpoint(high);
-            if at(middle) < key { low = middle + 1 } else { high = middle }
-        }
-        low
-    }
-}
-
 impl Run {
     fn of(tables: Vec<Reached>) -> Run {
         let lasts: Vec<&[u8]> = tables.iter().map(Reached::last).collect();
-        let fences = lasts.split_last().map(|(_, lasts)| Fences::before(lasts)).unwrap_or_default();
+        let fences = lasts.split_last().map(|(_, lasts)| Fences::of(lasts)).unwrap_or_default();
         Run { fences, tables }
     }
 
     /// The table in whose range the key is.
     fn may_have(&self, key: &[u8]) -> Option<&Reached> {
-        let at = self.fences.find(key, |at| self.tables[at].last());
+        let at = self.fences.find(key);
         let reached = self.tables.get(at)?;
         let within = *reached.first <= *key && (at + 1 < self.tables.len() || key <= reached.last());
         (within && !reached.ends_before(key)).then_some(reached)
@@ -278,7 +236,7 @@ mod tests {
             partition.ingest([(b"k".to_vec(), Some(value.clone()))]).unwrap();
             let view = partition
                 .slot()
-                .with(|keyspace| Ok(View::newest(keyspace, None, &Arc::new(Ways::new(9, 1 << 20)))))
+                .with(|keyspace| Ok(View::newest(keyspace, None, &Arc::new(Ways::new(9, 1 << 20, 1 << 20)))))
                 .unwrap();
             let table = view.reader.tables().next().unwrap();
             let (path, known) = (table.table.path.to_path_buf(), known.then(|| table.clone()));
@@ -296,30 +254,6 @@ mod tests {
             let left = if linked || known.is_some() || aimed.is_some() { whole } else { PIECE_BYTES };
             assert_eq!((file.metadata().unwrap().len(), path.exists()), (left, known.is_some()));
             _ = std::fs::remove_file(&link);
-        }
-    }
-
-    /// As a search through the keys themselves does: of few and of many, alike and not, that are the beginning of one another.
-    #[test]
-    fn fences_lead_to_where_the_keys_do() {
-        let mut random = 7;
-        let mut next = |below: u64| crate::util::splitmix::next(&mut random) % below;
-        for round in 0..2000 {
-            let begin = &b"Mkey:0000000"[..next(13) as usize];
-            let mut text = |letters: u64, most: u64| -> Vec<u8> {
-                let tail = (0..next(most)).map(|_| next(letters) as u8 * 7).collect::<Vec<_>>();
-                [begin, &tail].concat()
-            };
-            let mut keys: Vec<_> = (0..round % 40).map(|_| text(2, 14)).collect();
-            keys.sort();
-            keys.dedup();
-            let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-            let fences = Fences::before(&keys);
-            let others = [text(3, 20), begin.to_vec(), b"L".to_vec(), b"Mkez".to_vec(), Vec::new()];
-            for key in keys.iter().copied().chain(others.iter().map(|key| &**key)) {
-                let at = keys.partition_point(|other| *other < key);
-                assert_eq!(fences.find(key, |at| keys[at]), at, "{key:?} in {keys:?}");
-            }
         }
     }
 }

@@ -2,7 +2,8 @@
 //! is known already, and with a file of its own, which need not be looked up.
 //!
 //! fjall's own read of a block that is not in memory looks up four things in caches that all threads share: the piece of the
-//! filter, the piece of the index, the block, the open file. Here it is two of them. Blocks, cache and their format are fjall's.
+//! filter, the piece of the index, the block, the open file. Here it is the block alone, as long as there is room for the index
+//! (`index`). Blocks, cache and their format are fjall's.
 
 use lsm_tree::table::block::BlockType;
 use lsm_tree::table::{Block, BlockHandle, DataBlock, IndexBlock};
@@ -12,6 +13,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
+use super::index::{Index, Piece, Room};
 use crate::util::sys::begin_read;
 
 /// All versions of a record are below it.
@@ -41,9 +43,7 @@ pub(super) struct Way {
     cache: Arc<Cache>,
     index_compression: CompressionType,
     data_compression: CompressionType,
-    /// The index, or where its pieces are.
-    top: IndexBlock,
-    in_pieces: bool,
+    index: Index,
 }
 
 /// Where a record stands in a table, if it is there: found out before it is read, so that the disk can begin.
@@ -60,6 +60,8 @@ pub(super) struct Ways {
     open: AtomicUsize,
     most_open: usize,
     missed: Missed,
+    /// For their indexes.
+    room: Room,
 }
 
 /// Blocks that the cache was found to lack of late. Once it is full, one that is missed once does not get in: where all is asked
@@ -102,9 +104,19 @@ struct OpenFile {
 }
 
 impl Ways {
-    /// So many files at most, beside a block cache of this size.
-    pub(super) fn new(most_open: usize, cache_bytes: u64) -> Ways {
-        Ways { open: AtomicUsize::new(0), most_open, missed: Missed::of_cache(cache_bytes) }
+    /// So many files at most, beside a block cache of this size, and so many bytes for indexes.
+    pub(super) fn new(most_open: usize, cache_bytes: u64, index_bytes: u64) -> Ways {
+        Ways {
+            open: AtomicUsize::new(0),
+            most_open,
+            missed: Missed::of_cache(cache_bytes),
+            room: Room::new(index_bytes as usize),
+        }
+    }
+
+    /// Bytes that indexes have of the room for them.
+    pub(super) fn index_bytes(&self) -> usize {
+        self.room.used()
     }
 
     /// How many files are open.
@@ -122,6 +134,12 @@ impl Ways {
         }
         self.open.fetch_sub(1, Ordering::Relaxed);
         None
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.index.leave(&self.open.all.room);
     }
 }
 
@@ -152,14 +170,13 @@ impl Way {
             cache: table.cache.clone(),
             index_compression,
             data_compression: table.metadata.data_block_compression,
-            top: IndexBlock::new(top),
-            in_pieces: table.regions.index.is_some(),
+            index: Index::new(&IndexBlock::new(top), table.regions.index.is_some()),
         })
     }
 
-    /// Bytes of memory that stay.
+    /// Bytes of memory that stay, beside what takes up [room](Ways::index_bytes).
     pub(super) fn pinned_bytes(&self) -> usize {
-        self.top.inner.size()
+        self.index.pinned_bytes()
     }
 
     /// What the table has under a key, the newest; `None` after an error, which fjall's own read tells.
@@ -192,14 +209,16 @@ impl Way {
     /// Finds out where a record stands, and has the disk begin to read it if it must. `None` if the table does not have it, or
     /// the piece of the index that says where must be read first: the disk begins with that.
     pub(super) fn aim(self: &Arc<Self>, key: &[u8]) -> Option<Aim> {
-        let mut at = seek(&self.top, key)?;
-        if self.in_pieces {
-            let Some(piece) = self.cache.get_block(self.id, at.offset()) else {
-                self.begin(at);
-                return None;
-            };
-            at = seek(&IndexBlock::new(piece), key)?;
-        }
+        let at = match self.index.find(key) {
+            Ok(at) => at?,
+            Err(piece) => {
+                let Some(index) = self.cache.get_block(self.id, piece.at.offset()) else {
+                    self.begin(piece.at);
+                    return None;
+                };
+                self.find_in(piece, index, true, key)?
+            }
+        };
         let block = self.cache.get_block(self.id, at.offset());
         if block.is_none() {
             self.begin(at);
@@ -213,17 +232,27 @@ impl Way {
 
     /// The block that has a key, if any has; `None` after an error.
     fn find(&self, key: &[u8]) -> Option<Option<BlockHandle>> {
-        let at = seek(&self.top, key);
-        let Some(piece_at) = at.filter(|_| self.in_pieces) else { return Some(at) };
-        let piece = match self.cache.get_block(self.id, piece_at.offset()) {
-            Some(piece) => piece,
-            None => {
-                let piece = self.read(piece_at, BlockType::Index, self.index_compression)?;
-                self.cache.insert_block(self.id, piece_at.offset(), piece.clone());
-                piece
-            }
+        let piece = match self.index.find(key) {
+            Ok(at) => return Some(at),
+            Err(piece) => piece,
         };
-        Some(seek(&IndexBlock::new(piece), key))
+        Some(match self.cache.get_block(self.id, piece.at.offset()) {
+            Some(index) => self.find_in(piece, index, true, key),
+            None => self.find_in(piece, self.read(piece.at, BlockType::Index, self.index_compression)?, false, key),
+        })
+    }
+
+    /// The same by a piece of the index, which is cached or not. It is held from now on, or else cached.
+    fn find_in(&self, piece: Piece, index: Block, is_cached: bool, key: &[u8]) -> Option<BlockHandle> {
+        let index = IndexBlock::new(index);
+        if let Some(blocks) = self.index.hold(piece, &index, &self.open.all.room) {
+            return blocks.find(key);
+        }
+        let at = seek(&index, key);
+        if !is_cached {
+            self.cache.insert_block(self.id, piece.at.offset(), index.inner);
+        }
+        at
     }
 
     fn read(&self, at: BlockHandle, kind: BlockType, compression: CompressionType) -> Option<Block> {

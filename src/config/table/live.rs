@@ -141,10 +141,10 @@ pub(super) const SECTIONS: &[Section] = &[
             live("dirty-budget", Mem(0, MAX), "0",
                 "The part of it that may wait to be flushed to the store; 0 is a quarter, at most 1 GB."),
             live("block-cache-size", Mem(0, MAX), "0",
-                "The part of it for blocks of the store; 0 is a quarter. Its size stays while the server \
-                runs.").at_start(),
+                "The part of it for blocks of the store, and their indexes; 0 is a quarter. Its size stays while the \
+                server runs.").at_start(),
             live("metadata-cache-size", Mem(0, MAX), "0",
-                "The part of it for metadata of keys that left the tables; 0 is a tenth."),
+                "The part of it for metadata of keys that left the tables; these have what it leaves; 0 is a tenth."),
         ],
     },
     Section {

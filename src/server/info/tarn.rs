@@ -57,7 +57,7 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_metadata_cache_budget", "What it may take.", |f| f.budget.metadata_cache_bytes.into()),
     gauge("tarn_metadata_cache_entries", "Objects in it.", |f| f.shards.cold_entries.into()),
     counter("tarn_metadata_cache_hits", "Objects that came back from it.", |f| f.shards.stats.cold_reads.into()),
-    gauge("tarn_block_cache_bytes", "Bytes of the cache of the store's blocks.", |f| {
+    gauge("tarn_block_cache_bytes", "Bytes of the cache of the store's blocks and indexes.", |f| {
         f.server.engine.store.cache_used_bytes().into()
     }),
     gauge("tarn_block_cache_budget", "What it may take.", |f| f.server.engine.options.block_cache.into()),

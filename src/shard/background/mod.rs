@@ -144,7 +144,8 @@ impl Engine {
         let old = dirty_for(FLUSH_EVERY) || worth || reclaim;
         // What is dirty by one element stays whole: little dirt can keep much from leaving.
         let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
-        let crowded = tables as u64 > self.table_budget.load(Ordering::Relaxed) / 8 * 9 && dirty_for(CROWDED_EVERY);
+        let most: u64 = [&self.table_budget, &self.cold_budget].map(|size| size.load(Ordering::Relaxed)).iter().sum();
+        let crowded = tables as u64 > most / 8 * 9 && dirty_for(CROWDED_EVERY);
         let squeezed = self.is_squeezed() && dirty_for(SQUEEZED_EVERY);
         poisoned || full || long || old || crowded || squeezed
     }
@@ -208,15 +209,18 @@ impl Engine {
         }
     }
 
-    /// Lets clean objects leave tables that are over their limit. Commands do so as well, but only where they bring
-    /// something in: a table that is too big for a smaller budget would stay so until then. Bounded steps, as a table
-    /// full of dirty objects must not be walked.
+    /// Gives tables that are nearly full what the caches behind them leave, and lets clean objects leave those that are over
+    /// their limit. Commands do so as well, but only where they bring something in: a table that is too big for a smaller
+    /// budget would stay so until then. Bounded steps, as a table full of dirty objects must not be walked.
     pub(in crate::shard) fn shrink_tables(&self) {
-        let limit = self.table_budget.load(Ordering::Relaxed) as usize / self.shards.count();
+        let share = self.table_budget.load(Ordering::Relaxed) as usize / self.shards.count();
         let mut pace = Pace::new();
-        for shard in self.shards.iter().filter(|shard| shard.table_bytes() > limit) {
+        for shard in self.shards.iter().filter(|shard| shard.table_bytes() > share - share / 8) {
             for _ in 0..SHRINK_SLICES {
-                let more = shard.try_core().is_some_and(|mut core| core.shrink(SHRINK_SLICE));
+                let more = shard.try_core().is_some_and(|mut core| {
+                    core.lend(share);
+                    core.shrink(SHRINK_SLICE)
+                });
                 if !more {
                     break;
                 }

@@ -414,6 +414,13 @@ impl Core {
         })
     }
 
+    /// The table's share is so much, and what the second-level cache leaves of its own is the table's as well: there an entry
+    /// takes twice the room.
+    pub fn lend(&mut self, share: usize) {
+        let left = (self.cold.budget() as u64).saturating_sub(self.cold.bytes());
+        self.table_limit = share + left as usize;
+    }
+
     /// Lets clean objects leave while the table is over its limit, in so many steps; whether it still is.
     pub fn shrink(&mut self, steps: usize) -> bool {
         if self.table_bytes > self.table_limit {

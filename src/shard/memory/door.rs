@@ -32,10 +32,12 @@ impl Doorkeeper {
 
     /// Whether a key of this hash has come by before; it has from now on.
     pub fn knows(&mut self, hash: u32) -> bool {
-        let bit = crate::util::splitmix::next(&mut u64::from(hash)) as usize % (self.bits.len() * 64);
-        let word = &mut self.bits[bit / 64];
-        let known = *word >> (bit % 64) & 1 == 1;
-        *word |= 1 << (bit % 64);
+        // Two bits of a word: of four strangers that would be taken for others by one of them, one is by both.
+        let random = crate::util::splitmix::next(&mut u64::from(hash));
+        let at = random as usize % self.bits.len();
+        let both = 1 << (random >> 52 & 63) | 1 << (random >> 58);
+        let known = self.bits[at] & both == both;
+        self.bits[at] |= both;
         self.seen += usize::from(!known);
         if self.seen * DOOR_BITS == self.bits.len() * 64 {
             self.bits.fill(0);

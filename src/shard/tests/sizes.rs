@@ -49,7 +49,7 @@ fn tables_shrink_to_a_smaller_budget_untouched() {
     assert!(before > 2 << 20, "{before} bytes within the budget stay");
 
     // What is dirty stays; what is clean leaves, and nothing else has to happen for it.
-    engine.resize(sizes(&world, 200_000, 64 << 20));
+    engine.resize(sizes(&world, 200_000, 0));
     engine.follow_sizes();
     (0..10).for_each(|_| engine.shrink_tables());
     assert_eq!(table_bytes(&world), before);
@@ -76,6 +76,31 @@ fn the_second_level_cache_takes_another_size_and_loses_nothing() {
         assert_eq!(engine.shards.at(0).core().cold.budget(), cold as usize);
         world.verify();
     }
+}
+
+/// A table has what the cache behind it does not need, and gives it back.
+#[test]
+fn what_the_second_level_cache_leaves_is_the_tables() {
+    let mut world = World::new(1, Fsync::No);
+    let engine = world.engine().clone();
+    (0..3000).for_each(|n| world.put(DB, format!("{n}").as_bytes(), &[b'x'; 100], 0));
+    world.flush();
+    engine.resize(sizes(&world, 100_000, 200_000));
+    engine.follow_sizes();
+    let parts = || {
+        (0..10).for_each(|_| engine.shrink_tables());
+        let core = engine.shards.at(0).core();
+        assert_eq!(core.table_limit + core.cold.bytes() as usize, 300_000);
+        assert!(core.table_bytes <= core.table_limit && core.table_bytes > core.table_limit - 1000);
+        core.table_limit
+    };
+    let lent = parts();
+    assert!(lent > 200_000, "{lent}");
+    for n in 0..200 {
+        engine.shards.at(0).core().cold.put(n, 1, format!("of another {n}").as_bytes(), vec![b'x'; 100]);
+    }
+    assert!(parts() < lent - 50_000);
+    world.verify();
 }
 
 /// Keys that are too many for the filter are asked of fjall. With more memory, or fewer of them, there is one again.
