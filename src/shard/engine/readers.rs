@@ -348,19 +348,23 @@ impl Readers {
     pub(in crate::shard) fn run(&self) {
         let sleeper = Arc::new(Sleeper { thread: std::thread::current(), called: AtomicBool::new(false) });
         self.queue.lock().awake += 1;
-        let mut was_away = false;
-        while let Some((tasks, away)) = self.next(&sleeper, was_away) {
+        let (mut was_away, mut watch) = (false, Watch::default());
+        while let Some((tasks, away)) = self.next(&sleeper, was_away, &mut watch) {
             was_away = away;
-            self.run_tasks(tasks);
+            self.run_tasks(tasks, &mut watch);
+            if away {
+                // It waits for what it likes, and that is not of the reads behind it.
+                watch = Watch::default();
+            }
         }
     }
 
-    fn run_tasks(&self, tasks: Tasks) {
+    fn run_tasks(&self, tasks: Tasks, watch: &mut Watch) {
         let (tasks, aims) = if tasks.len() > 1 { self.aim(tasks) } else { (tasks, Aims::new()) };
-        let (mut aims, mut watch) = (aims.into_iter(), Watch::default());
+        let mut aims = aims.into_iter();
         for task in tasks {
             match task {
-                Task::Read { errand, some, .. } => self.read(&errand, some, &mut aims, &mut watch),
+                Task::Read { errand, some, .. } => self.read(&errand, some, &mut aims, watch),
                 Task::Work(work) => {
                     work();
                     self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -399,8 +403,9 @@ impl Readers {
         (kept, aims)
     }
 
-    /// The next tasks for a reader, and whether it is away with them; `was_away` if it was, with those before.
-    fn next(&self, sleeper: &Arc<Sleeper>, mut was_away: bool) -> Option<(Tasks, bool)> {
+    /// The next tasks for a reader, and whether it is away with them; `was_away` if it was, with those before. The watch goes on
+    /// unless the reader sleeps.
+    fn next(&self, sleeper: &Arc<Sleeper>, mut was_away: bool, watch: &mut Watch) -> Option<(Tasks, bool)> {
         loop {
             let mut queue = self.queue.lock();
             queue.awake += usize::from(std::mem::take(&mut was_away));
@@ -427,6 +432,7 @@ impl Readers {
             queue.asleep.push(sleeper.clone());
             drop(queue);
             sleeper.sleep();
+            *watch = Watch::default();
         }
     }
 

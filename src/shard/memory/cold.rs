@@ -1,9 +1,10 @@
-//! The second-level cache: metadata records of clean objects that left the table.
+//! The second-level cache: metadata records of clean objects that left the table, collections and strings in chunks.
 //!
 //! Wide and budgeted, behind the shard's own table: a moka hit costs microseconds, as much as a block that fjall holds
 //! in memory, but an entry takes some hundred bytes, a packed collection's a KiB more at most, where the block cache takes
 //! a block. An entry costs as much to make as the read that it spares: a doorkeeper lets in only what leaves the table for
-//! the second time within a while, so that who passes by once, or is only written, costs nothing here.
+//! the second time within a while, so that who passes by once, or is only written, costs nothing here. A small string takes half
+//! as much in the table as it would here: it is let in there alone, and the table has the room that this does not need.
 //!
 //! Invariant: a key stands in the table or here, never in both; [`ColdCache::take`] removes what it finds.
 

@@ -468,7 +468,8 @@ impl Core {
         }
         let mut object = self.discard(index);
         self.stats.evicted_objects += 1;
-        if object.kind != Kind::Absent && self.cold.lets_in(object.hash) {
+        // A small string has half the room in the table.
+        if object.body.is_some() && self.cold.lets_in(object.hash) {
             let mut value = Vec::with_capacity(object.value().len() + 32);
             object.encode(object.is_packed(), None, &mut value);
             self.cold.put(object.hash, object.ns, object.key(), value);
