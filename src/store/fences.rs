@@ -1,10 +1,13 @@
 //! A row of keys that can be searched without waiting for memory at each step.
 
+use smallvec::SmallVec;
+
 /// Keys that ascend: what they all begin with, and of each the eight bytes behind that as a number that orders like them. With these
 /// next to each other a search waits for memory once or twice. Where they do not decide, the rest of the keys is looked at.
 #[derive(Default)]
 pub(super) struct Fences {
-    prefix: Box<[u8]>,
+    /// Here, as it is looked at first.
+    prefix: SmallVec<[u8; 40]>,
     heads: Box<[u64]>,
     /// What the keys have behind the prefix, one after the other.
     tails: Box<[u8]>,
@@ -28,7 +31,7 @@ impl Fences {
         let mut end = 0;
         let lengths = keys.iter().map(|key| key.len() - same);
         Fences {
-            prefix: first[..same].into(),
+            prefix: SmallVec::from_slice(&first[..same]),
             heads: keys.iter().map(|key| head(&key[same..])).collect(),
             tails: keys.iter().flat_map(|key| &key[same..]).copied().collect(),
             ends: lengths
@@ -66,7 +69,8 @@ impl Fences {
 
     /// Of memory, beside itself.
     pub(super) fn bytes(&self) -> usize {
-        self.prefix.len() + self.tails.len() + size_of_val(&*self.heads) + size_of_val(&*self.ends)
+        let prefix = if self.prefix.spilled() { self.prefix.len() } else { 0 };
+        prefix + self.tails.len() + size_of_val(&*self.heads) + size_of_val(&*self.ends)
     }
 }
 
