@@ -3,17 +3,23 @@
 use smallvec::SmallVec;
 
 /// Keys that ascend: what they all begin with, and of each the eight bytes behind that as a number that orders like them. With these
-/// next to each other a search waits for memory once or twice. Where they do not decide, the rest of the keys is looked at.
+/// next to each other, and the last of each few of them once more, a search waits for memory two or three times. Where they do
+/// not decide, the rest of the keys is looked at.
 #[derive(Default)]
 pub(super) struct Fences {
     /// Here, as it is looked at first.
     prefix: SmallVec<[u8; 40]>,
+    /// The last head of every [`FEW`].
+    steps: Box<[u64]>,
     heads: Box<[u64]>,
     /// What the keys have behind the prefix, one after the other.
     tails: Box<[u8]>,
     /// Where each of these ends.
     ends: Box<[u32]>,
 }
+
+/// Heads in a line of memory.
+pub(super) const FEW: usize = 8;
 
 /// The first bytes as a number that orders like them; what is missing counts as zero.
 fn head(tail: &[u8]) -> u64 {
@@ -30,9 +36,11 @@ impl Fences {
         let same = if keys.len() > 1 { first.iter().zip(*last).take_while(|(a, b)| a == b).count() } else { 0 };
         let mut end = 0;
         let lengths = keys.iter().map(|key| key.len() - same);
+        let heads: Box<[u64]> = keys.iter().map(|key| head(&key[same..])).collect();
         Fences {
             prefix: SmallVec::from_slice(&first[..same]),
-            heads: keys.iter().map(|key| head(&key[same..])).collect(),
+            steps: heads.chunks_exact(FEW).map(|few| few[FEW - 1]).collect(),
+            heads,
             tails: keys.iter().flat_map(|key| &key[same..]).copied().collect(),
             ends: lengths
                 .map(|length| {
@@ -43,13 +51,17 @@ impl Fences {
         }
     }
 
-    /// The first of the keys that is not below this one, as many as there are if none is.
-    pub(super) fn find(&self, key: &[u8]) -> usize {
+    /// The first of the keys that is not below this one, as many as there are if none is. `soon` is told of the first of some among
+    /// which it is likely to be.
+    pub(super) fn find(&self, key: &[u8], soon: impl FnOnce(usize)) -> usize {
         let Some(tail) = key.strip_prefix(&*self.prefix) else {
             return if key < &*self.prefix { 0 } else { self.heads.len() };
         };
         let head = head(tail);
-        let from = self.heads.partition_point(|other| *other < head);
+        let few = FEW * self.steps.partition_point(|step| *step < head);
+        soon(few);
+        let few_heads = &self.heads[few..self.heads.len().min(few + FEW)];
+        let from = few + few_heads.iter().map(|other| usize::from(*other < head)).sum::<usize>();
         let mut to = from;
         if self.heads.get(from) == Some(&head) {
             to += self.heads[from..].partition_point(|other| *other == head);
@@ -70,7 +82,10 @@ impl Fences {
     /// Of memory, beside itself.
     pub(super) fn bytes(&self) -> usize {
         let prefix = if self.prefix.spilled() { self.prefix.len() } else { 0 };
-        prefix + self.tails.len() + size_of_val(&*self.heads) + size_of_val(&*self.ends)
+        prefix
+            + self.tails.len()
+            + [&self.steps, &self.heads].map(|heads| size_of_val(&**heads)).iter().sum::<usize>()
+            + size_of_val(&*self.ends)
     }
 }
 
@@ -97,7 +112,7 @@ mod tests {
             let others = [text(3, 20), begin.to_vec(), b"L".to_vec(), b"Mkez".to_vec(), Vec::new()];
             for key in keys.iter().copied().chain(others.iter().map(|key| &**key)) {
                 let at = keys.partition_point(|other| *other < key);
-                assert_eq!(fences.find(key), at, "{key:?} in {keys:?}");
+                assert_eq!(fences.find(key, |_| ()), at, "{key:?} in {keys:?}");
             }
         }
     }

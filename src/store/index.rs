@@ -9,7 +9,8 @@ use lsm_tree::table::{BlockHandle, IndexBlock};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::fences::Fences;
+use super::fences::{FEW, Fences};
+use crate::util::prefetch::prefetch_all;
 
 /// Blocks of a file in the order of their keys, each with its last one.
 pub(super) struct Blocks {
@@ -51,7 +52,8 @@ impl Blocks {
 
     /// The first one whose last key is not below this one.
     pub(super) fn find(&self, key: &[u8]) -> Option<BlockHandle> {
-        self.at.get(self.lasts.find(key)).copied()
+        let soon = |few| prefetch_all(&self.at[few..self.at.len().min(few + FEW)]);
+        self.at.get(self.lasts.find(key, soon)).copied()
     }
 
     fn bytes(&self) -> usize {
@@ -85,7 +87,7 @@ impl Index {
 
     /// The block that has a key, if one has; the piece that says which, if that is not held.
     pub(super) fn find(&self, key: &[u8]) -> Result<Option<BlockHandle>, Piece> {
-        let number = self.top.lasts.find(key);
+        let number = self.top.lasts.find(key, |_| ());
         let Some(at) = self.top.at.get(number).copied() else { return Ok(None) };
         match self.pieces.as_ref().map(|pieces| &pieces[number]) {
             None => Ok(Some(at)),

@@ -132,7 +132,7 @@ impl Run {
 
     /// The table in whose range the key is.
     fn may_have(&self, key: &[u8]) -> Option<&Reached> {
-        let at = self.fences.find(key);
+        let at = self.fences.find(key, |_| ());
         let reached = self.tables.get(at)?;
         let within = *reached.first <= *key && (at + 1 < self.tables.len() || key <= reached.last());
         (within && !reached.ends_before(key)).then_some(reached)
