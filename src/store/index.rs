@@ -56,7 +56,8 @@ impl Blocks {
         self.at.get(self.lasts.find(key, soon)).copied()
     }
 
-    fn bytes(&self) -> usize {
+    /// Of memory, beside itself.
+    pub(super) fn bytes(&self) -> usize {
         self.lasts.bytes() + size_of_val(&*self.at)
     }
 }

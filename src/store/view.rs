@@ -160,9 +160,9 @@ impl Reached {
     }
 
     fn get(&self, key: &[u8], hash: u64, straight: bool, aim: Option<&Aim>) -> Result<Held> {
-        if straight
-            && let Some(way) = &self.way
-            && let Some(found) = way.get(key, aim)
+        if let Some(way) = &self.way
+            && let Some(may_have) = if straight { Some(true) } else { way.may_have(key, hash) }
+            && let Some(found) = if may_have { way.get(key, aim) } else { Some(Held::Nothing) }
         {
             return Ok(found);
         }

@@ -1,11 +1,12 @@
-//! The way to a record in a table that is likely to have it: past fjall's filter, which costs as much as the index and says what
-//! is known already, and with a file of its own, which need not be looked up.
+//! The way to a record in a table.
 //!
 //! fjall's own read of a block that is not in memory looks up four things in caches that all threads share: the piece of the
-//! filter, the piece of the index, the block, the open file. Here it is the block alone, as long as there is room for the index
-//! (`index`). Blocks, cache and their format are fjall's.
+//! filter, the piece of the index, the block, the open file. Here it is the block alone as long as there is room for the index
+//! (`index`), and the piece of the filter unless the record is likely to be there: then that costs as much as the block does and
+//! says what is known already. Blocks, filters, cache and their format are fjall's.
 
 use lsm_tree::table::block::BlockType;
+use lsm_tree::table::filter::block::FilterBlock;
 use lsm_tree::table::{Block, BlockHandle, DataBlock, IndexBlock};
 use lsm_tree::{Cache, CompressionType, GlobalTableId, InternalValue, SeqNo, Table, TreeId, UserValue};
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use super::index::{Index, Piece, Room};
+use super::index::{Blocks, Index, Piece, Room};
 use crate::util::sys::begin_read;
 
 /// All versions of a record are below it.
@@ -44,6 +45,8 @@ pub(super) struct Way {
     index_compression: CompressionType,
     data_compression: CompressionType,
     index: Index,
+    /// The pieces of fjall's filter, where it is in such.
+    filter: Option<Blocks>,
 }
 
 /// Where a record stands in a table, if it is there: found out before it is read, so that the disk can begin.
@@ -162,21 +165,37 @@ impl Way {
     pub(super) fn to(tree: TreeId, table: &Table, ways: &Arc<Ways>) -> Option<Way> {
         let open = ways.open(table)?;
         let index_compression = table.metadata.index_block_compression;
-        let top = Block::from_file(&open.file, table.regions.tli, index_compression).ok()?;
-        let is_index = top.header.block_type == BlockType::Index;
-        is_index.then(|| Way {
+        let index_at = |at| read(&open.file, at, BlockType::Index, index_compression).map(IndexBlock::new);
+        let index = Index::new(&index_at(table.regions.tli)?, table.regions.index.is_some());
+        let filter = table.regions.filter_tli.and_then(index_at).map(|pieces| Blocks::of(&pieces));
+        Some(Way {
             id: (tree, table.id()).into(),
             open,
             cache: table.cache.clone(),
             index_compression,
             data_compression: table.metadata.data_block_compression,
-            index: Index::new(&IndexBlock::new(top), table.regions.index.is_some()),
+            index,
+            filter,
         })
     }
 
     /// Bytes of memory that stay, beside what takes up [room](Ways::index_bytes).
     pub(super) fn pinned_bytes(&self) -> usize {
-        self.index.pinned_bytes()
+        self.index.pinned_bytes() + self.filter.as_ref().map_or(0, Blocks::bytes)
+    }
+
+    /// Whether the table has a key of this hash, by fjall's filter; `None` where that is not in pieces, or after an error.
+    pub(super) fn may_have(&self, key: &[u8], hash: u64) -> Option<bool> {
+        let Some(at) = self.filter.as_ref()?.find(key) else { return Some(false) };
+        let piece = match self.cache.get_block(self.id, at.offset()) {
+            Some(piece) => piece,
+            None => {
+                let piece = self.read(at, BlockType::Filter, CompressionType::None)?;
+                self.cache.insert_block(self.id, at.offset(), piece.clone());
+                piece
+            }
+        };
+        FilterBlock::new(piece).maybe_contains_hash(hash).ok()
     }
 
     /// What the table has under a key, the newest; `None` after an error, which fjall's own read tells.
@@ -256,9 +275,13 @@ impl Way {
     }
 
     fn read(&self, at: BlockHandle, kind: BlockType, compression: CompressionType) -> Option<Block> {
-        let block = Block::from_file(&self.open.file, at, compression).ok()?;
-        (block.header.block_type == kind).then_some(block)
+        read(&self.open.file, at, kind, compression)
     }
+}
+
+fn read(file: &File, at: BlockHandle, kind: BlockType, compression: CompressionType) -> Option<Block> {
+    let block = Block::from_file(file, at, compression).ok()?;
+    (block.header.block_type == kind).then_some(block)
 }
 
 /// The first block whose last key is not below this one.

@@ -24,9 +24,15 @@ fn keys() -> Vec<Vec<u8>> {
     keys
 }
 
-fn find(partition: &Partition, key: &[u8], aims: bool) -> Option<UserValue> {
+fn likely(partition: &Partition, key: &[u8], aims: bool) -> Option<UserValue> {
     let aim = if aims { partition.aim(key, true) } else { None };
     partition.get_of_some(key, Odds::Likely, aim.as_ref(), &mut Watch::default()).unwrap()
+}
+
+fn find(partition: &Partition, key: &[u8], aims: bool) -> Option<UserValue> {
+    let found = likely(partition, key, aims);
+    assert_eq!(found, partition.get(key).unwrap(), "{key:?} as if nothing were known");
+    found
 }
 
 /// As fjall itself, whether there is room for all of the index, for some pieces or for none, and no more is held than there is
@@ -87,12 +93,26 @@ fn a_piece_of_an_index_is_read_once() {
     let blocks = || store.cache_used_bytes() - store.ways.index_bytes() as u64;
     assert!(partition.aim(&key_of(70), true).is_none(), "the piece is to be read first");
     let before = blocks();
-    find(partition, &key_of(70), false).unwrap();
+    likely(partition, &key_of(70), false).unwrap();
     // A block, and no piece.
     assert!((1..5000).contains(&(blocks() - before)), "{}", blocks() - before);
     let held = store.ways.index_bytes();
     assert!((1..4000).contains(&held), "{held}");
     assert!(partition.aim(&key_of(70), true).is_some());
-    find(partition, &key_of(70), false).unwrap();
+    likely(partition, &key_of(70), false).unwrap();
     assert_eq!(store.ways.index_bytes(), held);
+}
+
+/// Of what nobody knows whether it is there, fjall's filter is asked before a block is read.
+#[test]
+fn what_is_not_there_reads_no_blocks() {
+    let dir = tempdir().unwrap();
+    open(&dir).partition(0).ingest((0..3000).map(|n| (key_of(2 * n), Some(vec![b'v'; 100])))).unwrap();
+    let store = open(&dir);
+    for n in 0..2999 {
+        assert!(store.partition(0).get(&key_of(2 * n + 1)).unwrap().is_none());
+    }
+    // The filter, and a block for one in a hundred.
+    let used = store.cache_used_bytes();
+    assert!((3000..150_000).contains(&used), "{used} bytes of 350,000");
 }
