@@ -38,7 +38,8 @@ use crate::net::listen::Workers;
 use crate::net::listeners::Listeners;
 use crate::server::config::reserved_files;
 use crate::shard::Engine;
-use crate::shard::engine::gate;
+use crate::shard::engine::{EngineOptions, gate};
+use crate::store::LEAST_TABLE_FILES;
 use crate::util::{alloc, logging, scale, sys, time};
 
 /// Time between two samples of the rates that INFO shows.
@@ -88,7 +89,7 @@ fn in_background(settings: &Settings) -> bool {
 /// # Errors
 /// What the table above says.
 pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
-    limit_clients(&config)?;
+    let table_files = limit_files(&config)?;
     let settings = config.settings();
     let machine = Machine::read();
     let budget = Budget::new(&settings, &machine);
@@ -102,7 +103,7 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
         "tarn starts"
     );
     warnings::all(&settings).iter().for_each(|text| tracing::warn!("{text}"));
-    let engine = Engine::open(io, budget.engine_options(&settings))?;
+    let engine = Engine::open(io, EngineOptions { table_files, ..budget.engine_options(&settings) })?;
     engine.disk.limit(settings.maxdisk, settings.disk_reserve);
     crate::server::config::evict_by(&engine, &settings);
     let server = Arc::new(Server::new(engine, config, crate::command::table()));
@@ -115,21 +116,25 @@ pub fn run(config: Config, io: Arc<dyn Io>) -> Result<(), Failure> {
     runtime.block_on(live(&server, &settings, budget.io_threads))
 }
 
-/// Raises the limit of open files, or else lowers `maxclients`.
-fn limit_clients(config: &Config) -> Result<(), Failure> {
+/// Table files that are open at most: each costs the kernel about a KiB.
+const MOST_TABLE_FILES: usize = 16 << 10;
+
+/// Raises the limit of open files, or else lowers `maxclients`; how many files of tables may be open.
+fn limit_files(config: &Config) -> Result<usize, Failure> {
     let settings = config.settings();
     let asked = settings.maxclients as u64;
-    let reserved = reserved_files(&settings);
-    let limit = sys::raise_file_limit(asked + reserved);
-    if limit >= asked + reserved {
-        return Ok(());
+    let reserved = reserved_files(&settings, LEAST_TABLE_FILES);
+    let more = MOST_TABLE_FILES - LEAST_TABLE_FILES;
+    let limit = sys::raise_file_limit(asked + reserved + more as u64);
+    if let Some(left) = limit.checked_sub(asked + reserved) {
+        return Ok(LEAST_TABLE_FILES + more.min(left as usize));
     }
     let most = limit - reserved.min(limit / 2);
     if most < asked {
         tracing::warn!(limit, asked, maxclients = most, "maxclients lowered, as the limit of open files is too low");
         config.set(&[("maxclients", most.max(1).to_string())])?;
     }
-    Ok(())
+    Ok(LEAST_TABLE_FILES)
 }
 
 /// The file with the process id. It is removed at the end, unless it has become that of another server.

@@ -32,6 +32,7 @@ fn open(dir: &std::path::Path, background: bool) -> Arc<Engine> {
         dirty_budget: 32 << 10,
         cold_budget: 64 << 10,
         block_cache: 1 << 20,
+        table_files: 384,
         log_limit: 256 << 10,
         flush_threads: 2,
         nice: 0,

@@ -29,6 +29,7 @@ use std::path::Path;
 
 use super::Settings;
 use crate::shard::engine::EngineOptions;
+use crate::store::LEAST_TABLE_FILES;
 
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
@@ -131,6 +132,7 @@ impl Budget {
             dirty_budget: self.dirty_bytes as usize,
             cold_budget: self.metadata_cache_bytes as usize,
             block_cache: self.block_cache_bytes as usize,
+            table_files: LEAST_TABLE_FILES,
             log_limit: self.log_max_bytes,
             // One gathers while another one waits for the disk.
             flush_threads: crate::shard::engine::background_threads().max(2),

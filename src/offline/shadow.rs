@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::log::{Io, Lsn, RealIo};
 use crate::shard::Engine;
 use crate::shard::engine::{EngineOptions, OpenError};
-use crate::store::{self, Store, files};
+use crate::store::{self, LEAST_TABLE_FILES, Store, files};
 
 /// Memory for the objects that the log changes; what is beyond goes to the store in between.
 const TABLES: usize = 128 << 20;
@@ -84,6 +84,7 @@ pub(super) fn options(dir: &Path) -> EngineOptions {
         dirty_budget: TABLES / 2,
         cold_budget: 1 << 20,
         block_cache: BLOCKS,
+        table_files: LEAST_TABLE_FILES,
         log_limit: u64::MAX,
         flush_threads: 1,
         nice: 0,

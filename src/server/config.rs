@@ -16,12 +16,14 @@ use crate::meter;
 use crate::shard::engine::eviction::{By, Policy};
 use crate::shard::engine::{Engine, Sizes};
 use crate::shard::memory::uses::Frequency;
+use crate::store::LEAST_TABLE_FILES;
 use crate::tls::agreement as tls;
 use crate::util::sys;
 
-/// Descriptors beside those of clients: log, store, listeners, runtimes, and of TLS handshakes.
-pub fn reserved_files(settings: &Settings) -> u64 {
-    1024 + if settings.tls.port == 0 { 0 } else { settings.tls.max_handshakes as u64 }
+/// Descriptors beside those of clients: log, store with so many table files, listeners, runtimes, and of TLS handshakes.
+pub fn reserved_files(settings: &Settings, table_files: usize) -> u64 {
+    (1024 - LEAST_TABLE_FILES + table_files) as u64
+        + if settings.tls.port == 0 { 0 } else { settings.tls.max_handshakes as u64 }
 }
 
 impl From<AppendFsync> for Fsync {
@@ -47,9 +49,9 @@ impl From<LogLevel> for LevelFilter {
 }
 
 /// What can fail, before anything is changed.
-fn check(settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
+fn check(server: &Server, settings: &Settings, changed: &[&'static str]) -> Result<(), Refusal> {
     if changed.contains(&"maxclients") {
-        let reserved = reserved_files(settings);
+        let reserved = reserved_files(settings, server.engine.options.table_files);
         let wanted = settings.maxclients as u64 + reserved;
         let limit = sys::raise_file_limit(wanted);
         if limit < wanted {
@@ -181,7 +183,7 @@ fn set(ctx: &mut Ctx, args: Args<'_>, out: &mut Reply) -> Result {
     }
     let pairs: Vec<_> = (2..args.len()).step_by(2).map(|at| (&args[at], &args[at + 1])).collect();
     let changed = ctx.server.config.set_with(&pairs, |settings, changed| {
-        check(settings, changed)?;
+        check(ctx.server, settings, changed)?;
         let agreement = agreement(settings, changed)?;
         let agreed = agreement.is_some();
         if let Some(agreement) = agreement {

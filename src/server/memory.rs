@@ -115,7 +115,7 @@ impl Parts {
             functions: first.map_or(0, |core| core.libraries.bytes()) as u64,
             machines: server.scripts.machine_bytes().iter().sum(),
             tables: ctx.lease.iter().map(|core| core.table_bytes as u64).sum(),
-            tables_limit: load(&engine.table_budget),
+            tables_limit: load(&engine.table_limit),
             dirty: engine.dirty_bytes() as u64,
             dirty_limit: load(&engine.dirty_budget),
             metadata_cache: ctx.lease.iter().map(|core| core.cold.bytes()).sum(),

@@ -22,8 +22,10 @@ pub(super) struct Blocks {
 pub(super) struct Index {
     /// Its blocks, or the pieces that tell of them.
     top: Blocks,
-    pieces: Option<Box<[OnceLock<Blocks>]>>,
-    /// Bytes of the pieces that are held.
+    in_pieces: bool,
+    /// Made when the first is held.
+    pieces: OnceLock<Box<[OnceLock<Blocks>]>>,
+    /// Bytes of them, counted in a [`Room`].
     held: AtomicUsize,
 }
 
@@ -73,6 +75,11 @@ impl Room {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Whether less than half of it is taken.
+    pub(super) fn is_wide(&self) -> bool {
+        self.used() < self.most / 2
+    }
+
     fn is_full(&self) -> bool {
         self.used() >= self.most
     }
@@ -81,34 +88,41 @@ impl Room {
 impl Index {
     /// Of a table's blocks, or of the pieces that its index is in.
     pub(super) fn new(top: &IndexBlock, in_pieces: bool) -> Index {
-        let top = Blocks::of(top);
-        let pieces = in_pieces.then(|| top.at.iter().map(|_| OnceLock::new()).collect());
-        Index { top, pieces, held: AtomicUsize::new(0) }
+        Index { top: Blocks::of(top), in_pieces, pieces: OnceLock::new(), held: AtomicUsize::new(0) }
     }
 
     /// The block that has a key, if one has; the piece that says which, if that is not held.
     pub(super) fn find(&self, key: &[u8]) -> Result<Option<BlockHandle>, Piece> {
         let number = self.top.lasts.find(key, |_| ());
         let Some(at) = self.top.at.get(number).copied() else { return Ok(None) };
-        match self.pieces.as_ref().map(|pieces| &pieces[number]) {
-            None => Ok(Some(at)),
-            Some(piece) => piece.get().map(|blocks| blocks.find(key)).ok_or(Piece { number, at }),
+        if !self.in_pieces {
+            return Ok(Some(at));
         }
+        let blocks = self.pieces.get().and_then(|pieces| pieces[number].get());
+        blocks.map(|blocks| blocks.find(key)).ok_or(Piece { number, at })
     }
 
     /// Holds a piece, unless there is no more room.
     pub(super) fn hold(&self, piece: Piece, index: &IndexBlock, room: &Room) -> Option<&Blocks> {
-        let place = &self.pieces.as_ref()?[piece.number];
-        if !room.is_full() {
-            let blocks = Blocks::of(index);
-            let bytes = blocks.bytes();
-            // Or somebody else was quicker.
-            if place.set(blocks).is_ok() {
-                self.held.fetch_add(bytes, Ordering::Relaxed);
-                room.used.fetch_add(bytes, Ordering::Relaxed);
-            }
+        let count = |bytes| {
+            self.held.fetch_add(bytes, Ordering::Relaxed);
+            room.used.fetch_add(bytes, Ordering::Relaxed);
+        };
+        if room.is_full() {
+            return self.pieces.get()?[piece.number].get();
         }
-        place.get()
+        let pieces = self.pieces.get_or_init(|| {
+            let pieces: Box<[_]> = self.top.at.iter().map(|_| OnceLock::new()).collect();
+            count(size_of_val(&*pieces));
+            pieces
+        });
+        let blocks = Blocks::of(index);
+        let bytes = blocks.bytes();
+        // Or somebody else was quicker.
+        if pieces[piece.number].set(blocks).is_ok() {
+            count(bytes);
+        }
+        pieces[piece.number].get()
     }
 
     /// Gives back what is held, which goes with this.
@@ -118,6 +132,6 @@ impl Index {
 
     /// Bytes of memory that are not of a [`Room`].
     pub(super) fn pinned_bytes(&self) -> usize {
-        self.top.bytes() + self.pieces.as_ref().map_or(0, |pieces| size_of_val(&**pieces))
+        self.top.bytes()
     }
 }

@@ -58,7 +58,7 @@ mod way;
 
 pub use error::{Result, StoreError};
 pub use lock::DirLock;
-pub use options::{Compression, StoreOptions, default_shards, table_bytes};
+pub use options::{Compression, LEAST_TABLE_FILES, StoreOptions, default_shards, table_bytes};
 pub use partition::{Aimed, Partition, Range, Record, Watch};
 pub use pin::Pin;
 pub use space::{Bulk, Tables};
@@ -217,7 +217,7 @@ impl Store {
     /// Refuses a store of which something is missing that must not be made.
     pub fn open_in(dir: DataDir, options: StoreOptions, create: Create) -> Result<Store> {
         let DataDir { path: dir, superblock, lock } = dir;
-        let ways = Arc::new(Ways::new(options.open_files, options.blocks_bytes(), options.index_bytes()));
+        let ways = Arc::new(Ways::new(options.table_files, options.blocks_bytes(), options.index_bytes()));
         let slot = || Arc::new(Slot::new(ways.clone()));
         let left = Arc::new(LeftViews::new());
         let partition = |_| Arc::new(Partition::new(slot(), superblock.id(), options.table_bytes, left.clone()));
@@ -352,7 +352,7 @@ impl Store {
         };
         let db = Database::builder(&self.folder)
             .cache_size(self.options.blocks_bytes())
-            .max_cached_files(Some(self.options.open_files.max(10)))
+            .max_cached_files(Some(LEAST_TABLE_FILES))
             .worker_threads(self.options.workers())
             .manual_journal_persist(true)
             .with_compaction_filter_factories(Arc::new(assign))

@@ -38,9 +38,13 @@ pub struct StoreOptions {
     pub table_bytes: u64,
     /// By how much fjall's threads yield, as nice(1) counts; `None` leaves them at the caller's.
     pub nice: Option<i32>,
-    /// Table files that fjall keeps open at most, and as many that the partitions do: see `way`.
-    pub open_files: usize,
+    /// Table files that the partitions have open at most, each for as long as there is the table: see `way`. One beyond them is read
+    /// by fjall, which looks up more and keeps [`LEAST_TABLE_FILES`] open for that.
+    pub table_files: usize,
 }
+
+/// Table files that there is room for whatever the system allows, for fjall and for the partitions.
+pub const LEAST_TABLE_FILES: usize = 384;
 
 impl Default for StoreOptions {
     fn default() -> Self {
@@ -52,7 +56,7 @@ impl Default for StoreOptions {
             table_bytes: if cfg!(test) { 8 << 10 } else { TABLE_BYTES[1] },
             // Compaction beside the network threads at equal priority costs them throughput and latency.
             nice: Some(10),
-            open_files: 384,
+            table_files: LEAST_TABLE_FILES,
         }
     }
 }

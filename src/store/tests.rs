@@ -210,9 +210,9 @@ fn a_range_does_not_see_what_comes_after_it() {
 #[test]
 fn what_is_likely_is_read_as_what_is_not() {
     let value = |n: u32, of: &str| (key_of(n), Some(format!("{of}{n}").into_bytes()));
-    for open_files in [100, 1, 0] {
+    for table_files in [100, 1, 0] {
         let dir = tempdir().unwrap();
-        let store = Store::open(dir.path(), StoreOptions { open_files, ..options() }).unwrap();
+        let store = Store::open(dir.path(), StoreOptions { table_files, ..options() }).unwrap();
         let partition = store.partition(0);
         let check = |of: &str| {
             for n in 0..4002 {
@@ -237,7 +237,7 @@ fn what_is_likely_is_read_as_what_is_not() {
         partition.follow();
         check("compacted");
         let now = partition.slot().ways.open_files();
-        assert!(now <= open_files && (now > 1) == (open_files > 1), "{now} files are open");
+        assert!(now <= table_files && (now > 1) == (table_files > 1), "{now} files are open");
     }
 }
 

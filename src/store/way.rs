@@ -261,10 +261,14 @@ impl Way {
         })
     }
 
-    /// The same by a piece of the index, which is cached or not. It is held from now on, or else cached.
+    /// The same by a piece of the index, which is cached or not. It is held from now on, where much room is taken only once it is
+    /// asked for again, or else cached.
     fn find_in(&self, piece: Piece, index: Block, is_cached: bool, key: &[u8]) -> Option<BlockHandle> {
         let index = IndexBlock::new(index);
-        if let Some(blocks) = self.index.hold(piece, &index, &self.open.all.room) {
+        let Ways { room, missed, .. } = &*self.open.all;
+        if (room.is_wide() || missed.gets_in(self.id, piece.at, &self.cache))
+            && let Some(blocks) = self.index.hold(piece, &index, room)
+        {
             return blocks.find(key);
         }
         let at = seek(&index, key);

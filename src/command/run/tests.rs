@@ -52,6 +52,7 @@ impl World {
             dirty_budget: 128 << 20,
             cold_budget: 1 << 20,
             block_cache: 1 << 20,
+            table_files: 384,
             log_limit: 256 << 20,
             nice: 0,
             background: true,

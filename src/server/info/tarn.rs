@@ -39,7 +39,9 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_filter_bytes", "Of these the filter's; none while the keys are too many for it.", |f| {
         f.shards.filter_bytes.into()
     }),
-    gauge("tarn_table_budget", "What they may take.", |f| load(&f.server.engine.table_budget)),
+    gauge("tarn_table_budget", "What they may take, with what the metadata cache leaves.", |f| {
+        load(&f.server.engine.table_limit)
+    }),
     gauge("tarn_table_objects", "Objects in memory.", |f| f.shards.table_objects.into()),
     counter("tarn_evicted_objects", "Clean objects that have left memory.", |f| f.shards.stats.evicted_objects.into()),
     gauge("tarn_dirty_bytes", "Bytes of changed objects that the store does not have yet.", |f| {

@@ -144,8 +144,7 @@ impl Engine {
         let old = dirty_for(FLUSH_EVERY) || worth || reclaim;
         // What is dirty by one element stays whole: little dirt can keep much from leaving.
         let tables: usize = self.shards.iter().map(|shard| shard.table_bytes()).sum();
-        let most: u64 = [&self.table_budget, &self.cold_budget].map(|size| size.load(Ordering::Relaxed)).iter().sum();
-        let crowded = tables as u64 > most / 8 * 9 && dirty_for(CROWDED_EVERY);
+        let crowded = tables as u64 > self.table_limit.load(Ordering::Relaxed) / 8 * 9 && dirty_for(CROWDED_EVERY);
         let squeezed = self.is_squeezed() && dirty_for(SQUEEZED_EVERY);
         poisoned || full || long || old || crowded || squeezed
     }
@@ -214,19 +213,22 @@ impl Engine {
     /// budget would stay so until then. Bounded steps, as a table full of dirty objects must not be walked.
     pub(in crate::shard) fn shrink_tables(&self) {
         let share = self.table_budget.load(Ordering::Relaxed) as usize / self.shards.count();
-        let mut pace = Pace::new();
-        for shard in self.shards.iter().filter(|shard| shard.table_bytes() > share - share / 8) {
-            for _ in 0..SHRINK_SLICES {
-                let more = shard.try_core().is_some_and(|mut core| {
-                    core.lend(share);
-                    core.shrink(SHRINK_SLICE)
-                });
-                if !more {
+        let (mut pace, mut all) = (Pace::new(), 0);
+        for shard in self.shards.iter() {
+            let mut limit = share;
+            for _ in 0..if shard.table_bytes() > share - share / 8 { SHRINK_SLICES } else { 0 } {
+                let Some(mut core) = shard.try_core() else { break };
+                core.lend();
+                limit = core.table_limit;
+                if !core.shrink(SHRINK_SLICE) {
                     break;
                 }
+                drop(core);
                 pace.step();
             }
+            all += limit as u64;
         }
+        self.table_limit.store(all, Ordering::Relaxed);
     }
 
     /// Frees what commands have thrown away, at the lower priority of background work. The thread `watch` wakes it: that would

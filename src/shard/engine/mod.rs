@@ -177,6 +177,8 @@ pub struct Engine {
     pub stats: EngineStats,
     /// Memory of all shard tables.
     pub table_budget: AtomicU64,
+    /// The same, with what the second-level caches left of theirs when somebody last looked.
+    pub table_limit: AtomicU64,
     /// Memory of the second-level cache.
     pub(in crate::shard) cold_budget: AtomicU64,
     /// The cores are to follow these two.
@@ -355,6 +357,7 @@ impl Engine {
     /// Lives with other sizes from now on. The thread `watch` brings the cores to follow.
     pub fn resize(&self, sizes: Sizes) {
         self.table_budget.store(sizes.tables, Ordering::Relaxed);
+        self.table_limit.store(sizes.tables, Ordering::Relaxed);
         self.cold_budget.store(sizes.cold, Ordering::Relaxed);
         self.dirty_budget.store(sizes.dirty, Ordering::Relaxed);
         self.log_limit.store(sizes.log, Ordering::Relaxed);

@@ -23,6 +23,8 @@ pub struct EngineOptions {
     pub cold_budget: usize,
     /// fjall's block cache.
     pub block_cache: usize,
+    /// Table files of the store that are open for reads.
+    pub table_files: usize,
     /// Size at which the log is flushed away.
     pub log_limit: u64,
     /// Threads that a flush takes.

@@ -142,6 +142,9 @@ impl Errand {
 /// Reads of a task where they come back at once; else one, so that a disk gets as many side by side as there are.
 pub const READS_OF_TASK: usize = 2;
 
+/// So many tasks on end are watched at the price of one.
+const TASKS_OF_WATCH: usize = 8;
+
 /// Tasks that wait for the disk, of which a reader takes so many at most and has it begin with all of them. To call another one
 /// for each costs more than the read.
 const AT_ONCE: usize = if cfg!(target_os = "linux") { 4 } else { 1 };
@@ -348,13 +351,14 @@ impl Readers {
     pub(in crate::shard) fn run(&self) {
         let sleeper = Arc::new(Sleeper { thread: std::thread::current(), called: AtomicBool::new(false) });
         self.queue.lock().awake += 1;
-        let (mut was_away, mut watch) = (false, Watch::default());
+        let (mut was_away, mut watch, mut watched) = (false, Watch::default(), 0);
         while let Some((tasks, away)) = self.next(&sleeper, was_away, &mut watch) {
             was_away = away;
             self.run_tasks(tasks, &mut watch);
-            if away {
-                // It waits for what it likes, and that is not of the reads behind it.
-                watch = Watch::default();
+            watched += 1;
+            if away || watched == TASKS_OF_WATCH {
+                // What else it has waited for is not of the reads behind it.
+                (watch, watched) = (Watch::default(), 0);
             }
         }
     }

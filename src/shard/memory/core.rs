@@ -80,7 +80,7 @@ pub struct Core {
     pub dirty_bytes: usize,
     /// Bytes a running flush has gathered.
     pub flight_bytes: usize,
-    /// What the table may hold before clean objects leave.
+    /// What the table may hold before clean objects leave: its share, and what the second-level cache leaves of its own.
     pub table_limit: usize,
     /// Objects and elements read into the table since clean ones last left it.
     pub admitted: usize,
@@ -163,6 +163,8 @@ pub struct Core {
     pub door: Doorkeeper,
     /// Second-level cache.
     pub cold: ColdCache,
+    /// What of the limit is the table's own.
+    pub table_share: usize,
     /// Takes big bodies to be freed.
     pub trash: crossbeam_channel::Sender<Box<Body>>,
 }
@@ -403,22 +405,27 @@ impl Core {
     }
 
     /// Takes other limits. A second-level cache of another size is a new one; the old one is the caller's to free.
-    pub fn resize(&mut self, table_limit: usize, cold_budget: usize) -> Option<ColdCache> {
-        self.table_limit = table_limit;
+    pub fn resize(&mut self, table_share: usize, cold_budget: usize) -> Option<ColdCache> {
+        self.table_share = table_share;
         self.resize_membership();
-        self.door = Doorkeeper::of_table(table_limit);
+        self.door = Doorkeeper::of_table(table_share);
         let other = self.cold.budget() != cold_budget;
-        other.then(|| {
+        let before = other.then(|| {
             let new = self.cold.successor(cold_budget);
             std::mem::replace(&mut self.cold, new)
-        })
+        });
+        self.lend();
+        before
     }
 
-    /// The table's share is so much, and what the second-level cache leaves of its own is the table's as well: there an entry
-    /// takes twice the room.
-    pub fn lend(&mut self, share: usize) {
+    /// Gives the table what the second-level cache leaves of its own.
+    pub fn lend(&mut self) {
+        self.table_limit = self.most_with_lent();
+    }
+
+    fn most_with_lent(&self) -> usize {
         let left = (self.cold.budget() as u64).saturating_sub(self.cold.bytes());
-        self.table_limit = share + left as usize;
+        self.table_share + left as usize
     }
 
     /// Lets clean objects leave while the table is over its limit, in so many steps; whether it still is.
@@ -473,6 +480,8 @@ impl Core {
             let mut value = Vec::with_capacity(object.value().len() + 32);
             object.encode(object.is_packed(), None, &mut value);
             self.cold.put(object.hash, object.ns, object.key(), value);
+            // What was lent is wanted back.
+            self.table_limit = self.table_limit.min(self.most_with_lent());
         }
         if let Some(body) = object.body.take() {
             self.throw_away(body);

@@ -369,7 +369,7 @@ impl Core {
 
     /// The table may hold as much as it is told to now.
     pub(super) fn resize_membership(&mut self) {
-        let limit = self.table_limit;
+        let limit = self.table_share;
         self.change_membership(|membership, _| membership.resize(limit));
     }
 }

@@ -270,9 +270,7 @@ fn a_table_beyond_its_budget_is_flushed_for() {
     (0..3).for_each(|n| world.put(NAMES[0], &[n], &[n; 8 << 10], 0));
     let bytes: usize = engine.shards.iter().map(|shard| shard.table_bytes()).sum();
     let needs = |budget: usize| {
-        // With what the cache behind it could leave.
-        engine.table_budget.store(budget as u64 / 2, Ordering::Relaxed);
-        engine.cold_budget.store(budget as u64 / 2, Ordering::Relaxed);
+        engine.table_limit.store(budget as u64, Ordering::Relaxed);
         [10, 1100].map(|ms| engine.needs_flush(ago(ms)))
     };
     assert_eq!(needs(bytes), [false; 2]);

@@ -91,6 +91,7 @@ fn what_the_second_level_cache_leaves_is_the_tables() {
         (0..10).for_each(|_| engine.shrink_tables());
         let core = engine.shards.at(0).core();
         assert_eq!(core.table_limit + core.cold.bytes() as usize, 300_000);
+        assert_eq!(engine.table_limit.load(Ordering::Relaxed), core.table_limit as u64);
         assert!(core.table_bytes <= core.table_limit && core.table_bytes > core.table_limit - 1000);
         core.table_limit
     };
@@ -154,14 +155,15 @@ fn the_filter_of_keys_is_within_the_budget() {
 fn a_core_that_is_taken_follows_later() {
     let world = World::new(2, Fsync::No);
     let engine = world.engine().clone();
-    let before = engine.shards.at(0).core().table_limit;
+    let before = engine.shards.at(0).core().table_share;
     let taken = engine.shards.at(0).core();
     engine.resize(sizes(&world, 1 << 20, 1 << 20));
     engine.follow_sizes();
-    assert_eq!((taken.table_limit, engine.shards.at(1).core().table_limit), (before, 512 << 10));
+    assert_eq!((taken.table_share, engine.shards.at(1).core().table_share), (before, 512 << 10));
     drop(taken);
     engine.follow_sizes();
-    assert_eq!(engine.shards.at(0).core().table_limit, 512 << 10);
+    let core = engine.shards.at(0).core();
+    assert_eq!((core.table_share, core.table_limit), (512 << 10, 1 << 20));
 }
 
 /// A shutdown does not depend on a lease that somebody keeps.

@@ -35,7 +35,7 @@ fn other_options_open_an_old_directory() {
         compression: Compression::None,
         table_bytes: 16 << 10,
         nice: Some(10),
-        open_files: 0,
+        table_files: 0,
     };
     let store = Store::open(dir.path(), other).unwrap();
     assert_eq!(store.partitions().len(), 2);

@@ -17,6 +17,7 @@ pub(crate) fn options(dir: &std::path::Path, shards: u16) -> EngineOptions {
         dirty_budget: 1 << 30,
         cold_budget: 1 << 20,
         block_cache: 1 << 20,
+        table_files: 384,
         log_limit: 1 << 30,
         flush_threads: 1,
         nice: 0,
