@@ -241,7 +241,7 @@ mod tests {
     use crate::shard::keyspace::walk::tests::engine;
     use crate::shard::memory::table::table_hash;
 
-    /// A shard whose keys, of one byte, are on disk alone, but for one or the other that moka has taken, and what wants some.
+    /// A shard whose keys, of one byte, are on disk alone, and what wants some.
     fn cold(engine: &Engine, keys: u8) -> impl Fn(&[[u8; 1]]) -> Reads {
         let ns = engine.first_names().id(b"0").unwrap();
         let put = |key: [u8; 1]| _ = engine.transact(&[0], 1, |txn| txn.put_string(ns, &key, b"v", 0)).unwrap();
@@ -329,7 +329,6 @@ mod tests {
                 let many = engine.readers.pending();
                 let few = bring(60..66);
                 let mut left = vec![engine.readers.pending()];
-                // Moka may have taken one or the other.
                 assert!(many > 2 * WORTH && left[0] > many, "{many} of 60, then {left:?}");
                 loop {
                     // Whatever the disk of this machine does.

@@ -119,8 +119,8 @@ pub(super) fn partition_options(options: &StoreOptions) -> KeyspaceCreateOptions
         // Filters at every level, the last included: SET of a new key asks for a key that is not there.
         .expect_point_read_hits(false)
         .filter_policy(FilterPolicy::new([bloom]))
-        // Filters and indexes in pieces that the block cache holds; no more than the way to the pieces is always in
-        // memory. Whole ones make a look-up of what is not there cheaper (0.25 µs instead of 0.8), but take 2 bytes of
+        // Filters and indexes in pieces that the cache holds, those of indexes in a form of their own (`index`); no more than the
+        // way to the pieces is always in memory. Whole ones make a look-up of what is not there cheaper (0.25 µs instead of 0.8), but take 2 bytes of
         // memory for each record on disk, however many there are, and a compaction that makes one collects 8 bytes for
         // each record of the table: 33 MB for small elements.
         .filter_block_partitioning_policy(PartitioningPolicy::all(true))

@@ -442,7 +442,7 @@ impl Partition {
         self.slot.try_with(levels).unwrap_or_default()
     }
 
-    /// Memory of the ways to the pieces of indexes, which the block cache does not count, bytes.
+    /// Memory of the ways to the pieces of indexes and filters, which the block cache does not count, bytes.
     pub fn pinned_bytes(&self) -> usize {
         let pinned = |keyspace: &Keyspace| keyspace.tree.pinned_filter_size() + keyspace.tree.pinned_block_index_size();
         let ways = self.slot.view.read().as_ref().map_or(0, View::pinned_bytes);

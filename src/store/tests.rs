@@ -218,6 +218,7 @@ fn what_is_likely_is_read_as_what_is_not() {
             for n in 0..4002 {
                 let read = |odds| partition.get_of_some(&key_of(n), odds, None, &mut Watch::default()).unwrap();
                 assert_eq!(read(Odds::Likely), read(Odds::Even), "{n} {of}");
+                assert_eq!(read(Odds::Even), partition.get_newest(&key_of(n)).unwrap(), "{n} {of}");
                 let mut watch = Watch::default();
                 let aim = partition.aim(&key_of(n), true);
                 let aimed = partition.get_of_some(&key_of(n), Odds::Likely, aim.as_ref(), &mut watch).unwrap();

@@ -15,7 +15,7 @@
 //! | `watched` | keys that clients watch, and who is told when one changes |
 //! | `blocked` | keys that clients wait for, and who is served when one changes |
 //! | `door` | sees what is read only in passing |
-//! | `cold` | moka: metadata of clean objects that left the table |
+//! | `cold` | moka: metadata of clean objects with a body that left the table |
 //!
 //! Invariants: a key stands in the table or in `cold`, never in both; what is neither in the table nor in `cold` is what
 //! fjall says; `counts` counts every object whose kind is not `Absent`, expired ones included until they are removed.
@@ -380,7 +380,7 @@ impl Core {
         }
     }
 
-    /// Lets clean objects leave for the second-level cache while the table is over its limit. Only between
+    /// Lets clean objects leave, those with a body for the second-level cache, while the table is over its limit. Only between
     /// transactions: whatever one has found must stay where it is to its end. Steps are bounded by what came in since,
     /// as a table full of dirty objects must not be walked.
     #[inline]

@@ -32,6 +32,7 @@ fn likely(partition: &Partition, key: &[u8], aims: bool) -> Option<UserValue> {
 fn find(partition: &Partition, key: &[u8], aims: bool) -> Option<UserValue> {
     let found = likely(partition, key, aims);
     assert_eq!(found, partition.get(key).unwrap(), "{key:?} as if nothing were known");
+    assert_eq!(found, partition.get_newest(key).unwrap(), "{key:?} as fjall has it");
     found
 }
 
@@ -115,4 +116,5 @@ fn what_is_not_there_reads_no_blocks() {
     // The filter, and a block for one in a hundred.
     let used = store.cache_used_bytes();
     assert!((3000..150_000).contains(&used), "{used} bytes of 350,000");
+    assert!(store.ways.index_bytes() > 0, "fjall has read them");
 }
