@@ -124,10 +124,9 @@ fn limit_files(config: &Config) -> Result<usize, Failure> {
     let settings = config.settings();
     let asked = settings.maxclients as u64;
     let reserved = reserved_files(&settings, LEAST_TABLE_FILES);
-    let more = MOST_TABLE_FILES - LEAST_TABLE_FILES;
-    let limit = sys::raise_file_limit(asked + reserved + more as u64);
+    let limit = sys::raise_file_limit(asked + reserved + 2 * MOST_TABLE_FILES as u64);
     if let Some(left) = limit.checked_sub(asked + reserved) {
-        return Ok(LEAST_TABLE_FILES + more.min(left as usize));
+        return Ok(table_files(left));
     }
     let most = limit - reserved.min(limit / 2);
     if most < asked {
@@ -135,6 +134,12 @@ fn limit_files(config: &Config) -> Result<usize, Failure> {
         config.set(&[("maxclients", most.max(1).to_string())])?;
     }
     Ok(LEAST_TABLE_FILES)
+}
+
+/// Table files that may be open where the limit leaves so many beside all that is needed: half of these, as more clients may be
+/// asked for.
+fn table_files(left: u64) -> usize {
+    (LEAST_TABLE_FILES as u64 + left / 2).min(MOST_TABLE_FILES as u64) as usize
 }
 
 /// The file with the process id. It is removed at the end, unless it has become that of another server.

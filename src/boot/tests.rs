@@ -58,3 +58,9 @@ async fn a_pause_ends_at_its_time_though_no_command_comes() {
     }
     assert!(!paused());
 }
+
+#[test]
+fn tables_have_half_of_the_files_that_are_left() {
+    let files = [0, 1000, 20_000, 1 << 20, u64::MAX].map(table_files);
+    assert_eq!(files, [LEAST_TABLE_FILES, LEAST_TABLE_FILES + 500, LEAST_TABLE_FILES + 10_000, 16_384, 16_384]);
+}

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-/// Keys that ascend: what they all begin with, and of each the eight bytes behind that as a number that orders like them. With these
+/// Keys that ascend, or stay the same: what they all begin with, and of each the eight bytes behind that as a number that orders like them. With these
 /// next to each other, and the last of each few of them once more, a search waits for memory two or three times. Where they do
 /// not decide, the rest of the keys is looked at.
 #[derive(Default)]
@@ -30,7 +30,7 @@ fn head(tail: &[u8]) -> u64 {
 }
 
 impl Fences {
-    /// Of these keys, which ascend and have less than 4 GiB together.
+    /// Of these keys, none of which is below the one before, and which have less than 4 GiB together.
     pub(super) fn of(keys: &[&[u8]]) -> Fences {
         let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return Fences::default() };
         let same = if keys.len() > 1 { first.iter().zip(*last).take_while(|(a, b)| a == b).count() } else { 0 };
@@ -106,7 +106,9 @@ mod tests {
             };
             let mut keys: Vec<_> = (0..round % 40).map(|_| text(2, 14)).collect();
             keys.sort();
-            keys.dedup();
+            if round % 2 == 0 {
+                keys.dedup();
+            }
             let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
             let fences = Fences::of(&keys);
             let others = [text(3, 20), begin.to_vec(), b"L".to_vec(), b"Mkez".to_vec(), Vec::new()];

@@ -8,8 +8,8 @@
 //!
 //! Every key has its turn, wherever its name stands; what takes room is what the store shows, and newer keys are come by once a
 //! flush has brought them. Which of the keys go is a matter of **rank**: first those that are not in memory, and so have not
-//! been used of late; then those of which the second-level cache knows, which small strings are not; then those of the table, by what that knows of their uses
-//! ([`crate::shard::memory::uses`]). How many of those met before had which rank is kept: of a range of keys that are all in use none goes,
+//! been used of late; then those of which the second-level cache knows, none of them a small string; then those of the table, by
+//! what that knows of their uses ([`crate::shard::memory::uses`]). How many of those met before had which rank is kept: of a range of keys that are all in use none goes,
 //! of others the more.
 //!
 //! Invariants: what was read without the lock is looked at again under the lease that removes it; keys that a command holds, and
