@@ -39,7 +39,8 @@ pub(super) const TARN: &[Entry] = &[
     gauge("tarn_filter_bytes", "Of these the filter's; none while the keys are too many for it.", |f| {
         f.shards.filter_bytes.into()
     }),
-    gauge("tarn_table_budget", "What they may take, with what the metadata cache leaves.", |f| {
+    gauge("tarn_table_budget", "Their part of the budget.", |f| load(&f.server.engine.table_budget)),
+    gauge("tarn_table_limit", "What they may take, with what the metadata cache leaves of its part.", |f| {
         load(&f.server.engine.table_limit)
     }),
     gauge("tarn_table_objects", "Objects in memory.", |f| f.shards.table_objects.into()),
