@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-/// Keys that ascend, or stay the same: what they all begin with, and of each the eight bytes behind that as a number that orders like them. With these
-/// next to each other, and the last of each few of them once more, a search waits for memory two or three times. Where they do
-/// not decide, the rest of the keys is looked at.
+/// Keys that ascend, or stay the same: what they all begin with, and of each the eight bytes behind that as a number that orders
+/// like them. With these next to each other, and the last of each few of them once more, a search waits for memory two or three
+/// times. Where they do not decide, the rest of the keys is looked at.
 #[derive(Default)]
 pub(super) struct Fences {
     /// Here, as it is looked at first.

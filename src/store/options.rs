@@ -62,7 +62,8 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// What of the cache the indexes may have: for about a hundred times as much data in strings of 100 bytes.
+    /// What of the cache the indexes may have. Theirs take about a hundredth of the records, so that of fourteen times as much data as
+    /// there is cache all fit.
     pub(super) const fn index_bytes(&self) -> u64 {
         self.cache_bytes / 8
     }

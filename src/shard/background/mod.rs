@@ -213,22 +213,27 @@ impl Engine {
     /// budget would stay so until then. Bounded steps, as a table full of dirty objects must not be walked.
     pub(in crate::shard) fn shrink_tables(&self) {
         let share = self.table_budget.load(Ordering::Relaxed) as usize / self.shards.count();
-        let (mut pace, mut all) = (Pace::new(), 0);
+        let (mut pace, mut limits) = (Pace::new(), Vec::with_capacity(self.shards.count()));
         for shard in self.shards.iter() {
-            let mut limit = share;
-            for _ in 0..if shard.table_bytes() > share - share / 8 { SHRINK_SLICES } else { 0 } {
+            let is_nearly_full = shard.table_bytes() > share - share / 8;
+            let mut limit = Some(share).filter(|_| !is_nearly_full);
+            for _ in 0..if is_nearly_full { SHRINK_SLICES } else { 0 } {
                 let Some(mut core) = shard.try_core() else { break };
                 core.lend();
-                limit = core.table_limit;
+                limit = Some(core.table_limit);
                 if !core.shrink(SHRINK_SLICE) {
                     break;
                 }
                 drop(core);
                 pace.step();
             }
-            all += limit as u64;
+            limits.extend(limit.map(|limit| limit as u64));
         }
-        self.table_limit.store(all, Ordering::Relaxed);
+        // Whoever could not be asked has what the others have.
+        if !limits.is_empty() {
+            let all = limits.iter().sum::<u64>() / limits.len() as u64 * self.shards.count() as u64;
+            self.table_limit.store(all, Ordering::Relaxed);
+        }
     }
 
     /// Frees what commands have thrown away, at the lower priority of background work. The thread `watch` wakes it: that would

@@ -104,6 +104,27 @@ fn what_the_second_level_cache_leaves_is_the_tables() {
     world.verify();
 }
 
+/// A shard that is taken when tables are looked at is thought to be like the others, not to have lent nothing.
+#[test]
+fn what_tables_may_take_is_known_of_those_that_are_taken() {
+    let mut world = World::new(2, Fsync::No);
+    let engine = world.engine().clone();
+    (0..3000).for_each(|n| world.put(DB, format!("{n}").as_bytes(), &[b'x'; 100], 0));
+    world.flush();
+    engine.resize(sizes(&world, 100_000, 200_000));
+    engine.follow_sizes();
+    let limit = || {
+        engine.shrink_tables();
+        engine.table_limit.load(Ordering::Relaxed)
+    };
+    assert_eq!(limit(), 300_000);
+    let taken = engine.shards.at(0).core();
+    assert_eq!(limit(), 300_000);
+    let other = engine.shards.at(1).core();
+    assert_eq!(limit(), 300_000, "as before, where nobody could be asked");
+    drop((taken, other));
+}
+
 /// Keys that are too many for the filter are asked of fjall. With more memory, or fewer of them, there is one again.
 #[test]
 fn the_filter_of_keys_is_within_the_budget() {
