@@ -78,15 +78,22 @@ fn the_second_level_cache_takes_another_size_and_loses_nothing() {
     }
 }
 
+/// So many shards of more than fits into tables of 100,000 bytes and the 200,000 of the caches behind them.
+fn overfull(shards: u16) -> World {
+    let mut world = World::new(shards, Fsync::No);
+    (0..3000).for_each(|n| world.put(DB, format!("{n}").as_bytes(), &[b'x'; 100], 0));
+    world.flush();
+    let engine = world.engine();
+    engine.resize(sizes(&world, 100_000, 200_000));
+    engine.follow_sizes();
+    world
+}
+
 /// A table has what the cache behind it does not need, and gives it back.
 #[test]
 fn what_the_second_level_cache_leaves_is_the_tables() {
-    let mut world = World::new(1, Fsync::No);
+    let mut world = overfull(1);
     let engine = world.engine().clone();
-    (0..3000).for_each(|n| world.put(DB, format!("{n}").as_bytes(), &[b'x'; 100], 0));
-    world.flush();
-    engine.resize(sizes(&world, 100_000, 200_000));
-    engine.follow_sizes();
     let parts = || {
         (0..10).for_each(|_| engine.shrink_tables());
         let core = engine.shards.at(0).core();
@@ -107,12 +114,8 @@ fn what_the_second_level_cache_leaves_is_the_tables() {
 /// A shard that is taken when tables are looked at is thought to be like the others, not to have lent nothing.
 #[test]
 fn what_tables_may_take_is_known_of_those_that_are_taken() {
-    let mut world = World::new(2, Fsync::No);
+    let world = overfull(2);
     let engine = world.engine().clone();
-    (0..3000).for_each(|n| world.put(DB, format!("{n}").as_bytes(), &[b'x'; 100], 0));
-    world.flush();
-    engine.resize(sizes(&world, 100_000, 200_000));
-    engine.follow_sizes();
     let limit = || {
         engine.shrink_tables();
         engine.table_limit.load(Ordering::Relaxed)
