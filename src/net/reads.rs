@@ -108,6 +108,8 @@ pub(super) struct OwnReads {
     errands: RefCell<VecDeque<Own>>,
     /// Turns on end that were for these, while the readers were asked for something.
     own_turns: Cell<u32>,
+    /// Something waits for the disk for which the readers may not have been called.
+    calls: Cell<bool>,
     wake: Notify,
     /// Those for whom the readers have read.
     pub(super) inbox: Arc<Inbox<Arc<Brought>>>,
@@ -138,8 +140,18 @@ impl OwnReads {
 
     /// By the readers, whom this thread helps.
     fn have_brought(&self, readers: &Readers, reads: Reads, asked: &Asked) {
+        if !reads.is_quick() {
+            self.calls.set(true);
+        }
         readers.bring_again(&mut asked.errand.borrow_mut(), reads, true);
         self.wake.notify_one();
+    }
+
+    /// Calls readers for what has come together since the last time.
+    fn call(&self, readers: &Readers) {
+        if self.calls.take() {
+            readers.call_waiting();
+        }
     }
 
     /// Tells those for whom others have read.
@@ -215,6 +227,7 @@ impl Worker {
         loop {
             self.reads.wake.notified().await;
             loop {
+                self.reads.call(&self.server.engine.readers);
                 if self.is_in_company() && self.reads.has_time(&self.server.engine.readers) {
                     self.let_them_run();
                 }
@@ -466,6 +479,26 @@ mod tests {
         }
         own.empty_inbox();
         assert!(all.iter().all(|asked| has_come(asked)) && engine.readers.pending() == 0);
+    }
+
+    /// Readers are called once for all who were served together.
+    #[test]
+    fn readers_are_called_once_for_what_waits_for_the_disk() {
+        with_worker(|worker| async move {
+            let engine = &worker.server.engine;
+            let want = cold(engine, 100);
+            tokio::task::spawn_local(worker.clone().reads());
+            for _ in 0..2 {
+                for n in 0..3 {
+                    let asked = worker.reads.asker(|_| Away::default());
+                    engine.store.partition(0).note_slow();
+                    worker.reads.bring(&engine.readers, want(&[[n]]), &asked, true);
+                    assert!(worker.reads.calls.get());
+                }
+                tokio::task::yield_now().await;
+                assert!(!worker.reads.calls.get());
+            }
+        });
     }
 
     /// Where reads have waited for the disk since, what the thread was to read is the readers': it reads nothing more itself.

@@ -37,6 +37,8 @@ fn most_awake() -> usize {
 enum Worth {
     /// One for each task that is alone, and for each few of the others: they wait for the disk.
     Each,
+    /// The same once a reader's fill has come together: who asks [calls](Readers::call_waiting) for the rest.
+    Fill,
     /// Few: reads come back at once.
     Few,
     /// None, where there is not much: who asks helps.
@@ -147,10 +149,10 @@ const TASKS_OF_WATCH: usize = 8;
 
 /// Tasks that wait for the disk, of which a reader takes so many at most and has it begin with all of them. To call another one
 /// for each costs more than the read.
-const AT_ONCE: usize = if cfg!(target_os = "linux") { 4 } else { 1 };
+pub(in crate::shard) const AT_ONCE: usize = if cfg!(target_os = "linux") { 8 } else { 1 };
 
-type Tasks = SmallVec<[Task; 4]>;
-type Aims = SmallVec<[Option<Aimed>; 4]>;
+type Tasks = SmallVec<[Task; AT_ONCE]>;
+type Aims = SmallVec<[Option<Aimed>; AT_ONCE]>;
 
 /// What a reader does next.
 enum Task {
@@ -259,25 +261,27 @@ impl Readers {
     pub fn bring(&self, reads: Reads, then: Then) {
         let mut errand = Errand::new(For::One(Mutex::new(Some(then))));
         match errand.begin(reads) {
-            true => self.run_errand(&Arc::new(errand), Worth::Few),
+            true => self.run_errand(&Arc::new(errand), Worth::Few, Worth::Each),
             false => errand.count_off(0, true),
         }
     }
 
     /// Has what is wanted read for an asker, none of whose errands is under way. If the calling thread [helps](Readers::help)
-    /// afterwards until there is nothing left, the readers need not be called for little.
+    /// afterwards until there is nothing left, the readers need not be called for little; and where reads wait for the disk, one
+    /// is called for several askers, if the thread [calls](Readers::call_waiting) once it has heard them all.
     pub fn bring_again(&self, errand: &mut Arc<Errand>, reads: Reads, helps: bool) {
         errand.take_back();
         let wants = Arc::get_mut(errand).is_some_and(|errand| errand.begin(reads));
         match wants {
-            true => self.run_errand(errand, if helps { Worth::Spare } else { Worth::Few }),
+            true if helps => self.run_errand(errand, Worth::Spare, Worth::Fill),
+            true => self.run_errand(errand, Worth::Few, Worth::Each),
             false => errand.count_off(0, true),
         }
     }
 
-    fn run_errand(&self, errand: &Arc<Errand>, if_quick: Worth) {
+    fn run_errand(&self, errand: &Arc<Errand>, if_quick: Worth, else_worth: Worth) {
         let quick = errand.wanted.iter().all(Wanted::is_quick);
-        let (most, worth) = if quick { (READS_OF_TASK, if_quick) } else { (1, Worth::Each) };
+        let (most, worth) = if quick { (READS_OF_TASK, if_quick) } else { (1, else_worth) };
         let count = errand.wanted.len();
         self.pending.fetch_add(count, Ordering::Relaxed);
         let some = |task: usize| task * most..count.min((task + 1) * most);
@@ -304,7 +308,8 @@ impl Readers {
     fn call(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, worth: Worth) {
         let reads = queue.tasks.len() * READS_OF_TASK;
         let worth = match worth {
-            Worth::Each => queue.alone + (queue.tasks.len() - queue.alone).div_ceil(AT_ONCE),
+            Worth::Fill if queue.tasks.len() < AT_ONCE => 0,
+            Worth::Each | Worth::Fill => queue.alone + (queue.tasks.len() - queue.alone).div_ceil(AT_ONCE),
             Worth::Few => reads.div_ceil(QUICK_READS).min(most_awake()),
             Worth::Spare => (reads / HELPED_READS).min(most_awake()),
         };
@@ -314,6 +319,11 @@ impl Readers {
         queue.awake += called.len();
         drop(queue);
         called.iter().for_each(|sleeper| sleeper.call());
+    }
+
+    /// Wakes those who are wanted for what nobody has begun, as it waits for the disk.
+    pub fn call_waiting(&self) {
+        self.call(self.queue.lock(), Worth::Each);
     }
 
     /// Reads that have been asked for and are not done, those among them that others do themselves.
@@ -502,7 +512,7 @@ impl Readers {
             brought.push(wanted.read_aimed(aim.as_ref(), watch));
             if !wanted.is_quick() {
                 // Others can wait for the disk meanwhile.
-                self.call(self.queue.lock(), Worth::Each);
+                self.call_waiting();
             }
         }
         self.pending.fetch_sub(reads, Ordering::Relaxed);

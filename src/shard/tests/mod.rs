@@ -38,6 +38,7 @@ mod found;
 mod garbage;
 mod model;
 mod packed;
+mod readers;
 mod reads;
 mod rest;
 mod rules;
