@@ -104,11 +104,15 @@ pub const CHECKPOINT_FILE: &str = "CHECKPOINT";
 /// File in the data directory that notes how far the log has been synced.
 pub const SYNCED_FILE: &str = "SYNCED";
 
+/// File in the data directory, between a clean end and the next start, with the shards' filters of keys.
+pub const FILTERS_FILE: &str = "FILTERS";
+
 /// All names in a data directory that are Tarn's own: the data, and what is only there while something is done with it.
-pub const OWN_NAMES: [&str; 11] = [
+pub const OWN_NAMES: [&str; 12] = [
     superblock::FILE_NAME,
     CHECKPOINT_FILE,
     SYNCED_FILE,
+    FILTERS_FILE,
     LOG_FOLDER,
     STORE_FOLDER,
     NEW_STORE_FOLDER,

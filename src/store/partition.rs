@@ -23,6 +23,7 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
+use xxhash_rust::xxh3::Xxh3;
 
 /// What a read takes at most while the page cache or the block cache answers it, ns. A disk takes longer.
 const QUICK_NS: Scaled<u64> = Scaled::new(40_000).in_unit_tests(u64::MAX);
@@ -425,6 +426,24 @@ impl Partition {
     /// (rule 13).
     pub fn l0_runs(&self) -> usize {
         self.slot.try_with(|keyspace| keyspace.tree.l0_run_count()).unwrap_or_default()
+    }
+
+    /// Tells its tables of now, by their content, from all others that it has had or will have, wherever they lie in it; `None` if
+    /// it is not open.
+    pub fn stamp(&self) -> Option<u64> {
+        self.slot.try_with(|keyspace| {
+            let version = keyspace.tree.current_version();
+            let runs = version.iter_levels().flat_map(|level| level.iter());
+            let tables = runs.flat_map(|run| run.iter());
+            let mut sums: Vec<_> = tables.map(|table| (table.id(), table.checksum().into_u128())).collect();
+            sums.sort_unstable();
+            let mut stamp = Xxh3::new();
+            for (id, sum) in sums {
+                stamp.update(&id.to_le_bytes());
+                stamp.update(&sum.to_le_bytes());
+            }
+            stamp.digest()
+        })
     }
 
     /// By level, its runs, tables and bytes.

@@ -211,8 +211,18 @@ impl<'a> Timer<'a> {
         self.with_core(|core| core.membership.fill_from().is_some())
     }
 
+    /// Reads the filter of keys that a clean end has left.
+    fn load_saved(&self) {
+        if let Some((saved, most_bytes)) = self.with_core(|core| core.membership.take_saved())
+            && let Some(restored) = saved.load(most_bytes)
+        {
+            self.with_core(|core| core.restore_membership(restored));
+        }
+    }
+
     /// Adds the next keys that fjall holds to the filter of keys, or begins another one if it is outgrown.
     fn fill_membership(&mut self, _now_ms: u64) -> Result {
+        self.load_saved();
         let codec::key::KeyRange { lower, upper } = codec::key::tag_range(codec::key::tag::META);
         let (from, partition) = self.with_core(|core| {
             let (keys, records) = (core.keys(), core.partition.bulk().records);

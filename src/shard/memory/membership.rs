@@ -19,12 +19,18 @@
 //!
 //! Invariants: every key whose metadata fjall may hold has been added, once the filter is complete, and none is behind the last;
 //! a flush adds its keys before they reach fjall, each time; a filter begins to be filled between two flushes.
+//!
+//! A clean end [saves](Membership::save) it for the next start.
 
 use std::ops::Range;
 
 use crate::codec::NsId;
 use crate::util::prefetch::{LINE, prefetch};
 use crate::util::splitmix;
+
+mod saved;
+
+pub use saved::{Restored, Saved};
 
 use super::core::Core;
 use super::order;
@@ -44,6 +50,10 @@ pub struct Membership {
     bytes: usize,
     most_bytes: usize,
     given_up: GivenUp,
+    /// No key has been added since fjall was opened.
+    untouched: bool,
+    /// What a clean end has left.
+    saved: Option<Saved>,
 }
 
 /// Whether the keys were too many, and until when nobody tries again: each time fjall would be read through.
@@ -197,6 +207,8 @@ impl Membership {
             bytes: 0,
             most_bytes: limit_bytes / PART,
             given_up: GivenUp::No,
+            untouched: true,
+            saved: None,
         }
     }
 
@@ -236,6 +248,7 @@ impl Membership {
 
     /// Adds a key that fjall is about to hold.
     fn insert(&mut self, hash: u32, ns: NsId, key: &[u8]) {
+        self.untouched = false;
         if self.is_behind_all(ns, key) {
             self.reaches(ns, &order::stored_form(key));
         }
@@ -365,6 +378,20 @@ impl Core {
     /// All records before `next` have been seen; all there are if there is none.
     pub fn membership_filled_to(&mut self, next: Option<Vec<u8>>) {
         self.change_membership(|membership, _| membership.filled_to(next));
+    }
+
+    /// Has the filter that a clean end has left, if there is one, and reads it under the lock.
+    pub fn load_saved(&mut self) {
+        if let Some((saved, most_bytes)) = self.membership.take_saved()
+            && let Some(restored) = saved.load(most_bytes)
+        {
+            self.restore_membership(restored);
+        }
+    }
+
+    /// The filter is what it was at the last end.
+    pub fn restore_membership(&mut self, restored: Restored) {
+        self.change_membership(|membership, _| membership.restore(restored));
     }
 
     /// The table may hold as much as it is told to now.

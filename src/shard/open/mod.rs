@@ -1,6 +1,7 @@
 //! Opening and closing a data directory: superblock and lock file, checkpoint, log, store, namespaces, counts; then
 //! [`Engine::replay`] brings the log's records into the tables; only then may commands run.
 
+mod filters;
 mod libraries;
 pub mod replay;
 
@@ -71,6 +72,7 @@ impl Engine {
             list.push((core, tx));
             work.push(rx);
         }
+        filters::find(&options.dir, store.superblock().id(), list.iter_mut().map(|(core, _)| core).collect());
         Ok(Arc::new(Engine {
             router,
             shards: Shards::new(list),
@@ -236,6 +238,7 @@ impl Engine {
                 Err(error) => tracing::error!(%error, "last flush failed; the log holds everything"),
             }
         }
+        self.save_filters();
         match self.log.close().and_then(|()| self.note_end()) {
             Err(error) if flushed => {
                 tracing::warn!(%error, "the log could not be closed; the store holds everything");
