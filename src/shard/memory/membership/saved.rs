@@ -240,7 +240,8 @@ mod tests {
     fn one_that_does_not_hold_any_more_is_left() {
         let bytes = saved(&filled(5_000));
         let restored = || loaded(&bytes, 64 << 20).unwrap();
-        let cases: [(&str, fn(&mut Membership)); 3] = [
+        type Change = fn(&mut Membership);
+        let cases: [(&str, Change); 3] = [
             ("a key was added since", |membership| membership.insert(7, 0, b"7")),
             ("another one is being filled", |membership| membership.refill(Vec::new())),
             ("it has no room", |membership| membership.resize(1 << 10)),
