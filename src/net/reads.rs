@@ -481,9 +481,9 @@ mod tests {
         assert!(all.iter().all(|asked| has_come(asked)) && engine.readers.pending() == 0);
     }
 
-    /// Readers are called once for all who were served together.
+    /// What waits for the disk is noted, and readers are called for it before the thread does anything else of what it is to read.
     #[test]
-    fn readers_are_called_once_for_what_waits_for_the_disk() {
+    fn what_waits_for_the_disk_is_called_for_in_the_next_turn() {
         with_worker(|worker| async move {
             let engine = &worker.server.engine;
             let want = cold(engine, 100);

@@ -113,15 +113,15 @@ impl Watch {
 /// A record that has been [aimed at](Partition::aim).
 pub struct Aimed {
     at: Aim,
-    /// It is read next, and begun with by that.
-    is_next: bool,
+    /// Of a sample, since when, and whether the disk was asked, as far as the system tells.
+    sample: Option<(Instant, bool)>,
 }
 
 impl Aimed {
-    /// Whether it is in memory.
+    /// Whether the disk was to begin with it.
     #[cfg(test)]
-    pub fn is_there(&self) -> bool {
-        self.at.is_there()
+    pub fn is_begun(&self) -> bool {
+        self.at.is_begun()
     }
 }
 
@@ -191,24 +191,29 @@ impl Partition {
         aim: Option<&Aimed>,
         watch: &mut Watch,
     ) -> Result<Option<UserValue>> {
-        let read = || self.read(key, odds, aim.map(|aim| &aim.at));
-        if aim.is_some_and(|aim| !aim.is_next) { read() } else { self.timed(watch, value_bytes, read) }
+        let Some(aim) = aim else { return self.timed(watch, value_bytes, || self.read(key, odds, None)) };
+        let found = self.read(key, odds, Some(&aim.at))?;
+        if let Some((since, asked)) = aim.sample {
+            self.count(asked && since.elapsed().as_nanos() as u64 > QUICK_NS.get(), value_bytes(&found));
+        }
+        Ok(found)
     }
 
     /// Finds out where the record of a key stands that is likely to be there, and has the disk begin to read it if it must: so
     /// it reads several at once for one thread, which then need not sleep for each of them. `None` if that is not known without
-    /// the disk. With the one that is read next the disk begins when it is read, after the others; it alone is timed, as
-    /// these may well be there by the time that somebody looks.
-    pub fn aim(&self, key: &[u8], is_next: bool) -> Option<Aimed> {
+    /// the disk. Only a sample is timed, the one that is read at once: others may well be there by the time that somebody looks.
+    pub fn aim(&self, key: &[u8], is_sample: bool) -> Option<Aimed> {
         let aim = |_: &Keyspace| {
             let reader = self.slot.view.read().as_ref().map(|view| view.reader.clone())?;
             reader.aim(key)
         };
+        let sample = is_sample.then(|| (Instant::now(), waits()));
         let at = self.slot.try_with(aim)??;
-        if !is_next {
-            at.begin();
-        }
-        Some(Aimed { at, is_next })
+        let sample = sample.map(|(since, before)| {
+            let asked = before.zip(waits()).is_none_or(|(before, now)| now.inputs != before.inputs);
+            (since, asked)
+        });
+        Some(Aimed { at, sample })
     }
 
     /// The same for background work, which says nothing of how quick reads are.
@@ -423,8 +428,8 @@ impl Partition {
         self.slot.try_with(|keyspace| keyspace.tree.l0_run_count()).unwrap_or_default()
     }
 
-    /// Tells its tables of now, by their content, from all others that it has had or will have, wherever they lie in it; `None` if
-    /// it is not open.
+    /// Tells its tables of now, by the sums that fjall keeps of them, from all others that it has had or will have, wherever they lie
+    /// in it; `None` if it is not open.
     pub fn stamp(&self) -> Option<u64> {
         self.slot.try_with(|keyspace| {
             let version = keyspace.tree.current_version();

@@ -13,13 +13,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::{Result, StoreError};
-use super::{CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER, rights, superblock};
+use super::{CHECKPOINT_FILE, FILTERS_FILE, LOG_FOLDER, STORE_FOLDER, rights, superblock};
 
 pub(super) const BEING_MADE: &str = "import.new";
 pub(super) const MADE: &str = "import.done";
 
-/// What a data directory consists of.
-const PARTS: [&str; 4] = [CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER, superblock::FILE_NAME];
+/// What a data directory consists of; the filters may be missing.
+const PARTS: [&str; 5] = [FILTERS_FILE, CHECKPOINT_FILE, LOG_FOLDER, STORE_FOLDER, superblock::FILE_NAME];
 
 /// An empty folder in `dir` in which a data directory may be made.
 pub fn begin(dir: &Path) -> Result<PathBuf> {
@@ -113,23 +113,23 @@ mod tests {
             fill(&begin(dir).unwrap(), "left");
             fill(&begin(dir).unwrap(), "new");
             settle(dir).unwrap();
-            assert_eq!(content(dir), ["old"; 4], "not yet");
+            assert_eq!(content(dir), ["old"; PARTS.len()], "not yet");
             fs::rename(dir.join(BEING_MADE), dir.join(MADE)).unwrap();
             for step in 0..stopped_at {
                 let (from, to) = (dir.join(MADE).join(PARTS[step / 2]), dir.join(PARTS[step / 2]));
                 if step % 2 == 0 { remove(&to).unwrap() } else { fs::rename(from, to).unwrap() }
             }
             settle(dir).unwrap();
-            assert_eq!(content(dir), ["new"; 4], "stopped at {stopped_at}");
+            assert_eq!(content(dir), ["new"; PARTS.len()], "stopped at {stopped_at}");
             assert!(!dir.join(MADE).exists());
         }
         let dir = crate::util::scratch::tempdir().unwrap();
         fill(&begin(dir.path()).unwrap(), "new");
         commit(dir.path()).unwrap();
         settle(dir.path()).unwrap();
-        assert_eq!(content(dir.path()), ["new"; 4], "there was nothing");
+        assert_eq!(content(dir.path()), ["new"; PARTS.len()], "there was nothing");
         begin(dir.path()).unwrap();
         abandon(dir.path()).unwrap();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), PARTS.len());
     }
 }

@@ -275,7 +275,7 @@ fn a_full_cache_takes_blocks_that_are_asked_for_again() {
         partition.ingest((0..KEYS).map(|n| (key_of(n), Some(vec![b'v'; 100])))).unwrap();
         let cached = |n: u32| {
             let aim = partition.aim(&key_of(n), true);
-            aim.is_some_and(|aim| aim.is_there())
+            aim.is_some_and(|aim| !aim.is_begun())
         };
         let read = |n: u32| {
             let mut watch = Watch::default();

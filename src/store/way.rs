@@ -49,7 +49,7 @@ pub(super) struct Way {
     filter: Option<Blocks>,
 }
 
-/// Where a record stands in a table, if it is there: found out before it is read, so that the disk can begin with it.
+/// Where a record stands in a table, if it is there: found out before it is read, so that the disk can begin.
 pub(super) struct Aim {
     way: Arc<Way>,
     at: BlockHandle,
@@ -152,18 +152,11 @@ impl Drop for OpenFile {
     }
 }
 
+#[cfg(test)]
 impl Aim {
-    /// Has the disk begin to read it, if it must be read.
-    pub(super) fn begin(&self) {
-        if self.block.is_none() {
-            self.way.begin(self.at);
-        }
-    }
-
-    /// Whether it is in memory.
-    #[cfg(test)]
-    pub(super) fn is_there(&self) -> bool {
-        self.block.is_some()
+    /// Whether the disk was to begin with it.
+    pub(super) fn is_begun(&self) -> bool {
+        self.block.is_none()
     }
 }
 
@@ -232,7 +225,8 @@ impl Way {
         Some(held)
     }
 
-    /// Finds out where a record stands. `None` if the table does not have it, or the piece of the index that says where must be read first: the disk begins with that.
+    /// Finds out where a record stands, and has the disk begin to read it if it must. `None` if the table does not have it, or
+    /// the piece of the index that says where must be read first: the disk begins with that.
     pub(super) fn aim(self: &Arc<Self>, key: &[u8]) -> Option<Aim> {
         let at = match self.index.find(key) {
             Ok(at) => at?,
@@ -245,6 +239,9 @@ impl Way {
             }
         };
         let block = self.cache.get_block(self.id, at.offset());
+        if block.is_none() {
+            self.begin(at);
+        }
         Some(Aim { way: self.clone(), at, block })
     }
 

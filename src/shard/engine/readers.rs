@@ -37,7 +37,8 @@ fn most_awake() -> usize {
 enum Worth {
     /// One for each task that is alone, and for each few of the others: they wait for the disk.
     Each,
-    /// The same once a reader's fill has come together: who asks [calls](Readers::call_waiting) for the rest.
+    /// The same once a reader's fill has come together: who asks [calls](Readers::call_waiting) for the rest, when it has served all
+    /// who are ready.
     Fill,
     /// Few: reads come back at once.
     Few,

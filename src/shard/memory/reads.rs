@@ -146,8 +146,8 @@ impl Wanted {
     }
 
     /// Finds out where it stands, and has the disk begin to read it; see [`Partition::aim`].
-    pub fn aim(&self, is_next: bool) -> Option<Aimed> {
-        self.partition.aim(&self.place.key, is_next)
+    pub fn aim(&self, is_sample: bool) -> Option<Aimed> {
+        self.partition.aim(&self.place.key, is_sample)
     }
 
     /// Reads it, as one of some that the thread reads on end. With no lock held.

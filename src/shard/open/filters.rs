@@ -14,10 +14,12 @@
 //! Integers are little-endian.
 //!
 //! # Why this is sound
-//! A filter that lacks a key hides it. One is used only if the partition has exactly the tables, by their content, that it had when
-//! the filter was saved, whose keys it has; and if no key was added between the opening and its coming to memory, as a flush
-//! adds each before fjall gets it. So whatever lies there, an old file, or one beside the store of another time, does no harm.
-//! The file goes before anything is written; and as its sums tell whether it is whole, it need not be synced.
+//! A filter that lacks a key hides it. One is used only if the partition has exactly the tables, by the sums that fjall keeps of
+//! them, that it had when the filter was saved, whose keys it has; and if no key was added between the opening and its coming to
+//! memory, as a flush adds each before fjall gets it. So whatever lies there, an old file, or one beside the store of another time,
+//! does no harm. Its own sums tell whether it is whole: it need not be synced.
+//!
+//! Where a compaction has changed a partition's tables since, or a flush came first, its filter is filled as after a crash.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -25,20 +27,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::shard::engine::Engine;
-use crate::shard::memory::core::Core;
 use crate::shard::memory::membership::Saved;
-use crate::store::FILTERS_FILE;
+use crate::shard::router::ShardId;
+use crate::store::{FILTERS_FILE, Store};
 
 const MAGIC: [u8; 8] = *b"TARNFLT1";
 
-/// Takes the file away, and tells the shards where their filters are.
-pub(super) fn find(dir: &Path, owner: u64, cores: Vec<&mut Core>) {
-    match take_away(&dir.join(FILTERS_FILE)).and_then(|file| look_through(file, owner, cores)) {
+/// Takes the file away; where the shards' filters are.
+pub(super) fn find(dir: &Path, store: &Store) -> Vec<Option<Saved>> {
+    let mut found: Vec<_> = (0..store.superblock().shards).map(|_| None).collect();
+    match take_away(&dir.join(FILTERS_FILE)).and_then(|file| look_through(file, store, &mut found)) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             tracing::warn!(%error, "filters of keys are filled anew");
         }
         _ => {}
     }
+    found
 }
 
 fn take_away(path: &Path) -> io::Result<File> {
@@ -47,24 +51,28 @@ fn take_away(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn look_through(file: File, owner: u64, mut cores: Vec<&mut Core>) -> io::Result<()> {
+fn look_through(file: File, store: &Store, found: &mut [Option<Saved>]) -> io::Result<()> {
     let file = Arc::new(file);
     let (mut head, mut input) = ([0; 16], &*file);
     input.read_exact(&mut head)?;
-    if head != start(owner) {
+    if head != start(store.superblock().id()) {
         return Ok(());
     }
     let end = file.metadata()?.len();
     let mut at = head.len() as u64;
-    while at < end {
+    for _ in 0..found.len() {
+        if at >= end {
+            break;
+        }
         let mut numbers = [[0; 8]; 3];
         input.read_exact(numbers.as_flattened_mut())?;
         let [shard, stamp, bytes] = numbers.map(u64::from_le_bytes);
         at += size_of_val(&numbers) as u64;
-        if let Some(core) = usize::try_from(shard).ok().and_then(|shard| cores.get_mut(shard))
-            && core.partition.stamp() == Some(stamp)
+        if let Ok(shard) = ShardId::try_from(shard)
+            && let Some(found) = found.get_mut(usize::from(shard))
+            && store.partition(shard).stamp() == Some(stamp)
         {
-            core.membership.was_saved(Saved { file: file.clone(), at });
+            *found = Some(Saved { file: file.clone(), at });
         }
         at = at.checked_add(bytes).ok_or(ErrorKind::InvalidData)?;
         input.seek(SeekFrom::Start(at))?;
@@ -150,18 +158,17 @@ mod tests {
     #[test]
     fn filters_are_left_to_the_next_start() {
         let dir = tempdir().unwrap();
-        let file = dir.path().join(FILTERS_FILE);
         for shards in [1, 4] {
             let dir = dir.path().join(shards.to_string());
             let first = engine(&dir, shards);
             put(&first, &OLD);
-            assert!(!file.exists());
+            assert!(!dir.join(FILTERS_FILE).exists());
             first.close(true).unwrap();
             drop(first);
             for _ in 0..3 {
                 assert!(dir.join(FILTERS_FILE).exists());
                 let next = engine(&dir, shards);
-                assert!(!dir.join(FILTERS_FILE).exists(), "it goes before anything is written");
+                assert!(!dir.join(FILTERS_FILE).exists(), "it is of the time in between");
                 assert_eq!(passing(&next, &ALL).unwrap(), OLD);
                 next.close(false).unwrap();
             }

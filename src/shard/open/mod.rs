@@ -52,6 +52,8 @@ impl Engine {
             ..default
         };
         let (store, log, replay, kept) = open_parts(&io, &options, store)?;
+        // Before a compaction changes their tables.
+        let saved = filters::find(&options.dir, &store);
         let shards = store.superblock().shards;
         let router = Router::new(store.superblock().hash_key, shards);
         let log = Arc::new(log);
@@ -62,9 +64,10 @@ impl Engine {
         let (thrown_away, trash) = crossbeam_channel::bounded(MOST_TRASH);
         let trackers = Arc::new(Trackers::default());
         let uses = Arc::new(Uses::default());
-        for shard in 0..shards {
+        for (shard, saved) in (0..shards).zip(saved) {
             let trash = thrown_away.clone();
             let mut core = open_core(shard, &store, &options, names.clone(), shards, &log, trash)?;
+            core.membership.was_saved(saved);
             core.blind = Blind::new(counting.clone());
             core.tracked = Tracked::new(trackers.clone());
             core.uses = uses.clone();
@@ -72,7 +75,6 @@ impl Engine {
             list.push((core, tx));
             work.push(rx);
         }
-        filters::find(&options.dir, store.superblock().id(), list.iter_mut().map(|(core, _)| core).collect());
         Ok(Arc::new(Engine {
             router,
             shards: Shards::new(list),
@@ -238,8 +240,10 @@ impl Engine {
                 Err(error) => tracing::error!(%error, "last flush failed; the log holds everything"),
             }
         }
+        let closed = self.log.close().and_then(|()| self.note_end());
+        // What is needed comes first.
         self.save_filters();
-        match self.log.close().and_then(|()| self.note_end()) {
+        match closed {
             Err(error) if flushed => {
                 tracing::warn!(%error, "the log could not be closed; the store holds everything");
                 Ok(())

@@ -12,7 +12,7 @@ use crate::log::Fsync;
 use crate::shard::engine::Engine;
 use crate::shard::engine::readers::{AT_ONCE, Errand};
 use crate::shard::memory::reads::{Reads, Wanted};
-use crate::store::Odds;
+use crate::store::{FILTERS_FILE, Odds};
 
 /// Two that read until they are ended.
 fn two_readers(engine: &Arc<Engine>) -> [JoinHandle<()>; 2] {
@@ -34,15 +34,23 @@ fn at_rest(count: usize) -> (World, Vec<Vec<u8>>) {
 /// Until the shard's filter is complete nobody knows whether a key is there, and fjall's own is asked.
 #[test]
 fn what_is_likely_is_known_once_the_filter_is_complete() {
-    let (mut world, keys) = at_rest(1);
-    let odds = |world: &mut World| {
-        assert_eq!(world.get_ahead(&keys[0]), Err(Error::Cold));
-        world.reads.take_wanted().iter().map(Wanted::odds).collect::<Vec<_>>()
-    };
-    world.reopen(false);
-    assert_eq!(odds(&mut world), [Odds::Even]);
-    world.turn();
-    assert_eq!(odds(&mut world), [Odds::Likely]);
+    for crashes in [false, true] {
+        let (mut world, keys) = at_rest(1);
+        let odds = |world: &mut World| {
+            assert_eq!(world.get_ahead(&keys[0]), Err(Error::Cold));
+            world.reads.take_wanted().iter().map(Wanted::odds).collect::<Vec<_>>()
+        };
+        // It is filled, or found as a clean end has left it.
+        if crashes {
+            world.crash(None)
+        } else {
+            world.reopen(false)
+        }
+        assert!(!world.options.dir.join(FILTERS_FILE).exists());
+        assert_eq!(odds(&mut world), [Odds::Even]);
+        world.turn();
+        assert_eq!(odds(&mut world), [Odds::Likely]);
+    }
 }
 
 #[test]
