@@ -5,11 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::world::{DB, NAMES, World, big, wait_for, world};
 use crate::Error;
-use crate::codec;
-use crate::codec::element::{self, Group};
-use crate::codec::order::StreamId;
-use crate::log::Fsync;
-use crate::log::sim::Op;
+use crate::codec::{self, element, element::Group, order::StreamId};
+use crate::log::{Fsync, sim::Op};
 use crate::shard::engine::checkpoint::{Checkpoint, LOST_LSNS, Trust};
 use crate::shard::engine::{MOST_DELAY_US, gate};
 use crate::shard::memory::missing::LOAD_MOST;
