@@ -17,8 +17,8 @@
 //! opened with, as fjall cannot change it; the rest is divided.
 //!
 //! Commands come on top: the whole is what a server at rest has, full as it may be; measured, it uses some 90 % of it with
-//! tables and caches full, and with what the allocator keeps besides some 105 % are resident. A command holds what it does for moments only, twice over at most: on its way into the log, and
-//! as what it was asked in. So `maxmemory` is passed by an eighth and the process's own 64 MB at most.
+//! tables and caches full, and with what the allocator keeps besides some 105 % are resident. A command holds what it does for
+//! moments only, twice over at most: on its way into the log, and as what it was asked in. So `maxmemory` is passed by an eighth and the process's own 64 MB at most.
 //!
 //! Invariants: the parts never exceed the whole; caches given too big are cut in proportion, so that the tables keep a
 //! fifth of the whole; dirty objects never fill more than half of the tables, as pinned objects cannot leave them, but in a

@@ -122,6 +122,19 @@ pub struct Timer<'a> {
     gave_way: bool,
 }
 
+impl Engine {
+    /// Reads the filter of keys that a clean end has left to a shard, if there is one, without its lock.
+    pub(in crate::shard) fn restore_filter(&self, shard: ShardId) {
+        let shard = self.shards.at(shard);
+        let saved = shard.core().membership.take_saved();
+        if let Some((saved, most_bytes)) = saved
+            && let Some(restored) = saved.load(most_bytes)
+        {
+            shard.core().restore_membership(restored);
+        }
+    }
+}
+
 impl<'a> Timer<'a> {
     /// A timer for a shard.
     pub fn new(engine: &'a Engine, id: ShardId) -> Self {
@@ -211,18 +224,9 @@ impl<'a> Timer<'a> {
         self.with_core(|core| core.membership.fill_from().is_some())
     }
 
-    /// Reads the filter of keys that a clean end has left.
-    fn load_saved(&self) {
-        if let Some((saved, most_bytes)) = self.with_core(|core| core.membership.take_saved())
-            && let Some(restored) = saved.load(most_bytes)
-        {
-            self.with_core(|core| core.restore_membership(restored));
-        }
-    }
-
     /// Adds the next keys that fjall holds to the filter of keys, or begins another one if it is outgrown.
     fn fill_membership(&mut self, _now_ms: u64) -> Result {
-        self.load_saved();
+        self.engine.restore_filter(self.id);
         let codec::key::KeyRange { lower, upper } = codec::key::tag_range(codec::key::tag::META);
         let (from, partition) = self.with_core(|core| {
             let (keys, records) = (core.keys(), core.partition.bulk().records);

@@ -380,15 +380,6 @@ impl Core {
         self.change_membership(|membership, _| membership.filled_to(next));
     }
 
-    /// Has the filter that a clean end has left, if there is one, and reads it under the lock.
-    pub fn load_saved(&mut self) {
-        if let Some((saved, most_bytes)) = self.membership.take_saved()
-            && let Some(restored) = saved.load(most_bytes)
-        {
-            self.restore_membership(restored);
-        }
-    }
-
     /// The filter is what it was at the last end.
     pub fn restore_membership(&mut self, restored: Restored) {
         self.change_membership(|membership, _| membership.restore(restored));

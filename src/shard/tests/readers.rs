@@ -50,6 +50,7 @@ fn what_is_likely_is_known_once_the_filter_is_complete() {
         assert_eq!(odds(&mut world), [Odds::Even]);
         world.turn();
         assert_eq!(odds(&mut world), [Odds::Likely]);
+        assert!(world.engine().shards.at(0).core().membership.take_saved().is_none(), "no file is held");
     }
 }
 
