@@ -75,7 +75,7 @@ struct Options {
     /// Requests per run; a tenth of it for MSET, which writes ten keys each [default: 500000; a suite has its own].
     #[arg(long)]
     requests: Option<u64>,
-    /// Rounds per command [default: 3].
+    /// Rounds per command [default: 3; in the suite mixed 5].
     #[arg(long)]
     rounds: Option<usize>,
     /// Bytes of a value.
@@ -100,7 +100,7 @@ struct Options {
     /// Tarn's budget in them [default: 256mb].
     #[arg(long)]
     cold_memory: Option<String>,
-    /// Seconds of a run in them; the mixed ones take twice as long [default: 4].
+    /// Seconds of a run in them [default: 4].
     #[arg(long)]
     seconds: Option<f64>,
     /// Hot requests a second of the suite mixed.
