@@ -504,13 +504,22 @@ fn slept(pid: u32) -> std::collections::BTreeMap<String, u64> {
     slept
 }
 
-/// How the system schedules the threads of a process whose names begin so: the 41st field, the 39th behind the name in brackets.
+/// How the system schedules the threads of a process whose names begin so, and how nice they are: the 41st field and the 19th,
+/// the 39th and the 17th behind the name in brackets.
 #[cfg(target_os = "linux")]
-fn policies(pid: u32, name: &str) -> Vec<i32> {
+fn schedules(pid: u32, name: &str) -> Vec<(i32, i32)> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|thread| thread.unwrap().path());
     let named = threads.filter(|thread| text(&thread.join("comm")).starts_with(name));
-    let policy = |stat: &str| stat.rsplit_once(") ")?.1.split(' ').nth(38)?.parse().ok();
-    named.map(|thread| policy(&text(&thread.join("stat"))).unwrap()).collect()
+    let schedule = |stat: &str| {
+        let field = |n: usize| stat.rsplit_once(") ")?.1.split(' ').nth(n)?.parse().ok();
+        Some((field(38)?, field(16)?))
+    };
+    named.map(|thread| schedule(&text(&thread.join("stat"))).unwrap()).collect()
+}
+
+#[cfg(target_os = "linux")]
+fn policies(pid: u32, name: &str) -> Vec<i32> {
+    schedules(pid, name).into_iter().map(|(policy, _)| policy).collect()
 }
 
 /// Who has a core to itself interrupts what runs there in the background; of more threads than cores none interrupts another, or
@@ -528,6 +537,16 @@ fn threads_that_outnumber_the_cores_interrupt_nobody() {
         let policy = if threads > cores { libc::SCHED_BATCH } else { policies(pid, "tarn")[0] };
         assert_eq!(policies(pid, "net-"), vec![policy; threads]);
     }
+}
+
+/// However many readers the disk answers at once, who serves what is in memory goes on with it.
+#[test]
+#[cfg(target_os = "linux")]
+fn readers_interrupt_nobody_and_yield_to_who_serves() {
+    let server = Server::start(Kind::Tarn, &[]).unwrap();
+    let pid = server.pid().unwrap();
+    let (_, nice) = schedules(pid, "tarn")[0];
+    until("the readers have begun", || schedules(pid, "read-") == vec![(libc::SCHED_BATCH, nice + 5); 32]);
 }
 
 /// One thread looks every hundredth of a second whether there is something to do; the others sleep until it wakes them.

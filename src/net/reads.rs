@@ -187,10 +187,11 @@ impl OwnReads {
         }
     }
 
-    /// Whether others may run before the next turn: what is left is what was worth another thread's time, which takes long, and is not
-    /// so much that all cores have work.
+    /// Whether others are to run before the next turn: what it is for was worth another thread's time, so that it takes long, and
+    /// is not so much that all cores have work. A turn that will only find that the readers wait for the disk takes no time, and
+    /// who lets others run may have to wait until they have used theirs up.
     fn has_time(&self, readers: &Readers) -> bool {
-        self.errands.borrow().is_empty() && readers.pending() <= LITTLE
+        self.errands.borrow().is_empty() && readers.pending() <= LITTLE && readers.want_help()
     }
 
     /// Reads of an errand, so many at most; how many of these are no longer to be done in this turn.
@@ -415,7 +416,7 @@ mod tests {
         assert_eq!(engine.readers.pending(), 0);
     }
 
-    /// Others run between the turns of what takes long, as long as it is not so much that somebody waits for it.
+    /// Others run between the turns of what takes long, as long as it is not so much that somebody waits for it, nor for the disk.
     #[test]
     fn there_is_time_for_others_where_it_takes_long_and_is_not_much() {
         with_keys(|engine, own, bring| {
@@ -435,6 +436,11 @@ mod tests {
                 rests += usize::from(own.has_time(&engine.readers));
             }
             assert!((LITTLE / TURN - 3..=LITTLE / TURN).contains(&rests), "{rests}");
+            assert!(!own.has_time(&engine.readers), "there is nothing to do");
+            let _more = bring(0..30);
+            assert!(own.has_time(&engine.readers));
+            engine.store.partition(0).note_slow();
+            assert!(!own.has_time(&engine.readers), "it waits for the disk, and the readers with it");
         });
     }
 

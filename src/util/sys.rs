@@ -3,7 +3,7 @@
 /// Makes the calling thread, and those that it starts, yield to the process's first thread by so much, as nice(1) counts.
 /// Failure leaves it as it was.
 #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "nothing is known there of a thread's own"))]
-pub fn yield_by(nice: i32) {
+fn yield_by(nice: i32) {
     #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "no safe form in the standard library")]
     // SAFETY: plain integers; on Linux the first thread has the process's id, and 0 is the calling one.

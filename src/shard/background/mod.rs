@@ -34,7 +34,6 @@ use crate::shard::router::ShardId;
 use crate::util::alloc::Trimmer;
 use crate::util::bell;
 use crate::util::pace::{self, Pace};
-use crate::util::sys::yield_by;
 use crate::util::ticks;
 
 /// However little is dirty, it is flushed after this time: replays stay short, and what was deleted gives its space back
@@ -87,11 +86,7 @@ impl Engine {
         let [flush, watch, free, files, compact] = std::array::from_fn(|_| self.clone());
         let reader = |n: usize| {
             let engine = self.clone();
-            let body = move || {
-                yield_by(READERS_NICE);
-                engine.readers.run();
-            };
-            spawn(format!("read-{n}"), 0, body)
+            spawn(format!("read-{n}"), READERS_NICE, move || engine.readers.run())
         };
         let mut threads = vec![
             spawn("flush".to_owned(), 0, move || flush.flush_thread()),

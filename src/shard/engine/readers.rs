@@ -20,7 +20,8 @@ use crate::store::{Aimed, Watch};
 /// Threads that read: what a disk answers side by side.
 pub(in crate::shard) const READERS: usize = if cfg!(test) { 2 } else { 32 };
 /// By how much they yield to those who serve what is in memory, as nice(1) counts: on few cores somebody's cold reads would
-/// keep others waiting. They hold no shard meanwhile.
+/// keep others waiting. They hold no shard meanwhile. Nor does one that the disk has answered interrupt a network thread amid
+/// its turn: that one has what has come so far read and answered at one go, and the reader its turn when it sleeps.
 pub(in crate::shard) const READERS_NICE: i32 = 5;
 /// Reads that come back at once are worth another thread, where so many wait.
 const QUICK_READS: usize = 8;
@@ -345,6 +346,11 @@ impl Readers {
     /// Whether something is asked of them and not done.
     pub fn are_asked(&self) -> bool {
         self.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether [`Readers::help`] would find something to do.
+    pub fn want_help(&self) -> bool {
+        self.queue.lock().tasks.front().is_some_and(Task::is_quick)
     }
 
     /// Readers that look for work.
