@@ -19,10 +19,10 @@ use crate::table::{Section, Table, median, rounded, short, thousands};
 const HOT: u64 = 1000;
 /// Keys of the others where they ask for such as are in memory.
 const WARM: u64 = 10_000;
-/// The set that is copied, and a small one, in memory, for comparison.
+/// The set that is copied, and for comparison one that is small enough to be in memory, and large enough to be copied in slices as well.
 const BIG: &[u8] = b"big";
 const SMALL: &[u8] = b"small";
-const SMALL_MEMBERS: u64 = 1000;
+const SMALL_MEMBERS: u64 = 100_000;
 /// Turns of each row unless told otherwise.
 const ROUNDS: usize = 5;
 /// How long the others run before the hot client begins.
@@ -238,7 +238,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
          and of each figure the median is told; beside it, on the data and \
          with the budget of the cold tables ({} keys, `--maxmemory {}`), clients that ask for {} keys a second, at which a core \
          stays free: by chance of all there are, cold, or of {} that are in memory, for comparison; or one that copies a set of {} members, one COPY after the other, \
-         or, for comparison, one of {SMALL_MEMBERS}, in memory. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's. *Over hot*: \
+         or, for comparison, one of {}, in memory. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's. *Over hot*: \
          p50 and p99 over those beside the same work on hot keys.{}",
         thousands(HOT as f64),
         thousands(options.rate),
@@ -248,6 +248,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
         thousands(options.background),
         thousands(WARM as f64),
         thousands(members(options) as f64),
+        thousands(SMALL_MEMBERS as f64),
         if left_out {
             " The rows with the page cache dropped are left out: that takes root, and no `--keep-caches`."
         } else {
