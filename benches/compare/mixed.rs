@@ -147,6 +147,7 @@ const FIGURES: [&str; 8] =
 
 /// One turn of a row; nothing where the page cache cannot be dropped.
 fn turn(options: &Options, server: &Server, beside: &Beside) -> Result<Option<[f64; FIGURES.len()]>, String> {
+    server.rest();
     if beside.dropped {
         if !server::drop_caches(options) {
             return Ok(None);
@@ -235,7 +236,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Section>, String> {
     let text = format!(
         "GETs of {} keys in memory over one connection, {} a second, each sent when its time has come, whatever has been answered by then, \
          its latency counted from that time on (an open loop, so no coordinated omission), for {} s a turn; each row has {rounds}, one after the other, \
-         and of each figure the median is told; beside it, on the data and \
+         and of each figure the median is told; a turn begins when the server has done what was left of the one before; beside it, on the data and \
          with the budget of the cold tables ({} keys, `--maxmemory {}`), clients that ask for {} keys a second, at which a core \
          stays free: by chance of all there are, cold, or of {} that are in memory, for comparison; or one that copies a set of {} members, one COPY after the other, \
          or, for comparison, one of {}, in memory. *Late*: by how much the client itself sent after the time: that share of the latency is the machine's. *Over hot*: \

@@ -222,6 +222,20 @@ impl Server {
         ticks / ticks_per_second() * 1e6
     }
 
+    /// Waits until it does next to nothing, a minute at most: what is left to do of earlier requests is not to be counted with
+    /// those to come.
+    pub(crate) fn rest(&self) {
+        const LOOK: Duration = Duration::from_millis(500);
+        let until = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < until {
+            let cpu = self.cpu_us();
+            sleep(LOOK);
+            if (self.cpu_us() - cpu) / 1e6 < LOOK.as_secs_f64() / 20.0 {
+                break;
+            }
+        }
+    }
+
     /// Resident memory in bytes.
     pub(crate) fn resident(&self) -> f64 {
         number_after(&self.proc("status"), "VmRSS:") * 1024.0
