@@ -231,9 +231,10 @@ impl Server {
             let cpu = self.cpu_us();
             sleep(LOOK);
             if (self.cpu_us() - cpu) / 1e6 < LOOK.as_secs_f64() / 20.0 {
-                break;
+                return;
             }
         }
+        eprintln!("{} has not come to rest in a minute", self.name);
     }
 
     /// Resident memory in bytes.

@@ -21,7 +21,8 @@ use crate::store::{Aimed, Watch};
 pub(in crate::shard) const READERS: usize = if cfg!(test) { 2 } else { 32 };
 /// By how much they yield to those who serve what is in memory, as nice(1) counts: on few cores somebody's cold reads would
 /// keep others waiting. They hold no shard meanwhile. Nor does one that the disk has answered interrupt a network thread amid
-/// its turn: that one has what has come so far read and answered at one go, and the reader its turn when it sleeps.
+/// its turn: that one has what has come so far read and answered at one go. Where all cores are in use, cold reads pay for it: a reader has
+/// its turn when somebody sleeps or has had theirs.
 pub(in crate::shard) const READERS_NICE: i32 = 5;
 /// Reads that come back at once are worth another thread, where so many wait.
 const QUICK_READS: usize = 8;
